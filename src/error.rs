@@ -1,0 +1,199 @@
+//! What can go wrong, and whether trying again can help.
+
+use std::{error::Error as StdError, time::Duration};
+
+use crate::{Held, Key, LossReason, key::MAX_KEY_BYTES, record::SCHEMA};
+
+/// The error of a database driver, as the source of an [`Error`].
+pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
+
+/// Why an operation did not do what it was asked.
+///
+/// That somebody else holds a lock is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an
+/// error. No variant, nor its source as far as this crate makes it, holds a credential.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is empty or too long. Nothing was sent.
+    #[error(
+        "a key is 1 to {MAX_KEY_BYTES} bytes of text, this one has {bytes}; shorten or hash it"
+    )]
+    InvalidKey {
+        /// The length of the refused key, in bytes of UTF-8.
+        bytes: usize,
+    },
+
+    /// The time to live is out of bounds. Nothing was sent.
+    #[error(
+        "a ttl is between {shortest:?} (twice the clock margin) and {longest:?}, this one is {ttl:?}"
+    )]
+    InvalidTtl {
+        /// The refused time to live.
+        ttl: Duration,
+        /// The shortest that this store and its clock margin allow.
+        shortest: Duration,
+        /// The longest that any store allows.
+        longest: Duration,
+    },
+
+    /// The server could not be reached, so nothing was changed. A retry can help.
+    #[error(
+        "{store} cannot be reached: check its address, that it runs, and the network in between"
+    )]
+    Unreachable {
+        /// The kind of store.
+        store: &'static str,
+        /// What the driver said.
+        source: Cause,
+    },
+
+    /// The connection or the server failed after the request may have been sent: it may or may not
+    /// have been carried out. A retry can help, and a retry with the same lease id is harmless.
+    #[error("the answer of {store} was lost: the request may or may not have been carried out")]
+    Interrupted {
+        /// The kind of store.
+        store: &'static str,
+        /// What the driver said.
+        source: Cause,
+    },
+
+    /// The store did not answer in time: the request may or may not have been carried out. A retry
+    /// can help, and a retry with the same lease id is harmless.
+    #[error(
+        "no answer to {operation} within {limit:?}: the request may or may not have been carried out"
+    )]
+    TimedOut {
+        /// What was asked of the store.
+        operation: &'static str,
+        /// How long the answer was waited for.
+        limit: Duration,
+    },
+
+    /// The server refused the credentials, or they do not allow the operation. Nothing was changed.
+    #[error(
+        "{store} refused the credentials for this operation: check the user, its password and its roles"
+    )]
+    Denied {
+        /// The kind of store.
+        store: &'static str,
+        /// What the driver said.
+        source: Cause,
+    },
+
+    /// The future was polled outside a tokio runtime. Nothing was sent.
+    #[error("leasehold needs a tokio runtime with time enabled: await it inside one")]
+    NoRuntime,
+
+    /// Other clients kept changing the same document. Nothing was changed. A retry can help.
+    #[error("too many clients changed {key} at the same moment; try again")]
+    Contention {
+        /// The key.
+        key: Key,
+    },
+
+    /// The document of this key was written by a version of leasehold that this one does not know.
+    /// It was left alone.
+    #[error(
+        "the lock {key} has the document schema {found}, and this version reads schema {SCHEMA}: upgrade leasehold here"
+    )]
+    UnsupportedSchema {
+        /// The key.
+        key: Key,
+        /// The schema that the document names.
+        found: i64,
+    },
+
+    /// The document of this key is not a lock. It was left alone.
+    #[error(
+        "the document of {key} is not a lock ({problem}): give the locks a collection of their own, or remove the document"
+    )]
+    NotALock {
+        /// The key.
+        key: Key,
+        /// What about it is wrong.
+        problem: String,
+    },
+
+    /// The store failed in a way that a retry will not mend.
+    #[error("{store} could not carry out the operation")]
+    Store {
+        /// The kind of store.
+        store: &'static str,
+        /// What the driver said.
+        source: Cause,
+    },
+
+    /// The lock stayed held for the whole time that was allowed for waiting.
+    #[error("{} is still held by {} after a wait of {waited:?}", held.key(), held.owner())]
+    WaitTimedOut {
+        /// How long was waited.
+        waited: Duration,
+        /// Who held the lock at the last look.
+        held: Held,
+    },
+
+    /// The lease is not held any more.
+    #[error("the lease on {key} is lost: {reason}")]
+    Lost {
+        /// The key.
+        key: Key,
+        /// How it was lost.
+        reason: LossReason,
+    },
+}
+
+impl Error {
+    /// Whether the same call can succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::Interrupted { .. }
+            | Self::TimedOut { .. }
+            | Self::Contention { .. }
+            | Self::WaitTimedOut { .. } => true,
+            Self::InvalidKey { .. }
+            | Self::InvalidTtl { .. }
+            | Self::NoRuntime
+            | Self::Denied { .. }
+            | Self::UnsupportedSchema { .. }
+            | Self::NotALock { .. }
+            | Self::Store { .. }
+            | Self::Lost { .. } => false,
+        }
+    }
+
+    /// Whether the request may have been carried out although the call failed.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_happened_can_be_tried_again() {
+        let errors = [
+            Error::Interrupted {
+                store: "MongoDB",
+                source: "cut".into(),
+            },
+            Error::TimedOut {
+                operation: "acquire",
+                limit: Duration::from_secs(1),
+            },
+        ];
+        for error in errors {
+            assert!(error.is_ambiguous() && error.is_retryable(), "{error}");
+        }
+        let refused = Error::InvalidKey { bytes: 0 };
+        assert!(!refused.is_ambiguous() && !refused.is_retryable());
+    }
+
+    #[test]
+    fn an_error_crosses_threads() {
+        fn crosses<T: Send + Sync + 'static>() {}
+        crosses::<Error>();
+    }
+}

@@ -1,0 +1,48 @@
+//! The fencing token.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The fencing token of a grant: of two grants of one key, the later has the greater fence.
+///
+/// A lease cannot stop a holder that was paused past its expiry and then goes on writing; the
+/// resource can, if every write carries the fence and the resource refuses one that is smaller
+/// than the greatest it has seen (Martin Kleppmann, "How to do distributed locking", 2016).
+///
+/// Fences are ordered but not consecutive: they survive release, takeover, eviction and clean-up
+/// of the lock's document.
+///
+/// ```
+/// use leasehold::Fence;
+///
+/// assert!(Fence::new(7) < Fence::new(8));
+/// assert_eq!(i64::from(Fence::new(7)), 7);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(i64);
+
+impl Fence {
+    /// A fence of this value, for comparing with one that a resource has stored.
+    pub const fn new(value: i64) -> Self {
+        Self(value)
+    }
+
+    /// The value to store beside the protected data or to send with a request.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl From<Fence> for i64 {
+    fn from(fence: Fence) -> Self {
+        fence.0
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,236 @@
+//! The handle of an application.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    Acquire, Error, Eviction, Key, LockState, Store, TryAcquire,
+    keeper::{self, Keeper},
+};
+
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Acquires leases from a store, and shows and frees them.
+///
+/// Cloning is cheap and gives another handle to the same. An application makes one and keeps it.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Attempt, Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// let leases = Leases::new(MemoryStore::new());
+/// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
+/// match leases.try_acquire("report:42", Duration::from_secs(30)).await? {
+///     Attempt::Acquired(_) => unreachable!("it is held"),
+///     Attempt::Held(held) => println!("held by {}, for {:?} more", held.owner(), held.expires_in()),
+/// }
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Leases {
+    shared: Arc<Shared>,
+}
+
+/// What the handle, its builders and its guards have in common.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) owner: Arc<str>,
+    pub(crate) clock_margin: Duration,
+    pub(crate) call_timeout: Duration,
+    pub(crate) keeper: Keeper,
+}
+
+impl Leases {
+    /// Leases on this store, with the defaults of [`Leases::builder`].
+    pub fn new(store: impl Store) -> Self {
+        Self::builder(store).build()
+    }
+
+    /// Leases on this store, with options.
+    pub fn builder(store: impl Store) -> LeasesBuilder {
+        LeasesBuilder {
+            clock_margin: store.clock_margin(),
+            store: Arc::new(store),
+            owner: None,
+            call_timeout: CALL_TIMEOUT,
+        }
+    }
+
+    /// Who the leases of this handle belong to, as others see it.
+    pub fn owner(&self) -> &str {
+        &self.shared.owner
+    }
+
+    /// Asks for the key once, without waiting for a holder.
+    ///
+    /// Await the returned builder: it gives [`Attempt::Acquired`](crate::Attempt::Acquired) or
+    /// [`Attempt::Held`](crate::Attempt::Held).
+    ///
+    /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds; it is at least
+    /// twice the clock margin and at most [`MAX_TTL`](crate::MAX_TTL).
+    pub fn try_acquire(&self, key: impl AsRef<str>, ttl: Duration) -> TryAcquire {
+        TryAcquire::new(self.shared.clone(), Key::new(key), ttl)
+    }
+
+    /// Waits until the key is free and takes it, like a mutex.
+    ///
+    /// Await the returned builder; [`Acquire::wait_for`] bounds the wait. Key and ttl are as for
+    /// [`Leases::try_acquire`].
+    pub fn acquire(&self, key: impl AsRef<str>, ttl: Duration) -> Acquire {
+        Acquire::new(self.shared.clone(), Key::new(key), ttl)
+    }
+
+    /// Who holds the key now; `None` if it has no document, because it was never locked or has
+    /// been cleaned up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Error`] says: a bad key, a store that cannot be reached or refuses, a document that is
+    /// not a lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockState>, Error> {
+        let key = Key::new(key)?;
+        self.call("inspect", async move |store| store.inspect(&key).await)
+            .await
+    }
+
+    /// Frees the key by force and raises its fence: for an operator who knows that the holder is
+    /// gone, and cannot wait for the ttl. `None` if the key has no document.
+    ///
+    /// The evicted holder is not asked. It finds out at its next renewal, and a resource that
+    /// checks the fence refuses it as soon as the next holder has written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`]. After an error that
+    /// [is ambiguous](Error::is_ambiguous), look before you evict again: a new holder may be there.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop an eviction that was sent.
+    pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
+        let key = Key::new(key)?;
+        self.call("evict", async move |store| store.evict(&key).await)
+            .await
+    }
+
+    /// Removes the document of a key that nobody holds, and says whether it did.
+    ///
+    /// Locking never needs this: an expired lease is taken over in place. It can never remove a
+    /// lock that was just taken over, because expiry is checked in the same step, on the server's
+    /// clock (the bounded delete of `MongoDistributedLock`). A document whose fence runs ahead of
+    /// the server's clock stays until the clock has passed it, so that the next fence is greater.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a removal that was sent. A repeated one is harmless.
+    pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        let key = Key::new(key)?;
+        self.call("remove expired", async move |store| {
+            store.remove_expired(&key).await
+        })
+        .await
+    }
+
+    /// Removes every document without a live holder since this long, and says how many.
+    ///
+    /// The same guarantees as for [`Leases::remove_expired`] hold. A store that cleans up by
+    /// itself, as MongoDB does by a TTL index, does not need it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a purge that was sent. A repeated one is harmless.
+    pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.call("purge", async move |store| store.purge(retention).await)
+            .await
+    }
+
+    async fn call<T, W, F>(&self, operation: &'static str, work: W) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<dyn Store>) -> F,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let work = work(self.shared.store.clone());
+        keeper::call(operation, self.shared.call_timeout, work).await
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("store", &self.shared.store)
+            .field("owner", &self.shared.owner)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options for [`Leases`], made by [`Leases::builder`].
+#[derive(Debug)]
+#[must_use = "call build to get the leases"]
+pub struct LeasesBuilder {
+    store: Arc<dyn Store>,
+    owner: Option<Arc<str>>,
+    clock_margin: Duration,
+    call_timeout: Duration,
+}
+
+impl LeasesBuilder {
+    /// Who the leases belong to, as others see it: a pod, a host, a service. By default the name of
+    /// the host, the number of the process and a few random letters.
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// How long before the expiry on the server a lease is given up here. By default what the store
+    /// asks for: 100 ms for the databases, which covers the skew between two of their nodes at a
+    /// failover, and nothing in memory. A ttl must be at least twice as long.
+    pub fn clock_margin(mut self, margin: Duration) -> Self {
+        self.clock_margin = margin;
+        self
+    }
+
+    /// How long one call to the store may take; 10 s by default. An acquire is never waited for
+    /// longer than its ttl, because what it grants would be over.
+    pub fn call_timeout(mut self, limit: Duration) -> Self {
+        self.call_timeout = limit;
+        self
+    }
+
+    /// The leases. Nothing is sent or spawned yet.
+    pub fn build(self) -> Leases {
+        let keeper = Keeper::new(self.store.clone(), self.call_timeout);
+        Leases {
+            shared: Arc::new(Shared {
+                store: self.store,
+                owner: self.owner.unwrap_or_else(this_process),
+                clock_margin: self.clock_margin,
+                call_timeout: self.call_timeout,
+                keeper,
+            }),
+        }
+    }
+}
+
+/// A process number comes back after a restart, in a container at once; hence the random part.
+fn this_process() -> Arc<str> {
+    let host = gethostname::gethostname();
+    let process = std::process::id();
+    let random = fastrand::u32(..);
+    format!("{}:{process}:{random:08x}", host.to_string_lossy()).into()
+}

@@ -1,0 +1,115 @@
+//! Expiring-lease locks on the database that an application already runs.
+//!
+//! `acquire(key, ttl)` gives a guard, [`Lease`]. The lock lives as one document in MongoDB, or in
+//! the memory of the process, and frees itself when its holder dies: a scheduled job that must run
+//! once, one worker a document, one leader.
+//!
+//! ```
+//! use std::time::Duration;
+//! use leasehold::{Attempt, Leases, MemoryStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), leasehold::Error> {
+//! let leases = Leases::new(MemoryStore::new());
+//! let ttl = Duration::from_secs(30);
+//!
+//! let lease = leases.acquire("report:42", ttl).wait_for(Duration::from_secs(5)).await?;
+//! println!("writing with fence {}", lease.fence());
+//! match leases.try_acquire("report:42", ttl).await? {
+//!     Attempt::Acquired(_) => unreachable!("it is held"),
+//!     Attempt::Held(held) => println!("held by {}, for {:?} more", held.owner(), held.expires_in()),
+//! }
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Is a lease what you need?
+//!
+//! A lease excludes others for a time, not for ever: it is for work whose holder may die without
+//! saying so. It is not a transaction, and not a queue.
+//!
+//! - While [`Lease::is_live`] says so, no other lease on the key is granted. That is decided on the
+//!   server's clock, and told to the holder on its own: counted from the instant before the request
+//!   was sent, less a margin.
+//! - A process that is paused (by its scheduler, a debugger, a suspended machine) past its expiry
+//!   wakes up and goes on writing. No lock can stop that; the resource can, if each write carries
+//!   the [`Fence`] and an older one is refused.
+//! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
+//!   Renew, or look at the server, after a suspension.
+//!
+//! # Stores
+//!
+//! | store | what it is | for |
+//! |---|---|---|
+//! | [`MemoryStore`] | a map in this process | tests, examples, a single process |
+#![cfg_attr(
+    feature = "mongodb",
+    doc = "| [`MongoStore`] | one document a key, majority writes | several processes that share a MongoDB |"
+)]
+#![cfg_attr(
+    feature = "mongodb",
+    doc = "| [`MongoDistributedLock`] | a port of a Java class, wire-compatible | sharing locks with such a Java service |"
+)]
+#![cfg_attr(
+    not(feature = "mongodb"),
+    doc = "| `MongoStore` (feature `mongodb`) | one document a key, majority writes | several processes that share a MongoDB |"
+)]
+//!
+//! [`Leases`] takes any [`Store`], also as `Arc<dyn Store>`.
+//!
+//! # Errors
+//!
+//! That another holds a lock is an answer, not an [`Error`]. An error says whether a retry can help
+//! ([`Error::is_retryable`]) and whether the request may have been carried out all the same
+//! ([`Error::is_ambiguous`]). An acquire that fails or is dropped midway leaves no lock behind: what
+//! it may have been granted is released in the background.
+//!
+//! # Features
+//!
+//! None is on by default; the memory store is always there.
+//!
+//! - `mongodb`: the stores on MongoDB, on the official driver. The features that the application
+//!   chooses for its own `mongodb` dependency (`dns-resolver` for `mongodb+srv` addresses, `bson-3`,
+//!   `openssl-tls`, compression) hold here too.
+//! - `conformance`: the suite that every store must pass, for authors of stores.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod acquire;
+mod backoff;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod deadline;
+mod error;
+mod fence;
+mod keeper;
+mod key;
+mod lease;
+mod leases;
+mod record;
+pub mod rules;
+mod store;
+mod ttl;
+
+#[cfg(feature = "mongodb")]
+pub use crate::store::mongodb::{
+    MongoStore,
+    distributed_lock::{DistributedLockGrant, MongoDistributedLock},
+};
+pub use crate::{
+    acquire::{Acquire, Attempt, TryAcquire},
+    error::{Cause, Error},
+    fence::Fence,
+    key::{Key, MAX_KEY_BYTES},
+    lease::Lease,
+    leases::{Leases, LeasesBuilder},
+    record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
+    store::{
+        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, LossReason, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewRequest, Store, memory::MemoryStore,
+    },
+    ttl::MAX_TTL,
+};

@@ -1,0 +1,158 @@
+//! Locks in the memory of this process.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::{DateTime, SubsecRound, Utc};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, LockRecord, LockState, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    record::after,
+    rules::{self, Decision, Write},
+};
+
+/// Keeps locks in a map: for tests, examples and programs of a single process.
+///
+/// A clone is another client of the same locks. They are gone with the last clone.
+///
+/// Its clock is tokio's, so a test that pauses time (`tokio::time::pause`) has leases expire
+/// without waiting. There is no other clock to jump to, so the margin is zero.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// tokio::time::pause();
+/// let leases = Leases::new(MemoryStore::new());
+/// let hour = Duration::from_secs(3600);
+/// leases.acquire("nightly", hour).await?.detach();
+/// // Waits for an hour, which passes at once.
+/// let next = leases.acquire("nightly", hour).await?;
+/// # next.release().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    records: Arc<Mutex<HashMap<Key, LockRecord>>>,
+    clock: Clock,
+}
+
+/// The time of day at one instant; all else is counted from there on tokio's clock, which can be
+/// paused and does not jump.
+#[derive(Clone, Copy)]
+struct Clock {
+    started: Instant,
+    time: DateTime<Utc>,
+}
+
+impl Clock {
+    fn now(&self) -> DateTime<Utc> {
+        after(self.time, self.started.elapsed())
+    }
+}
+
+impl MemoryStore {
+    /// A store without locks.
+    pub fn new() -> Self {
+        Self {
+            records: Arc::default(),
+            clock: Clock {
+                started: Instant::now(),
+                time: Utc::now().trunc_subsecs(3),
+            },
+        }
+    }
+
+    fn decide<A>(
+        &self,
+        key: &Key,
+        rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A>,
+    ) -> A {
+        let mut records = self.records.lock();
+        // Read under the lock, as a server does, so that time never goes back between two writes.
+        let decision = rule(records.get(key), self.clock.now());
+        match decision.write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                records.insert(key.clone(), record);
+            }
+            Write::Remove => {
+                records.remove(key);
+            }
+        }
+        decision.answer
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("keys", &self.records.lock().len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn clock_margin(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        Ok(self.decide(&request.key, |record, now| {
+            rules::acquire(record, request, now)
+        }))
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+        Ok(requests
+            .iter()
+            .map(|request| {
+                self.decide(&request.key, |record, now| {
+                    rules::renew(record, request, now)
+                })
+            })
+            .collect())
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        Ok(self.decide(&request.key, |record, now| {
+            rules::release(record, request, now)
+        }))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let now = self.clock.now();
+        let records = self.records.lock();
+        Ok(records.get(key).map(|record| rules::inspect(record, now)))
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        Ok(self.decide(key, rules::evict))
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        Ok(self.decide(key, |record, now| {
+            rules::remove_expired(record, Duration::ZERO, now)
+        }))
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        let now = self.clock.now();
+        let mut records = self.records.lock();
+        let before = records.len();
+        records.retain(|_, record| !rules::remove_expired(Some(record), retention, now).answer);
+        Ok((before - records.len()) as u64)
+    }
+}
