@@ -1,0 +1,155 @@
+//! Documents of a collection, read as locks and not trusted.
+
+use chrono::{DateTime, Utc};
+use mongodb::bson::{Bson, Document};
+
+use super::dialect::{integer, utc};
+use crate::{Error, Fence, Holder, Key, LeaseId, LockRecord, Mode, record::SCHEMA};
+
+/// A record and the server's time, from a document read with the dialect's projection.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
+/// anything else that is not a lock.
+pub(crate) fn record(document: &Document, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
+    let not_a_lock = |problem| Error::NotALock {
+        key: key.clone(),
+        problem,
+    };
+    match document.get("schema").and_then(integer) {
+        Some(SCHEMA) => {}
+        Some(found) => {
+            return Err(Error::UnsupportedSchema {
+                key: key.clone(),
+                found,
+            });
+        }
+        None => return Err(not_a_lock("it has no schema number".to_owned())),
+    }
+    read(document, key).map_err(|Unreadable(field)| {
+        not_a_lock(format!("its field {field} is missing or of the wrong type"))
+    })
+}
+
+/// The field that could not be read.
+struct Unreadable(&'static str);
+
+fn read(document: &Document, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Unreadable> {
+    let holders = document
+        .get_array("holders")
+        .map_err(|_| Unreadable("holders"))?
+        .iter()
+        .map(|entry| holder(entry.as_document().ok_or(Unreadable("holders"))?))
+        .collect::<Result<_, _>>()?;
+    let fence = Fence::new(number(document, "fence")?);
+    let expires_at = date(document, "expires_at")?;
+    let record = LockRecord::new(key.clone(), fence, holders, expires_at);
+    Ok((record, date(document, "now")?))
+}
+
+fn holder(entry: &Document) -> Result<Holder, Unreadable> {
+    let lease = LeaseId::parse(text(entry, "lease")?).ok_or(Unreadable("lease"))?;
+    let mut holder = Holder::exclusive(
+        lease,
+        text(entry, "owner")?.into(),
+        Fence::new(number(entry, "fence")?),
+        date(entry, "acquired_at")?,
+        date(entry, "expires_at")?,
+    );
+    holder.mode = Mode::parse(text(entry, "mode")?).ok_or(Unreadable("mode"))?;
+    holder.permits = number(entry, "permits")?;
+    holder.note = match entry.get("note") {
+        None | Some(Bson::Null) => None,
+        Some(_) => Some(text(entry, "note")?.into()),
+    };
+    Ok(holder)
+}
+
+fn text<'a>(document: &'a Document, field: &'static str) -> Result<&'a str, Unreadable> {
+    document.get_str(field).map_err(|_| Unreadable(field))
+}
+
+fn number(document: &Document, field: &'static str) -> Result<i64, Unreadable> {
+    document
+        .get(field)
+        .and_then(integer)
+        .ok_or(Unreadable(field))
+}
+
+fn date(document: &Document, field: &'static str) -> Result<DateTime<Utc>, Unreadable> {
+    document
+        .get_datetime(field)
+        .ok()
+        .and_then(|date| utc(*date))
+        .ok_or(Unreadable(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{DateTime as Date, doc};
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("k").unwrap()
+    }
+
+    fn lock(lease: LeaseId) -> Document {
+        let date = Date::from_millis(5);
+        doc! {
+            "_id": "k", "schema": 1, "fence": 7_i64, "expires_at": date, "now": date,
+            "holders": [{
+                "lease": lease.to_string(), "owner": "me", "mode": "permits", "permits": 3,
+                "fence": 7_i64, "acquired_at": date, "expires_at": date, "note": "nightly",
+            }],
+        }
+    }
+
+    #[test]
+    fn a_lock_is_read_with_every_field() {
+        let lease = LeaseId::random();
+        let (record, now) = record(&lock(lease), &key()).unwrap();
+        assert_eq!(now.timestamp_millis(), 5);
+        assert_eq!(record.fence, Fence::new(7));
+        let holder = &record.holders[0];
+        assert_eq!((holder.lease, &*holder.owner), (lease, "me"));
+        assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
+        assert_eq!(holder.note.as_deref(), Some("nightly"));
+    }
+
+    #[test]
+    fn a_later_schema_is_named() {
+        let mut later = lock(LeaseId::random());
+        later.insert("schema", 2);
+        assert!(matches!(
+            record(&later, &key()),
+            Err(Error::UnsupportedSchema { found: 2, .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_not_a_lock_is_named_by_its_field() {
+        for field in ["schema", "fence", "expires_at", "now", "holders"] {
+            let mut broken = lock(LeaseId::random());
+            broken.insert(field, "nonsense");
+            match record(&broken, &key()) {
+                Err(Error::NotALock { problem, .. }) => {
+                    assert!(problem.contains(field), "{problem}");
+                }
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+        for field in ["lease", "owner", "mode", "permits", "fence", "acquired_at"] {
+            let mut broken = lock(LeaseId::random());
+            let holders = broken.get_array_mut("holders").unwrap();
+            holders[0].as_document_mut().unwrap().insert(field, true);
+            match record(&broken, &key()) {
+                Err(Error::NotALock { problem, .. }) => {
+                    assert!(problem.contains(field), "{problem}");
+                }
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The port of a Java class, for sharing locks with services that run it.
+
+use std::{fmt, time::Duration};
+
+use chrono::{DateTime, Utc};
+use mongodb::{
+    Collection, IndexModel,
+    bson::{Document, doc},
+    options::{IndexOptions, ReturnDocument},
+};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{
+    dialect::{integer, utc},
+    error::{DUPLICATE_KEY, code, sorted},
+    with_our_concerns,
+};
+use crate::{Error, Key, keeper, ttl};
+
+/// How long one call may take, all of its commands together.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// See [`super::RACES`]: the same race between two inserts.
+const RACES: u32 = 3;
+
+/// The `MongoDistributedLock` of Java services, on the same documents: `key`, `value`, and `expire`
+/// in milliseconds.
+///
+/// Use it to share locks with a running service that has that class. Otherwise use
+/// [`MongoStore`](crate::MongoStore), which has fences, renewal, guards and one round trip where
+/// this has three.
+///
+/// The class is published in many copies of one article, "Mongo distributed lock by example": an
+/// increment that returns the new value decides who comes first (1 is the winner), and an expired
+/// lock is removed by a delete that is bounded by the expiry, so that of two contenders who both
+/// saw it expired the slower cannot remove the lock that the faster has just taken.
+///
+/// | Java | here | repaired, and why |
+/// |---|---|---|
+/// | `getLock(key, expire)` | [`acquire`](Self::acquire): a read; if it shows an expired lock, a bounded delete; one increment | gives back who holds it, which a release needs |
+/// | `MongoLockDao.getByKey` | the read, one document with the server's time | compared with the server's clock instead of the client's: a client that is ahead would take over locks that are alive |
+/// | `releaseLockExpire`, `removeExpire` | [`remove_expired`](Self::remove_expired): a delete bounded by `expire` | bounded by the server's clock, in the same command |
+/// | `incrByWithExpire` | [`increment`](Self::increment): `findAndModify`, upsert, `$inc`, new value | sent once: Java sends it twice, so the winner of an empty field counts to 2 in the database. `$setOnInsert` for `expire`: Java's losers set it, and so extend the winner's lock |
+/// | `releaseLock(key)` | [`release`](Self::release): a delete bounded by key and holder | Java deletes by key alone, so a slow holder frees the lock of the next one |
+/// | none | [`prepare`](Self::prepare): a unique index on `key` | without it two upserts at once can both insert, and both read 1 |
+///
+/// The field `holder` is new. The Java class neither reads nor removes it.
+///
+/// # What it cannot repair
+///
+/// The Java services stay as they are. A losing Java service pushes the `expire` of a lock of ours
+/// back, its `releaseLock` frees it, and its clock decides when it takes over. There is no fence.
+///
+/// # Example
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use leasehold::MongoDistributedLock;
+///
+/// # async fn example(client: mongodb::Client) -> Result<(), leasehold::Error> {
+/// let collection = client.database("app").collection::<mongodb::bson::Document>("mongoLock");
+/// let locks = MongoDistributedLock::new(&collection);
+/// locks.prepare().await?;
+/// if let Some(grant) = locks.acquire("invoice-run", Duration::from_secs(60)).await? {
+///     // The work goes here.
+///     locks.release(&grant).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MongoDistributedLock {
+    locks: Collection<Document>,
+}
+
+/// A lock that [`MongoDistributedLock::acquire`] granted. It is no guard: dropping it leaves the
+/// lock to its expiry.
+#[derive(Clone, Debug)]
+pub struct DistributedLockGrant {
+    key: Key,
+    holder: Uuid,
+    expires_at: DateTime<Utc>,
+    deadline: Instant,
+}
+
+impl DistributedLockGrant {
+    /// The key that is held.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The value of the document's field `holder`.
+    pub fn holder(&self) -> Uuid {
+        self.holder
+    }
+
+    /// When it ends, on the server's clock.
+    pub fn expires_at(&self) -> DateTime<Utc> {
+        self.expires_at
+    }
+
+    /// How long it may be counted on, by the clock of this process, from the instant before the
+    /// first command was sent.
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+impl MongoDistributedLock {
+    /// Locks in this collection. Nothing is sent yet.
+    pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
+        Self {
+            locks: with_our_concerns(collection),
+        }
+    }
+
+    /// Creates the unique index on `key`. It can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// As [`Error`] says; [`Error::Store`] if the collection has several documents of one key,
+    /// which the Java class can leave behind: stop the services, remove them, and prepare again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop what was sent. A repeated call is harmless.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        let locks = self.locks.clone();
+        keeper::call("prepare", CALL_TIMEOUT, async move {
+            let unique = IndexOptions::builder().unique(true).build();
+            let keys = doc! { "key": 1 };
+            let index = IndexModel::builder().keys(keys).options(unique).build();
+            match locks.create_index(index).await {
+                Ok(_) => Ok(()),
+                Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => Err(Error::Store {
+                    store: "MongoDB",
+                    source: "several documents have the same key: stop the services that use \
+                             the collection, remove the documents, and prepare again"
+                        .into(),
+                }),
+                Err(error) => Err(sorted(error)),
+            }
+        })
+        .await
+    }
+
+    /// Takes the lock if it is free or expired; `None` if another holds it. Java: `getLock`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidKey`], [`Error::InvalidTtl`] (1 ms to 365 days), and what the server
+    /// answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: an acquire that was sent is carried out, and a lock that it takes stays
+    /// until its expiry.
+    pub async fn acquire(
+        &self,
+        key: impl AsRef<str>,
+        ttl: Duration,
+    ) -> Result<Option<DistributedLockGrant>, Error> {
+        let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
+        let this = self.clone();
+        keeper::call("acquire", CALL_TIMEOUT, async move {
+            match this.read(&key).await? {
+                Some(lock) if lock.expire >= lock.now => return Ok(None),
+                Some(_) => {
+                    this.delete_expired(&key).await?;
+                }
+                None => {}
+            }
+            this.count_up(key, ttl).await
+        })
+        .await
+    }
+
+    /// Removes the lock if it has expired, and says whether it did. Java: `removeExpire`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidKey`], and what the server answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a delete that was sent. A repeated one is harmless.
+    pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        let (this, key) = (self.clone(), Key::new(key)?);
+        keeper::call("remove expired", CALL_TIMEOUT, async move {
+            this.delete_expired(&key).await
+        })
+        .await
+    }
+
+    /// The step that decides: counts the lock's `value` up, and has it if the new value is 1.
+    /// Java: `incrByWithExpire`. [`acquire`](Self::acquire) looks before, so that a contender of a
+    /// lock that is held writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe, as [`acquire`](Self::acquire).
+    pub async fn increment(
+        &self,
+        key: impl AsRef<str>,
+        ttl: Duration,
+    ) -> Result<Option<DistributedLockGrant>, Error> {
+        let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
+        let this = self.clone();
+        keeper::call("increment", CALL_TIMEOUT, async move {
+            this.count_up(key, ttl).await
+        })
+        .await
+    }
+
+    /// Frees the lock of this grant, and nobody else's; `false` if it was not held any more. Java:
+    /// `releaseLock`.
+    ///
+    /// # Errors
+    ///
+    /// What the server answers. The release can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a release that was sent.
+    pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
+        let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
+        keeper::call("release", CALL_TIMEOUT, async move {
+            this.delete_own(&key, holder).await
+        })
+        .await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Lock>, Error> {
+        let found = self
+            .locks
+            .find_one(doc! { "key": key.as_str() })
+            .projection(doc! { "expire": 1, "now": { "$toLong": "$$NOW" } })
+            .await
+            .map_err(sorted)?;
+        found
+            .map(|document| {
+                let expire = document.get("expire").and_then(integer);
+                let now = document.get("now").and_then(integer);
+                match (expire, now) {
+                    (Some(expire), Some(now)) => Ok(Lock { expire, now }),
+                    _ => Err(Error::NotALock {
+                        key: key.clone(),
+                        problem: "its field expire is not a number of milliseconds".to_owned(),
+                    }),
+                }
+            })
+            .transpose()
+    }
+
+    async fn delete_expired(&self, key: &Key) -> Result<bool, Error> {
+        let expired = doc! {
+            "key": key.as_str(),
+            "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] },
+        };
+        let removed = self.locks.delete_one(expired).await.map_err(sorted)?;
+        Ok(removed.deleted_count > 0)
+    }
+
+    async fn delete_own(&self, key: &Key, holder: Uuid) -> Result<bool, Error> {
+        let own = doc! { "key": key.as_str(), "holder": holder.to_string() };
+        let removed = self.locks.delete_one(own).await.map_err(sorted)?;
+        Ok(removed.deleted_count > 0)
+    }
+
+    async fn count_up(
+        &self,
+        key: Key,
+        ttl: Duration,
+    ) -> Result<Option<DistributedLockGrant>, Error> {
+        let deadline = Instant::now() + ttl;
+        let expires_at = crate::record::after(self.server_time().await?, ttl);
+        let holder = Uuid::new_v4();
+        let update = doc! {
+            // The literal `$inc` of a double, as Java sends it.
+            "$inc": { "value": 1.0 },
+            "$setOnInsert": {
+                "expire": expires_at.timestamp_millis(),
+                "holder": holder.to_string(),
+            },
+        };
+        for _ in 0..RACES {
+            let counted = self
+                .locks
+                .find_one_and_update(doc! { "key": key.as_str() }, update.clone())
+                .upsert(true)
+                .return_document(ReturnDocument::After)
+                .await;
+            let document = match counted {
+                Ok(document) => document,
+                Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
+                Err(error) => {
+                    let error = sorted(error);
+                    if error.is_ambiguous() {
+                        // The lock may be there with nobody who knows that it is theirs. Best
+                        // effort: the expiry frees it otherwise.
+                        let _ = self.delete_own(&key, holder).await;
+                    }
+                    return Err(error);
+                }
+            };
+            let value = document.and_then(|document| document.get("value").and_then(integer));
+            return Ok((value == Some(1)).then_some(DistributedLockGrant {
+                key,
+                holder,
+                expires_at,
+                deadline,
+            }));
+        }
+        Err(Error::Contention { key })
+    }
+
+    /// `$inc` has no place in a pipeline and `$$NOW` none outside, so the server's time is asked
+    /// for.
+    async fn server_time(&self) -> Result<DateTime<Utc>, Error> {
+        let database = self.locks.client().database(&self.locks.namespace().db);
+        let hello = database
+            .run_command(doc! { "hello": 1 })
+            .await
+            .map_err(sorted)?;
+        hello
+            .get_datetime("localTime")
+            .ok()
+            .and_then(|date| utc(*date))
+            .ok_or_else(|| Error::Store {
+                store: "MongoDB",
+                source: "the server does not tell its time".into(),
+            })
+    }
+}
+
+/// What the read shows, in milliseconds of the server's clock.
+struct Lock {
+    expire: i64,
+    now: i64,
+}
+
+impl fmt::Debug for MongoDistributedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoDistributedLock")
+            .field("collection", &self.locks.namespace().to_string())
+            .finish_non_exhaustive()
+    }
+}

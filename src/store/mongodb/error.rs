@@ -1,0 +1,105 @@
+//! What the driver's errors mean for a lock.
+
+use std::io;
+
+use mongodb::error::{Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, WriteFailure};
+
+use crate::Error;
+
+/// The name of the store in messages.
+const STORE: &str = "MongoDB";
+
+/// A unique index refused a second document with the same key.
+pub(crate) const DUPLICATE_KEY: i32 = 11_000;
+/// An index of this name or with these fields exists with other options.
+pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
+
+const DENIED: [i32; 4] = [13, 18, 33, 8_000];
+/// The primary stepped down or shuts down, the network between the servers failed, or time ran out:
+/// the driver's own list of what a retry may mend, and the time limits.
+const INTERRUPTED: [i32; 15] = [
+    6, 7, 50, 64, 89, 91, 134, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435,
+];
+
+/// The server's number for the error, if the error came from the server.
+pub(crate) fn code(error: &DriverError) -> Option<i32> {
+    match &*error.kind {
+        ErrorKind::Command(command) => Some(command.code),
+        ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => Some(concern.code),
+        _ => None,
+    }
+}
+
+/// Sorts an error by what its caller can do about it. When in doubt, the request may have been
+/// carried out.
+pub(crate) fn sorted(error: DriverError) -> Error {
+    let store = STORE;
+    let unwritten = error.contains_label(NO_WRITES_PERFORMED);
+    let number = code(&error);
+    let kind = error.kind.clone();
+    let source = Box::new(error);
+    match *kind {
+        ErrorKind::Authentication { .. } => Error::Denied { store, source },
+        _ if number.is_some_and(|number| DENIED.contains(&number)) => {
+            Error::Denied { store, source }
+        }
+        ErrorKind::ServerSelection { .. }
+        | ErrorKind::DnsResolve { .. }
+        | ErrorKind::ConnectionPoolCleared { .. } => Error::Unreachable { store, source },
+        ErrorKind::Io(ref io) if unwritten || never_connected(io) => {
+            Error::Unreachable { store, source }
+        }
+        ErrorKind::Io(_) => Error::Interrupted { store, source },
+        // The write was made on the primary, and not confirmed by a majority in time.
+        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => {
+            Error::Interrupted { store, source }
+        }
+        _ if number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
+            Error::Interrupted { store, source }
+        }
+        _ => Error::Store { store, source },
+    }
+}
+
+fn never_connected(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, ConnectionRefused, NotFound};
+    matches!(
+        error.kind(),
+        ConnectionRefused | NotFound | AddrNotAvailable
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io_error(kind: io::ErrorKind) -> DriverError {
+        io::Error::from(kind).into()
+    }
+
+    #[test]
+    fn a_connection_that_was_never_made_is_unreachable() {
+        let error = sorted(io_error(io::ErrorKind::ConnectionRefused));
+        assert!(matches!(error, Error::Unreachable { .. }));
+        assert!(error.is_retryable() && !error.is_ambiguous());
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_ambiguous() {
+        for kind in [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::TimedOut,
+        ] {
+            assert!(sorted(io_error(kind)).is_ambiguous(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_our_own_making_is_final() {
+        let error = sorted(DriverError::custom("nonsense"));
+        assert!(matches!(error, Error::Store { .. }));
+        assert!(!error.is_retryable());
+    }
+}
