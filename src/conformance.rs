@@ -1,0 +1,273 @@
+//! The suite that every store must pass, for authors of stores.
+//!
+//! Each property is a function of two clients of the same store. [`conformance_suite!`] makes a
+//! test of each, so that no store can leave one out:
+//!
+//! ```ignore
+//! async fn connect() -> leasehold::conformance::Clients {
+//!     Clients::new(MyStore::connect().await, MyStore::connect().await)
+//! }
+//!
+//! leasehold::conformance_suite!(connect);
+//! // With arguments for `#[tokio::test]`:
+//! leasehold::conformance_suite!(connect, flavor = "multi_thread");
+//! ```
+//!
+//! A property answers with a [`Violation`] instead of panicking, so that a test of the suite can
+//! show that it catches a broken store.
+//!
+//! Every property uses keys of its own, so a store may be shared by many tests at once. Time is
+//! judged by what the server says; a property only sleeps between two looks.
+//!
+//! [`conformance_suite!`]: crate::conformance_suite
+
+mod cleanup;
+mod exclusion;
+mod expiry;
+mod fence;
+mod guard;
+mod input;
+mod seeds;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+pub use self::{
+    cleanup::{
+        clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
+        remove_expired_removes_only_what_is_dead,
+    },
+    exclusion::{
+        a_loser_never_extends_the_expiry, a_loser_writes_nothing,
+        a_repeated_request_is_granted_once, critical_sections_never_overlap,
+        of_32_racing_tasks_one_wins,
+    },
+    expiry::{
+        a_renewal_counts_from_now, a_stale_release_is_refused, a_stale_renewal_is_refused,
+        many_renewals_go_in_one_call, takeover_only_after_expiry_on_the_servers_clock,
+    },
+    fence::{an_eviction_frees_the_key, the_fence_always_rises},
+    guard::{
+        a_detached_lease_stays_until_its_ttl_is_over, a_dropped_acquire_leaves_no_lock,
+        a_dropped_lease_is_released, a_lease_is_over_for_its_holder_first,
+        a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
+        a_waiter_gives_up_in_time,
+    },
+    input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
+    seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
+};
+use crate::{
+    AcquireAnswer, AcquireRequest, Error, Grant, Held, Holder, Key, LeaseId, LockState, Store,
+};
+
+/// Makes a test of every property of the [suite](crate::conformance).
+///
+/// The argument is an async function without parameters that gives
+/// [`Clients`](crate::conformance::Clients); what follows it goes to `#[tokio::test]`, which the
+/// calling crate must have.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($connect:path $(, $($runtime:tt)*)?) => {
+        $crate::conformance_suite! {
+            @tests ($connect) ($($($runtime)*)?)
+            of_32_racing_tasks_one_wins
+            critical_sections_never_overlap
+            a_repeated_request_is_granted_once
+            a_loser_never_extends_the_expiry
+            a_loser_writes_nothing
+            takeover_only_after_expiry_on_the_servers_clock
+            a_stale_release_is_refused
+            a_stale_renewal_is_refused
+            a_renewal_counts_from_now
+            many_renewals_go_in_one_call
+            the_fence_always_rises
+            an_eviction_frees_the_key
+            remove_expired_removes_only_what_is_dead
+            clean_up_racing_with_takeover_removes_no_live_lock
+            purge_removes_only_what_is_long_dead
+            odd_keys_are_just_text
+            bad_input_is_refused_and_nothing_is_stored
+            two_contenders_see_an_expired_lock
+            a_slow_holder_releases_late
+            a_released_key_is_free_at_once
+            a_waiter_gets_the_lock_after_its_release
+            a_waiter_gives_up_in_time
+            a_dropped_lease_is_released
+            a_dropped_acquire_leaves_no_lock
+            a_detached_lease_stays_until_its_ttl_is_over
+            a_lease_is_over_for_its_holder_first
+        }
+    };
+    (@tests ($connect:path) $runtime:tt $($property:ident)*) => {
+        $($crate::conformance_suite! { @test $connect, $runtime, $property })*
+    };
+    (@test $connect:path, ($($runtime:tt)*), $property:ident) => {
+        #[tokio::test($($runtime)*)]
+        async fn $property() {
+            let clients = $connect().await;
+            if let Err(violation) = $crate::conformance::$property(&clients).await {
+                panic!("{violation}");
+            }
+        }
+    };
+}
+
+/// A time to live that outlasts any property.
+const LONG: Duration = Duration::from_secs(600);
+/// A time to live that a property waits for. Nothing depends on how soon after the grant a client
+/// gets to do something.
+const SHORT: Duration = Duration::from_millis(300);
+/// How long a property waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Two clients of the same store, as two processes would have them.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    first: Arc<dyn Store>,
+    second: Arc<dyn Store>,
+}
+
+impl Clients {
+    /// Two clients of the same locks.
+    pub fn new(first: impl Store, second: impl Store) -> Self {
+        Self {
+            first: Arc::new(first),
+            second: Arc::new(second),
+        }
+    }
+
+    /// The client of the task with this number: they take turns.
+    fn of_task(&self, number: usize) -> Arc<dyn Store> {
+        match number % 2 {
+            0 => self.first.clone(),
+            _ => self.second.clone(),
+        }
+    }
+}
+
+/// What a store did that it must not do.
+#[derive(Debug)]
+pub struct Violation(String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl From<Error> for Violation {
+    fn from(error: Error) -> Self {
+        let mut text = format!("an operation failed: {error}");
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Self(text)
+    }
+}
+
+impl From<tokio::task::JoinError> for Violation {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self(format!("a task ended badly: {error}"))
+    }
+}
+
+/// What a property answers.
+pub type Outcome = Result<(), Violation>;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::conformance::Violation(format!($($message)+)));
+        }
+    };
+}
+use ensure;
+
+fn violation<T>(message: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(message.into()))
+}
+
+/// A key that no other test uses.
+fn fresh_key(name: &str) -> Result<Key, Violation> {
+    Ok(Key::new(format!("{name} {}", LeaseId::random()))?)
+}
+
+fn request(key: &Key, owner: &str, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
+}
+
+async fn granted(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Grant, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Granted(grant) => Ok(grant),
+        AcquireAnswer::Held(held) => violation(format!(
+            "{} was refused a free key, held by {}",
+            request.owner,
+            held.owner()
+        )),
+    }
+}
+
+async fn refused(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Held, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Held(held) => Ok(held),
+        AcquireAnswer::Granted(_) => violation(format!(
+            "{} was granted a key that another holds",
+            request.owner
+        )),
+    }
+}
+
+/// The state of a key that must have a document.
+async fn state(store: &Arc<dyn Store>, key: &Key) -> Result<LockState, Violation> {
+    match store.inspect(key).await? {
+        Some(state) => Ok(state),
+        None => violation(format!("{key} has no document")),
+    }
+}
+
+/// The only live holder of a key.
+async fn sole_holder(store: &Arc<dyn Store>, key: &Key) -> Result<Holder, Violation> {
+    let mut holders = state(store, key).await?.holders;
+    match (holders.pop(), holders.is_empty()) {
+        (Some(holder), true) => Ok(holder),
+        (last, _) => violation(format!(
+            "expected one live holder, found {}",
+            holders.len() + usize::from(last.is_some())
+        )),
+    }
+}
+
+/// Waits until the server says that nobody is live.
+async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if store
+            .inspect(key)
+            .await?
+            .is_none_or(|state| state.is_free())
+        {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    violation(format!("{key} was not free after {PATIENCE:?}"))
+}
+
+/// A key whose lease, the one that is given back, has expired and not been released.
+async fn expired(
+    store: &Arc<dyn Store>,
+    name: &str,
+    owner: &str,
+) -> Result<(AcquireRequest, Grant), Violation> {
+    let request = request(&fresh_key(name)?, owner, SHORT);
+    let grant = granted(store, &request).await?;
+    until_free(store, &request.key).await?;
+    Ok((request, grant))
+}

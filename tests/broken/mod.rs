@@ -1,0 +1,254 @@
+//! A store that is broken in one way of choice.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Error, Eviction, Fence, Key, LeaseId, LockRecord, LockState,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    rules::{self, Decision, Write},
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    ReleaseByKey,
+    ClientClock,
+    NoFence,
+    FenceRestarts,
+    EvictionKeepsFence,
+    NotAtomic,
+    LosersExtend,
+    LosersWrite,
+    ForgetsLease,
+    RenewsBlindly,
+    RenewalIsForgotten,
+    RemovesBlindly,
+    PurgesBlindly,
+    TrimsKeys,
+    NeverReleases,
+    ExpiresEarly,
+}
+
+type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
+
+#[derive(Clone, Debug)]
+pub struct BrokenStore {
+    fault: Fault,
+    records: Records,
+    start: (Instant, DateTime<Utc>),
+    ahead: Duration,
+}
+
+impl BrokenStore {
+    pub fn new(fault: Fault) -> Self {
+        Self {
+            fault,
+            records: Records::default(),
+            start: (Instant::now(), "2026-01-01T00:00:00Z".parse().unwrap()),
+            ahead: Duration::ZERO,
+        }
+    }
+
+    /// Another client, on a machine with a wrong clock. Nobody should notice.
+    pub fn with_clock_ahead(self) -> Self {
+        Self {
+            ahead: Duration::from_secs(3600),
+            ..self
+        }
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn now(&self) -> DateTime<Utc> {
+        let elapsed = self.start.0.elapsed()
+            + if self.is(Fault::ClientClock) {
+                self.ahead
+            } else {
+                Duration::ZERO
+            };
+        DateTime::from_timestamp_millis((self.start.1 + elapsed).timestamp_millis()).unwrap()
+    }
+
+    fn key(&self, key: &Key) -> Key {
+        match self.fault {
+            Fault::TrimsKeys => Key::new(key.as_str().trim()).unwrap(),
+            _ => key.clone(),
+        }
+    }
+
+    fn record(&self, key: &Key) -> Option<LockRecord> {
+        self.records.lock().get(&self.key(key)).cloned()
+    }
+
+    fn write(&self, key: &Key, write: Write) {
+        let mut records = self.records.lock();
+        match write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                records.insert(self.key(key), record);
+            }
+            Write::Remove => {
+                records.remove(&self.key(key));
+            }
+        }
+    }
+}
+
+/// Nothing between look and write awaits, and the tests have one thread, so every operation is
+/// atomic but for the fault that awaits.
+#[async_trait]
+impl Store for BrokenStore {
+    fn clock_margin(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let before = self.record(&request.key);
+        if self.is(Fault::NotAtomic) {
+            tokio::task::yield_now().await;
+        }
+        let mut request = request.clone();
+        if self.is(Fault::ForgetsLease) {
+            request.lease = LeaseId::random();
+        }
+        let mut decision = rules::acquire(before.as_ref(), &request, self.now());
+        let refused = matches!(decision.answer, AcquireAnswer::Held(_));
+        match (&mut decision, before) {
+            (
+                Decision {
+                    write: write @ Write::Keep,
+                    ..
+                },
+                Some(mut record),
+            ) if refused => {
+                if self.is(Fault::LosersExtend) {
+                    for holder in &mut record.holders {
+                        holder.expires_at += request.ttl;
+                    }
+                    *write = Write::Put(record);
+                } else if self.is(Fault::LosersWrite) {
+                    record.fence = Fence::new(record.fence.get() + 1);
+                    *write = Write::Put(record);
+                }
+            }
+            (
+                Decision {
+                    write: Write::Put(record),
+                    answer: AcquireAnswer::Granted(grant),
+                },
+                before,
+            ) => {
+                let fence = match (self.fault, before) {
+                    (Fault::NoFence, _) => Some(Fence::new(1)),
+                    (Fault::FenceRestarts, before) => before
+                        .filter(|before| !before.holders.is_empty())
+                        .map(|before| Fence::new(before.fence.get() + 1))
+                        .or(Some(Fence::new(1))),
+                    _ => None,
+                };
+                if let Some(fence) = fence {
+                    (record.fence, record.holders[0].fence, grant.fence) = (fence, fence, fence);
+                }
+                if self.is(Fault::ExpiresEarly) {
+                    record.expires_at = grant.acquired_at + request.ttl / 2;
+                    record.holders[0].expires_at = record.expires_at;
+                }
+            }
+            _ => {}
+        }
+        self.write(&request.key, decision.write);
+        Ok(decision.answer)
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+        let mut answers = Vec::new();
+        for request in requests {
+            let record = self.record(&request.key);
+            let mut asked = request.clone();
+            if self.is(Fault::RenewsBlindly) {
+                let holder = record.as_ref().and_then(|record| record.holders.first());
+                asked.lease = holder.map_or(request.lease, |holder| holder.lease);
+            }
+            let decision = rules::renew(record.as_ref(), &asked, self.now());
+            if !self.is(Fault::RenewalIsForgotten) {
+                self.write(&request.key, decision.write);
+            }
+            answers.push(match (self.fault, decision.answer) {
+                (Fault::RenewsBlindly, RenewAnswer::Lost(_)) => {
+                    let now = self.now();
+                    RenewAnswer::Renewed(leasehold::Grant {
+                        fence: Fence::new(1),
+                        acquired_at: now,
+                        expires_at: now + request.ttl,
+                        now,
+                    })
+                }
+                (_, answer) => answer,
+            });
+        }
+        Ok(answers)
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        if self.is(Fault::NeverReleases) {
+            return Ok(ReleaseAnswer::Released);
+        }
+        let record = self.record(&request.key);
+        let mut request = request.clone();
+        if self.is(Fault::ReleaseByKey)
+            && let Some(holder) = record.as_ref().and_then(|record| record.holders.first())
+        {
+            request.lease = holder.lease;
+        }
+        let decision = rules::release(record.as_ref(), &request, self.now());
+        self.write(&request.key, decision.write);
+        Ok(decision.answer)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let record = self.record(key);
+        Ok(record.map(|record| rules::inspect(&record, self.now())))
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let before = self.record(key);
+        let mut decision = rules::evict(before.as_ref(), self.now());
+        if self.is(Fault::EvictionKeepsFence)
+            && let (Write::Put(record), Some(eviction), Some(before)) =
+                (&mut decision.write, &mut decision.answer, before)
+        {
+            (record.fence, eviction.fence) = (before.fence, before.fence);
+        }
+        self.write(key, decision.write);
+        Ok(decision.answer)
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        let record = self.record(key);
+        if self.is(Fault::RemovesBlindly) {
+            self.write(key, Write::Remove);
+            return Ok(record.is_some());
+        }
+        let decision = rules::remove_expired(record.as_ref(), Duration::ZERO, self.now());
+        self.write(key, decision.write);
+        Ok(decision.answer)
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        let retention = match self.fault {
+            Fault::PurgesBlindly => Duration::ZERO,
+            _ => retention,
+        };
+        let now = self.now();
+        let mut records = self.records.lock();
+        let before = records.len();
+        records.retain(|_, record| !rules::remove_expired(Some(record), retention, now).answer);
+        Ok((before - records.len()) as u64)
+    }
+}

@@ -1,0 +1,72 @@
+//! The conformance suite catches what it is there for: stores that are broken on purpose, each in
+//! one of the ways in which published locks are broken, fail the property that names it.
+
+mod broken;
+
+use broken::{BrokenStore, Fault};
+use leasehold::conformance::{self, Clients};
+
+/// Two clients of the same broken store, the second with its own clock an hour ahead.
+fn broken(fault: Fault) -> Clients {
+    let store = BrokenStore::new(fault);
+    Clients::new(store.clone(), store.with_clock_ahead())
+}
+
+macro_rules! controls {
+    ($($name:ident: $fault:ident is caught by $($property:ident),+;)*) => {$(
+        #[tokio::test(start_paused = true)]
+        async fn $name() {
+            $(
+                let outcome = conformance::$property(&broken(Fault::$fault)).await;
+                assert!(
+                    outcome.is_err(),
+                    "{} passed a store with the fault {:?}",
+                    stringify!($property),
+                    Fault::$fault
+                );
+            )+
+        }
+    )*};
+}
+
+controls! {
+    release_by_key_alone: ReleaseByKey is caught by
+        a_stale_release_is_refused, a_slow_holder_releases_late, an_eviction_frees_the_key;
+    expiry_by_the_clients_clock: ClientClock is caught by
+        takeover_only_after_expiry_on_the_servers_clock, a_loser_never_extends_the_expiry;
+    no_fence: NoFence is caught by the_fence_always_rises, a_slow_holder_releases_late;
+    a_fence_that_restarts_after_a_release: FenceRestarts is caught by the_fence_always_rises;
+    an_eviction_that_keeps_the_fence: EvictionKeepsFence is caught by
+        the_fence_always_rises, an_eviction_frees_the_key;
+    look_and_then_write: NotAtomic is caught by
+        of_32_racing_tasks_one_wins, critical_sections_never_overlap;
+    losers_extend_the_expiry: LosersExtend is caught by a_loser_never_extends_the_expiry;
+    losers_write: LosersWrite is caught by a_loser_writes_nothing;
+    a_repeated_request_is_refused: ForgetsLease is caught by a_repeated_request_is_granted_once;
+    a_renewal_without_a_look: RenewsBlindly is caught by
+        a_stale_renewal_is_refused, many_renewals_go_in_one_call;
+    a_renewal_that_is_not_stored: RenewalIsForgotten is caught by a_renewal_counts_from_now;
+    a_removal_not_bounded_by_expiry: RemovesBlindly is caught by
+        two_contenders_see_an_expired_lock, remove_expired_removes_only_what_is_dead,
+        clean_up_racing_with_takeover_removes_no_live_lock;
+    a_purge_that_forgets_the_retention: PurgesBlindly is caught by
+        purge_removes_only_what_is_long_dead;
+    keys_that_are_trimmed: TrimsKeys is caught by odd_keys_are_just_text;
+    a_release_that_does_nothing: NeverReleases is caught by
+        a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
+        a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock;
+    an_expiry_that_comes_early: ExpiresEarly is caught by
+        a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
+}
+
+/// The controls mean something only if the same store without a fault passes.
+mod without_a_fault {
+    use super::{BrokenStore, Clients, Fault};
+
+    async fn connect() -> Clients {
+        let store = BrokenStore::new(Fault::None);
+        Clients::new(store.clone(), store.with_clock_ahead())
+    }
+
+    leasehold::conformance_suite!(connect, start_paused = true);
+}
