@@ -1,0 +1,209 @@
+//! Finds a real engine: an address in the environment, else a container, else a process.
+//!
+//! A test that gets none fails; nothing is skipped.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread,
+};
+
+use serde::Deserialize;
+use testcontainers::{
+    ContainerAsync, GenericImage, ImageExt,
+    core::{ExecCommand, IntoContainerPort, WaitFor},
+    runners::AsyncRunner,
+};
+
+/// An engine, by its name in `scripts/engine list` and in `testcontainers.toml`.
+#[derive(Clone, Copy, Debug)]
+pub enum Engine {
+    /// A standalone MongoDB: quick, and enough for most tests.
+    MongoDb,
+    /// A complete MongoDB replica set of one member: with TTL deletion, an oplog and accounts.
+    MongoDbReplicaSet,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::MongoDb => "mongodb",
+            Self::MongoDbReplicaSet => "mongodb-replset",
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Self::MongoDb => "MONGODB_URI",
+            Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
+        }
+    }
+
+    /// The address of this engine, which all tests of this process share.
+    pub fn address(self) -> String {
+        static MONGODB: OnceLock<Result<String, String>> = OnceLock::new();
+        static MONGODB_REPLSET: OnceLock<Result<String, String>> = OnceLock::new();
+        let found = match self {
+            Self::MongoDb => &MONGODB,
+            Self::MongoDbReplicaSet => &MONGODB_REPLSET,
+        };
+        match found.get_or_init(|| self.find()) {
+            Ok(address) => {
+                self.count_test();
+                address.clone()
+            }
+            Err(problem) => panic!(
+                "no {name} engine for the tests: {problem}\n\
+                 Set {variable} to the address of one, or start a Docker daemon, or see what \
+                 `scripts/engine run {name}` says.",
+                name = self.name(),
+                variable = self.variable(),
+            ),
+        }
+    }
+
+    fn find(self) -> Result<String, String> {
+        if let Ok(address) = env::var(self.variable()) {
+            return Ok(address);
+        }
+        if docker_is_reachable() {
+            return self.container();
+        }
+        self.process()
+    }
+
+    /// A local process, out of `scripts/engine`. It ends when the pipe to its standard input is
+    /// closed, and that is when this process ends, however it does.
+    fn process(self) -> Result<String, String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/engine");
+        let engine = Command::new(&script)
+            .args(["run", self.name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{} does not start: {error}", script.display()))?;
+        let mut engine = keep(engine);
+        let output = engine.stdout.take().ok_or("its output is not there")?;
+        let mut line = String::new();
+        BufReader::new(output)
+            .read_line(&mut line)
+            .map_err(|error| error.to_string())?;
+        line.trim_end()
+            .strip_prefix("ready ")
+            .map(str::to_owned)
+            .ok_or_else(|| "it did not start, see its messages above".to_owned())
+    }
+
+    /// A container of the image that `testcontainers.toml` pins.
+    fn container(self) -> Result<String, String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testcontainers.toml");
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+        let image = toml::from_str::<toml::Table>(&text)
+            .map_err(|error| error.to_string())?
+            .remove(self.name())
+            .ok_or_else(|| format!("{} has no [{}]", path.display(), self.name()))?
+            .try_into::<PinnedImage>()
+            .map_err(|error| error.to_string())?;
+        // A runtime of its own: those of the tests end with their test.
+        let start = thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+            let address = runtime.block_on(async {
+                let container = image.start().await.map_err(|error| error.to_string())?;
+                self.set_up(container, &image)
+                    .await
+                    .map_err(|error| error.to_string())
+            });
+            // The client inside the container's handle goes on using it.
+            std::mem::forget(runtime);
+            address
+        });
+        match start.join() {
+            Ok(Ok(address)) => Ok(address),
+            Ok(Err(problem)) => Err(format!("its container did not start: {problem}")),
+            Err(_) => Err("its container did not start".to_owned()),
+        }
+    }
+
+    async fn set_up(
+        self,
+        container: ContainerAsync<GenericImage>,
+        image: &PinnedImage,
+    ) -> anyhow::Result<String> {
+        if let Self::MongoDbReplicaSet = self {
+            let script = "rs.initiate({_id: 'rs0', members: [{_id: 0, host: 'localhost'}]}); \
+                          while (!db.hello().isWritablePrimary) { sleep(50) }";
+            let initiate = ExecCommand::new(["mongosh", "--quiet", "--eval", script]);
+            let mut run = container.exec(initiate).await?;
+            run.stdout_to_vec().await?;
+        }
+        let port = container.get_host_port_ipv4(image.port.tcp()).await?;
+        let host = container.get_host().await?;
+        remove_at_exit(container.id())?;
+        std::mem::forget(container);
+        Ok(format!("mongodb://{host}:{port}/?directConnection=true"))
+    }
+
+    /// Writes down which test asked, for the count that `scripts/test` shows.
+    fn count_test(self) {
+        let Ok(path) = env::var("LEASEHOLD_ENGINE_LOG") else {
+            return;
+        };
+        let binary = env::current_exe().unwrap_or_default();
+        let test = thread::current().name().unwrap_or("unnamed").to_owned();
+        let line = format!("{}\t{}\t{test}\n", self.name(), binary.display());
+        fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut log| log.write_all(line.as_bytes()))
+            .unwrap_or_else(|error| panic!("cannot write to {path}: {error}"));
+    }
+}
+
+#[derive(Deserialize)]
+struct PinnedImage {
+    name: String,
+    tag: String,
+    port: u16,
+    ready: String,
+    command: Vec<String>,
+}
+
+impl PinnedImage {
+    async fn start(
+        &self,
+    ) -> Result<ContainerAsync<GenericImage>, testcontainers::TestcontainersError> {
+        GenericImage::new(&self.name, &self.tag)
+            .with_exposed_port(self.port.tcp())
+            .with_wait_for(WaitFor::message_on_stdout(&self.ready))
+            .with_cmd(self.command.clone())
+            .start()
+            .await
+    }
+}
+
+fn docker_is_reachable() -> bool {
+    env::var_os("DOCKER_HOST").is_some() || UnixStream::connect("/var/run/docker.sock").is_ok()
+}
+
+/// A container outlives the process that started it. A shell that waits for the end of its input,
+/// and so of this process, removes it.
+fn remove_at_exit(container: &str) -> anyhow::Result<()> {
+    let script = format!("cat >/dev/null; docker rm --force --volumes {container} >/dev/null");
+    let shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    keep(shell);
+    Ok(())
+}
+
+/// Keeps a child, and the pipe to its standard input, for as long as this process lives.
+fn keep(child: Child) -> &'static mut Child {
+    Box::leak(Box::new(child))
+}

@@ -1,0 +1,3 @@
+//! What the tests on real engines share.
+
+pub mod engine;

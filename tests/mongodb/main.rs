@@ -1,0 +1,91 @@
+//! The MongoDB stores on real engines.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod conformance;
+
+use std::sync::Arc;
+
+use common::engine::Engine;
+use leasehold::{LeaseId, MongoStore, conformance::Clients};
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
+use parking_lot::Mutex;
+
+/// A collection that no other test uses.
+struct Fixture {
+    uri: String,
+    name: String,
+}
+
+impl Fixture {
+    fn new(engine: Engine) -> Self {
+        Self {
+            uri: engine.address(),
+            name: format!("locks_{}", LeaseId::random()),
+        }
+    }
+
+    async fn options(&self) -> ClientOptions {
+        ClientOptions::parse(&self.uri).await.unwrap()
+    }
+
+    /// The collection, through a client of its own.
+    async fn collection(&self) -> Collection<Document> {
+        self.collection_with(self.options().await)
+    }
+
+    fn collection_with(&self, options: ClientOptions) -> Collection<Document> {
+        let client = Client::with_options(options).unwrap();
+        client.database("leasehold_test").collection(&self.name)
+    }
+
+    /// A store with a client of its own, as a process has it.
+    async fn store(&self) -> MongoStore {
+        MongoStore::new(&self.collection().await)
+    }
+
+    async fn clients(&self) -> Clients {
+        let first = self.store().await;
+        first.prepare().await.unwrap();
+        Clients::new(first, self.store().await)
+    }
+
+    /// A collection whose client writes down every command that it sends, but for those of the
+    /// connections themselves.
+    async fn watched(&self) -> (Collection<Document>, Commands) {
+        let commands = Commands::default();
+        let seen = commands.clone();
+        let mut options = self.options().await;
+        options.command_event_handler = Some(EventHandler::callback(move |event| {
+            if let CommandEvent::Started(started) = event
+                && started.command_name != "endSessions"
+            {
+                seen.0.lock().push(started.command);
+            }
+        }));
+        (self.collection_with(options), commands)
+    }
+}
+
+/// The commands that a client sent.
+#[derive(Clone, Default)]
+struct Commands(Arc<Mutex<Vec<Document>>>);
+
+impl Commands {
+    /// What was sent since the last time.
+    fn take(&self) -> Vec<Document> {
+        std::mem::take(&mut self.0.lock())
+    }
+
+    /// The names of the commands that were sent since the last time.
+    fn names(&self) -> Vec<String> {
+        let name = |command: &Document| command.keys().next().cloned();
+        self.take().iter().filter_map(name).collect()
+    }
+}
