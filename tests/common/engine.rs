@@ -86,7 +86,7 @@ impl Engine {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{} does not start: {error}", script.display()))?;
-        let mut engine = keep(engine);
+        let engine = keep(engine);
         let output = engine.stdout.take().ok_or("its output is not there")?;
         let mut line = String::new();
         BufReader::new(output)

@@ -3,19 +3,29 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod commands;
 mod conformance;
+mod distributed_lock;
+mod documents;
+mod errors;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use common::engine::Engine;
 use leasehold::{LeaseId, MongoStore, conformance::Clients};
 use mongodb::{
     Client, Collection,
-    bson::{Document, doc},
+    bson::Document,
     event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
 use parking_lot::Mutex;
+
+const DATABASE: &str = "leasehold_test";
+/// A time to live that outlasts any test.
+const LONG: Duration = Duration::from_secs(600);
+/// A time to live that a test waits for.
+const SHORT: Duration = Duration::from_millis(300);
 
 /// A collection that no other test uses.
 struct Fixture {
@@ -42,7 +52,7 @@ impl Fixture {
 
     fn collection_with(&self, options: ClientOptions) -> Collection<Document> {
         let client = Client::with_options(options).unwrap();
-        client.database("leasehold_test").collection(&self.name)
+        client.database(DATABASE).collection(&self.name)
     }
 
     /// A store with a client of its own, as a process has it.

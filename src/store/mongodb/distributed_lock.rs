@@ -6,17 +6,17 @@ use chrono::{DateTime, Utc};
 use mongodb::{
     Collection, IndexModel,
     bson::{Document, doc},
-    options::{IndexOptions, ReturnDocument},
+    options::{IndexOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria},
 };
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    dialect::{integer, utc},
+    dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
     with_our_concerns,
 };
-use crate::{Error, Key, keeper, ttl};
+use crate::{Error, Key, keeper, record::after, ttl};
 
 /// How long one call may take, all of its commands together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,8 +27,8 @@ const RACES: u32 = 3;
 /// in milliseconds.
 ///
 /// Use it to share locks with a running service that has that class. Otherwise use
-/// [`MongoStore`](crate::MongoStore), which has fences, renewal, guards and one round trip where
-/// this has three.
+/// [`MongoStore`](crate::MongoStore), which has fences, renewal, guards, and one round trip where
+/// this has two or three. It needs MongoDB 5.1 or newer.
 ///
 /// The class is published in many copies of one article, "Mongo distributed lock by example": an
 /// increment that returns the new value decides who comes first (1 is the winner), and an expired
@@ -38,7 +38,7 @@ const RACES: u32 = 3;
 /// | Java | here | repaired, and why |
 /// |---|---|---|
 /// | `getLock(key, expire)` | [`acquire`](Self::acquire): a read; if it shows an expired lock, a bounded delete; one increment | gives back who holds it, which a release needs |
-/// | `MongoLockDao.getByKey` | the read, one document with the server's time | compared with the server's clock instead of the client's: a client that is ahead would take over locks that are alive |
+/// | `MongoLockDao.getByKey` | the read, which brings the server's time along | compared with the server's clock instead of the client's: a client that is ahead would take over locks that are alive |
 /// | `releaseLockExpire`, `removeExpire` | [`remove_expired`](Self::remove_expired): a delete bounded by `expire` | bounded by the server's clock, in the same command |
 /// | `incrByWithExpire` | [`increment`](Self::increment): `findAndModify`, upsert, `$inc`, new value | sent once: Java sends it twice, so the winner of an empty field counts to 2 in the database. `$setOnInsert` for `expire`: Java's losers set it, and so extend the winner's lock |
 /// | `releaseLock(key)` | [`release`](Self::release): a delete bounded by key and holder | Java deletes by key alone, so a slow holder frees the lock of the next one |
@@ -163,14 +163,16 @@ impl MongoDistributedLock {
         let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
         let this = self.clone();
         keeper::call("acquire", CALL_TIMEOUT, async move {
-            match this.read(&key).await? {
-                Some(lock) if lock.expire >= lock.now => return Ok(None),
+            let sent = Instant::now();
+            let look = this.read(&key).await?;
+            match look.expire {
+                Some(expire) if expire >= look.now => return Ok(None),
                 Some(_) => {
                     this.delete_expired(&key).await?;
                 }
                 None => {}
             }
-            this.count_up(key, ttl).await
+            this.count_up(key, ttl, look.now, sent + ttl).await
         })
         .await
     }
@@ -211,7 +213,9 @@ impl MongoDistributedLock {
         let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
         let this = self.clone();
         keeper::call("increment", CALL_TIMEOUT, async move {
-            this.count_up(key, ttl).await
+            let sent = Instant::now();
+            let now = this.read(&key).await?.now;
+            this.count_up(key, ttl, now, sent + ttl).await
         })
         .await
     }
@@ -234,26 +238,52 @@ impl MongoDistributedLock {
         .await
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Lock>, Error> {
-        let found = self
+    /// The lock and the server's time, in one command. `$inc` has no place in a pipeline and
+    /// `$$NOW` none outside one, so the increment needs a time that was asked for.
+    async fn read(&self, key: &Key) -> Result<Look, Error> {
+        let lock = doc! { "$lookup": {
+            "from": self.locks.name(),
+            "pipeline": [
+                { "$match": { "key": key.as_str() } },
+                { "$limit": 1 },
+                { "$project": { "expire": 1 } },
+            ],
+            "as": "locks",
+        } };
+        let time = doc! { "$documents": [{ "now": { "$toLong": "$$NOW" } }] };
+        let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+        let mut cursor = self
             .locks
-            .find_one(doc! { "key": key.as_str() })
-            .projection(doc! { "expire": 1, "now": { "$toLong": "$$NOW" } })
+            .client()
+            .database(&self.locks.namespace().db)
+            .aggregate([time, lock])
+            .selection_criteria(primary)
+            .read_concern(ReadConcern::local())
             .await
             .map_err(sorted)?;
-        found
-            .map(|document| {
-                let expire = document.get("expire").and_then(integer);
-                let now = document.get("now").and_then(integer);
-                match (expire, now) {
-                    (Some(expire), Some(now)) => Ok(Lock { expire, now }),
-                    _ => Err(Error::NotALock {
-                        key: key.clone(),
-                        problem: "its field expire is not a number of milliseconds".to_owned(),
-                    }),
-                }
-            })
-            .transpose()
+        let found = match cursor.advance().await.map_err(sorted)? {
+            true => cursor.deserialize_current().map_err(sorted)?,
+            false => Document::new(),
+        };
+        let (Some(now), Ok(locks)) = (found.get("now").and_then(integer), found.get_array("locks"))
+        else {
+            return Err(Error::Store {
+                store: "MongoDB",
+                source: "the server does not tell its time".into(),
+            });
+        };
+        let not_a_lock = || Error::NotALock {
+            key: key.clone(),
+            problem: "its field expire is not a number of milliseconds".to_owned(),
+        };
+        let expire = locks.first().map(|lock| {
+            let expire = lock.as_document().and_then(|lock| lock.get("expire"));
+            expire.and_then(integer).ok_or_else(not_a_lock)
+        });
+        Ok(Look {
+            expire: expire.transpose()?,
+            now,
+        })
     }
 
     async fn delete_expired(&self, key: &Key) -> Result<bool, Error> {
@@ -275,9 +305,11 @@ impl MongoDistributedLock {
         &self,
         key: Key,
         ttl: Duration,
+        now: i64,
+        deadline: Instant,
     ) -> Result<Option<DistributedLockGrant>, Error> {
-        let deadline = Instant::now() + ttl;
-        let expires_at = crate::record::after(self.server_time().await?, ttl);
+        let now = DateTime::from_timestamp_millis(now).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        let expires_at = after(now, ttl);
         let holder = Uuid::new_v4();
         let update = doc! {
             // The literal `$inc` of a double, as Java sends it.
@@ -317,29 +349,11 @@ impl MongoDistributedLock {
         }
         Err(Error::Contention { key })
     }
-
-    /// `$inc` has no place in a pipeline and `$$NOW` none outside, so the server's time is asked
-    /// for.
-    async fn server_time(&self) -> Result<DateTime<Utc>, Error> {
-        let database = self.locks.client().database(&self.locks.namespace().db);
-        let hello = database
-            .run_command(doc! { "hello": 1 })
-            .await
-            .map_err(sorted)?;
-        hello
-            .get_datetime("localTime")
-            .ok()
-            .and_then(|date| utc(*date))
-            .ok_or_else(|| Error::Store {
-                store: "MongoDB",
-                source: "the server does not tell its time".into(),
-            })
-    }
 }
 
 /// What the read shows, in milliseconds of the server's clock.
-struct Lock {
-    expire: i64,
+struct Look {
+    expire: Option<i64>,
     now: i64,
 }
 

@@ -1,0 +1,236 @@
+//! What goes over the wire: how many commands, with which concerns, and on which path the server
+//! carries them out.
+
+use std::time::Duration;
+
+use leasehold::{Attempt, Error, Leases, MongoStore, RenewRequest, Store};
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::{
+        Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria,
+        WriteConcern,
+    },
+};
+
+use super::{Commands, Engine, Fixture, LONG, SHORT};
+
+async fn watched_leases(engine: Engine) -> (Leases, Commands) {
+    let (collection, commands) = Fixture::new(engine).watched().await;
+    let store = MongoStore::new(&collection);
+    store.prepare().await.unwrap();
+    commands.take();
+    (Leases::new(store), commands)
+}
+
+#[tokio::test]
+async fn each_operation_is_one_round_trip() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (leases, commands) = watched_leases(engine).await;
+
+        let lease = leases.acquire("key", SHORT).await.unwrap();
+        assert_eq!(commands.names(), ["findAndModify"], "a free acquire");
+
+        let Attempt::Held(held) = leases.try_acquire("key", LONG).await.unwrap() else {
+            panic!("a held key was granted");
+        };
+        assert_eq!(commands.names(), ["findAndModify"], "a held attempt");
+
+        lease.renew().await.unwrap();
+        assert_eq!(commands.names(), ["findAndModify"], "a renewal");
+
+        lease.detach();
+        tokio::time::sleep(held.expires_in() + SHORT).await;
+        let Attempt::Acquired(next) = leases.try_acquire("key", LONG).await.unwrap() else {
+            panic!("an expired key was not granted");
+        };
+        assert_eq!(commands.names(), ["findAndModify"], "a takeover");
+
+        next.release().await.unwrap();
+        assert_eq!(commands.names(), ["update"], "a release");
+
+        leases.inspect("key").await.unwrap();
+        assert_eq!(commands.names(), ["find"], "a look");
+
+        leases.evict("key").await.unwrap();
+        assert_eq!(commands.names(), ["findAndModify"], "an eviction");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_renewals_are_two_commands() {
+    let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
+    let store = MongoStore::new(&collection);
+    let requests: Vec<_> = (0..1_000)
+        .map(|number| {
+            let key = leasehold::Key::new(format!("key {number}")).unwrap();
+            RenewRequest::new(key, leasehold::LeaseId::random(), LONG)
+        })
+        .collect();
+    let answers = store.renew(&requests).await.unwrap();
+    assert_eq!(answers.len(), 1_000);
+    assert_eq!(commands.names(), ["update", "find"]);
+}
+
+/// The plan of a command that was sent, as the server tells it.
+async fn stages(fixture: &Fixture, mut command: Document) -> Vec<String> {
+    // What belongs to the connection and not to the command.
+    for field in [
+        "lsid",
+        "$db",
+        "txnNumber",
+        "$clusterTime",
+        "writeConcern",
+        "readConcern",
+    ] {
+        command.remove(field);
+    }
+    let explained = fixture
+        .collection()
+        .await
+        .client()
+        .database(super::DATABASE)
+        .run_command(doc! { "explain": command, "verbosity": "queryPlanner" })
+        .await
+        .unwrap();
+    let mut stages = Vec::new();
+    let planner = explained.get_document("queryPlanner").unwrap();
+    collect_stages(planner.get("winningPlan").unwrap(), &mut stages);
+    stages
+}
+
+fn collect_stages(plan: &Bson, stages: &mut Vec<String>) {
+    match plan {
+        Bson::Document(plan) => {
+            stages.extend(plan.get_str("stage").ok().map(str::to_owned));
+            plan.values()
+                .for_each(|value| collect_stages(value, stages));
+        }
+        Bson::Array(plans) => plans.iter().for_each(|plan| collect_stages(plan, stages)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_server_finds_the_document_on_its_shortest_path() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let (collection, commands) = fixture.watched().await;
+        let store = MongoStore::new(&collection);
+        store.prepare().await.unwrap();
+        let leases = Leases::new(store);
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        commands.take();
+
+        let held = leases.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(held, Attempt::Held(_)));
+        lease.renew().await.unwrap();
+        leases.inspect("key").await.unwrap();
+        lease.release().await.unwrap();
+        leases.evict("key").await.unwrap();
+
+        let sent = commands.take();
+        assert_eq!(sent.len(), 5);
+        for command in sent {
+            let name = command.keys().next().cloned();
+            let stages = stages(&fixture, command).await;
+            // From 8.0 on the server says EXPRESS, before that IDHACK.
+            let short = stages
+                .iter()
+                .any(|stage| stage.starts_with("EXPRESS") || stage == "IDHACK");
+            let long = stages
+                .iter()
+                .any(|stage| ["FETCH", "IXSCAN", "COLLSCAN"].contains(&stage.as_str()));
+            assert!(short && !long, "{engine:?}: {name:?} runs as {stages:?}");
+        }
+    }
+}
+
+/// The control of the test above: a condition in the filter loses the path, and the test sees it.
+#[tokio::test]
+async fn a_condition_in_the_filter_would_lose_the_path() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    fixture.store().await.prepare().await.unwrap();
+    let command = doc! {
+        "update": &fixture.name,
+        "updates": [{ "q": { "_id": "key", "schema": 1 }, "u": [{ "$set": { "fence": 1 } }] }],
+    };
+    let stages = stages(&fixture, command).await;
+    assert!(stages.iter().any(|stage| stage == "FETCH"), "{stages:?}");
+}
+
+#[tokio::test]
+async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaults() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (collection, commands) = fixture.watched().await;
+    let anywhere = ReadPreference::Nearest { options: None };
+    let careless = CollectionOptions::builder()
+        .write_concern(WriteConcern::builder().w(Acknowledgment::Nodes(1)).build())
+        .read_concern(ReadConcern::available())
+        .selection_criteria(SelectionCriteria::ReadPreference(anywhere))
+        .build();
+    let careless = collection
+        .client()
+        .database(super::DATABASE)
+        .collection_with_options::<Document>(&fixture.name, careless);
+    let store = MongoStore::new(&careless);
+    let leases = Leases::new(store.clone());
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    lease.renew().await.unwrap();
+    let requests = ["one", "two"].map(|key| {
+        let key = leasehold::Key::new(key).unwrap();
+        RenewRequest::new(key, leasehold::LeaseId::random(), LONG)
+    });
+    store.renew(&requests).await.unwrap();
+    leases.evict("key").await.unwrap();
+    let stale = lease.release().await;
+    assert!(matches!(stale, Err(Error::Lost { .. })), "{stale:?}");
+    leases.remove_expired("key").await.unwrap();
+    leases.purge(Duration::ZERO).await.unwrap();
+
+    let mut writes = 0;
+    for command in commands.take() {
+        let name = command.keys().next().cloned().unwrap();
+        if name == "find" {
+            let preference = command.get_document("$readPreference");
+            let mode = preference.and_then(|preference| preference.get_str("mode"));
+            assert!(matches!(mode, Ok("primary") | Err(_)), "{command}");
+            let concern = command.get_document("readConcern").unwrap();
+            assert_eq!(concern.get_str("level"), Ok("local"), "{command}");
+        } else {
+            let concern = command.get_document("writeConcern").unwrap();
+            assert_eq!(concern.get_str("w"), Ok("majority"), "{command}");
+            // A server that has no majority must not keep the connection for ever.
+            assert!(concern.contains_key("wtimeout"), "{command}");
+            writes += 1;
+        }
+    }
+    assert_eq!(writes, 7);
+}
+
+/// The oplog of a replica set has every write, so it tells whether there was one.
+#[tokio::test]
+async fn fifty_losing_attempts_write_nothing() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let oplog = collection
+        .client()
+        .database("local")
+        .collection::<Document>("oplog.rs");
+    let ours = doc! { "ns": format!("{}.{}", super::DATABASE, fixture.name), "op": { "$ne": "n" } };
+    let leases = Leases::new(MongoStore::new(&collection));
+
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    let before = oplog.count_documents(ours.clone()).await.unwrap();
+    assert!(
+        before > 0,
+        "a grant is in the oplog, or this test sees nothing"
+    );
+    for _ in 0..50 {
+        let attempt = leases.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(attempt, Attempt::Held(_)));
+    }
+    assert_eq!(oplog.count_documents(ours.clone()).await.unwrap(), before);
+
+    lease.release().await.unwrap();
+    assert_eq!(oplog.count_documents(ours).await.unwrap(), before + 1);
+}

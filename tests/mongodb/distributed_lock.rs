@@ -1,0 +1,262 @@
+//! The port of the Java class, on the documents of the Java class.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{Error, MongoDistributedLock};
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+    options::ReturnDocument,
+};
+use tokio::{
+    sync::Barrier,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{Engine, Fixture, LONG};
+
+const SOON: Duration = Duration::from_millis(100);
+
+async fn fixture(engine: Engine) -> (MongoDistributedLock, Collection<Document>) {
+    let collection = Fixture::new(engine).collection().await;
+    let locks = MongoDistributedLock::new(&collection);
+    locks.prepare().await.unwrap();
+    (locks, collection)
+}
+
+async fn stored(collection: &Collection<Document>, key: &str) -> Option<Document> {
+    collection.find_one(doc! { "key": key }).await.unwrap()
+}
+
+/// A lock that expired without a release.
+async fn expired(locks: &MongoDistributedLock, collection: &Collection<Document>, key: &str) {
+    locks.acquire(key, SOON).await.unwrap().unwrap();
+    until_expired(collection, key).await;
+}
+
+/// Waits until the server's clock is past the expiry.
+async fn until_expired(collection: &Collection<Document>, key: &str) {
+    let past = doc! { "key": key, "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] } };
+    let start = Instant::now();
+    while collection.find_one(past.clone()).await.unwrap().is_none() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it does not expire"
+        );
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What the Java class sends, word for word: the increment that also sets the expiry.
+async fn java_increment(collection: &Collection<Document>, key: &str, expire: i64) -> Document {
+    let update = doc! { "$inc": { "value": 1.0 }, "$set": { "expire": expire } };
+    let counted = collection
+        .find_one_and_update(doc! { "key": key }, update)
+        .upsert(true)
+        .return_document(ReturnDocument::After)
+        .await;
+    counted.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn the_document_is_what_the_java_class_reads() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (locks, collection) = fixture(engine).await;
+        let grant = locks.acquire("invoices", LONG).await.unwrap().unwrap();
+        assert!(grant.remaining() <= LONG && grant.remaining() > LONG / 2);
+        let stored = stored(&collection, "invoices").await.unwrap();
+        let names: Vec<_> = stored.keys().map(String::as_str).collect();
+        assert_eq!(names, ["_id", "key", "expire", "holder", "value"]);
+        // In Java: a String, a double and a long.
+        assert_eq!(stored.get_str("key"), Ok("invoices"));
+        assert_eq!(stored.get_f64("value"), Ok(1.0));
+        assert_eq!(
+            stored.get_i64("expire"),
+            Ok(grant.expires_at().timestamp_millis())
+        );
+        assert_eq!(
+            stored.get_str("holder"),
+            Ok(grant.holder().to_string().as_str())
+        );
+
+        assert!(locks.release(&grant).await.unwrap());
+        assert!(!locks.release(&grant).await.unwrap());
+        assert_eq!(
+            super::distributed_lock::stored(&collection, "invoices").await,
+            None
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_a_java_service_is_respected_until_it_expires() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    let now = chrono::Utc::now().timestamp_millis();
+    java_increment(&collection, "invoices", now + 600_000).await;
+    assert!(locks.acquire("invoices", LONG).await.unwrap().is_none());
+    assert!(!locks.remove_expired("invoices").await.unwrap());
+
+    let past = doc! { "$set": { "expire": now - 600_000 } };
+    collection
+        .update_one(doc! { "key": "invoices" }, past)
+        .await
+        .unwrap();
+    let grant = locks.acquire("invoices", LONG).await.unwrap();
+    assert!(grant.is_some());
+}
+
+#[tokio::test]
+async fn a_java_service_respects_a_lock_of_ours() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    let grant = locks.acquire("invoices", LONG).await.unwrap().unwrap();
+    // It reads: a live lock, no further step.
+    let read = stored(&collection, "invoices").await.unwrap();
+    assert!(read.get_i64("expire").unwrap() >= chrono::Utc::now().timestamp_millis());
+    // It read before our acquire: its increment makes it 2, so it lost.
+    let expire = grant.expires_at().timestamp_millis();
+    let counted = java_increment(&collection, "invoices", expire).await;
+    assert_eq!(counted.get_f64("value"), Ok(2.0));
+    assert!(locks.release(&grant).await.unwrap());
+}
+
+/// The first race of the source, step by step.
+#[tokio::test]
+async fn two_contenders_see_an_expired_lock() {
+    let (a, collection) = fixture(Engine::MongoDb).await;
+    let b = MongoDistributedLock::new(&collection);
+    expired(&a, &collection, "invoices").await;
+    // Both have seen that it is expired. B is faster.
+    assert!(b.remove_expired("invoices").await.unwrap());
+    let of_b = b.increment("invoices", LONG).await.unwrap().unwrap();
+    // A goes on where it was: the delete is bounded, the increment gives 2.
+    assert!(!a.remove_expired("invoices").await.unwrap());
+    assert!(a.increment("invoices", LONG * 2).await.unwrap().is_none());
+
+    let stored = stored(&collection, "invoices").await.unwrap();
+    assert_eq!(
+        stored.get_str("holder"),
+        Ok(of_b.holder().to_string().as_str())
+    );
+    // The loser did not extend the winner's lock, as it does in Java.
+    assert_eq!(
+        stored.get_i64("expire"),
+        Ok(of_b.expires_at().timestamp_millis())
+    );
+    assert!(b.release(&of_b).await.unwrap());
+}
+
+/// The control: a delete by key alone, which the source warns of, takes B's lock away.
+#[tokio::test]
+async fn an_unbounded_delete_would_remove_the_lock_of_the_next() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    expired(&locks, &collection, "invoices").await;
+    assert!(locks.remove_expired("invoices").await.unwrap());
+    let of_b = locks.increment("invoices", LONG).await.unwrap().unwrap();
+    collection
+        .delete_one(doc! { "key": "invoices" })
+        .await
+        .unwrap();
+    assert!(locks.acquire("invoices", LONG).await.unwrap().is_some());
+    assert!(!locks.release(&of_b).await.unwrap());
+}
+
+/// The second race: in Java the late release frees the next holder's lock.
+#[tokio::test]
+async fn a_slow_holder_releases_late() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    let slow = locks.acquire("invoices", SOON).await.unwrap().unwrap();
+    until_expired(&collection, "invoices").await;
+    assert_eq!(slow.remaining(), Duration::ZERO);
+    let next = locks.acquire("invoices", LONG).await.unwrap().unwrap();
+    assert!(!locks.release(&slow).await.unwrap());
+    assert!(locks.acquire("invoices", LONG).await.unwrap().is_none());
+    assert!(locks.release(&next).await.unwrap());
+}
+
+/// Of tasks that all see no lock, one wins; the losers' increments do not touch its expiry.
+async fn race(locks: &MongoDistributedLock) -> usize {
+    let barrier = Arc::new(Barrier::new(32));
+    let mut tasks = JoinSet::new();
+    for _ in 0..32 {
+        let (locks, barrier) = (locks.clone(), barrier.clone());
+        tasks.spawn(async move {
+            barrier.wait().await;
+            locks.increment("invoices", LONG).await.unwrap()
+        });
+    }
+    tasks.join_all().await.into_iter().flatten().count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_32_racing_tasks_one_wins() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        for _ in 0..5 {
+            let (locks, _) = fixture(engine).await;
+            assert_eq!(race(&locks).await, 1);
+        }
+    }
+}
+
+/// A loser that only looks writes nothing: in Java each costs two increments.
+#[tokio::test]
+async fn the_contender_of_a_held_lock_only_reads() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (collection, commands) = fixture.watched().await;
+    let locks = MongoDistributedLock::new(&collection);
+    locks.prepare().await.unwrap();
+    commands.take();
+    locks.acquire("invoices", LONG).await.unwrap().unwrap();
+    assert_eq!(commands.names(), ["aggregate", "findAndModify"]);
+    assert!(locks.acquire("invoices", LONG).await.unwrap().is_none());
+    assert_eq!(commands.names(), ["aggregate"]);
+}
+
+#[tokio::test]
+async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
+    let (locks, _) = fixture(Engine::MongoDb).await;
+    locks.prepare().await.unwrap();
+
+    // What two Java services leave behind that upserted at the same moment.
+    let collection = Fixture::new(Engine::MongoDb).collection().await;
+    let twins = [
+        doc! { "key": "invoices", "value": 1.0 },
+        doc! { "key": "invoices", "value": 1.0 },
+    ];
+    collection.insert_many(twins).await.unwrap();
+    let locks = MongoDistributedLock::new(&collection);
+    let error = locks.prepare().await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        source.contains("several documents have the same key"),
+        "{source}"
+    );
+}
+
+#[tokio::test]
+async fn bad_input_is_refused() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    let empty = locks.acquire("", LONG).await;
+    assert!(
+        matches!(empty, Err(Error::InvalidKey { bytes: 0 })),
+        "{empty:?}"
+    );
+    let long = locks.increment("k".repeat(513), LONG).await;
+    assert!(
+        matches!(long, Err(Error::InvalidKey { bytes: 513 })),
+        "{long:?}"
+    );
+    let brief = locks.acquire("invoices", Duration::ZERO).await;
+    assert!(matches!(brief, Err(Error::InvalidTtl { .. })), "{brief:?}");
+    let endless = locks.acquire("invoices", Duration::MAX).await;
+    assert!(
+        matches!(endless, Err(Error::InvalidTtl { .. })),
+        "{endless:?}"
+    );
+    collection
+        .insert_one(doc! { "key": "odd", "expire": "soon" })
+        .await
+        .unwrap();
+    let odd = locks.acquire("odd", LONG).await;
+    assert!(matches!(odd, Err(Error::NotALock { .. })), "{odd:?}");
+}
