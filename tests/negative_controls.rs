@@ -2,9 +2,16 @@
 //! one of the ways in which published locks are broken, fail the property that names it.
 
 mod broken;
+#[path = "common/model.rs"]
+mod model;
+
+use std::sync::Arc;
 
 use broken::{BrokenStore, Fault};
-use leasehold::conformance::{self, Clients};
+use leasehold::{
+    Store,
+    conformance::{self, Clients},
+};
 
 /// Two clients of the same broken store, the second with its own clock an hour ahead.
 fn broken(fault: Fault) -> Clients {
@@ -57,6 +64,34 @@ controls! {
         a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
+}
+
+/// The comparison with memory on random commands catches what answers tell.
+#[test]
+fn random_commands_tell_a_broken_store_from_memory() {
+    let compare = |fault| {
+        let mut paused = tokio::runtime::Builder::new_current_thread();
+        let runtime = paused.enable_all().start_paused(true).build().unwrap();
+        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+        model::compare(&runtime, &store, 300)
+    };
+    let faults = [
+        Fault::ReleaseByKey,
+        Fault::NoFence,
+        Fault::FenceRestarts,
+        Fault::EvictionKeepsFence,
+        Fault::LosersExtend,
+        Fault::LosersWrite,
+        Fault::ForgetsLease,
+        Fault::RenewsBlindly,
+        Fault::RemovesBlindly,
+        Fault::NeverReleases,
+        Fault::ExpiresEarly,
+    ];
+    for fault in faults {
+        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+    }
+    assert_eq!(compare(Fault::None), Ok(()));
 }
 
 /// The controls mean something only if the same store without a fault passes.

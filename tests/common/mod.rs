@@ -1,3 +1,4 @@
 //! What the tests on real engines share.
 
 pub mod engine;
+pub mod model;

@@ -8,6 +8,8 @@ mod conformance;
 mod distributed_lock;
 mod documents;
 mod errors;
+mod model;
+mod processes;
 
 use std::{sync::Arc, time::Duration};
 

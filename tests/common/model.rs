@@ -1,0 +1,291 @@
+//! The memory store as the model of another: random commands go to both, and every answer must be
+//! the same.
+//!
+//! Clocks differ between the two, so times are compared loosely and fences by their order. A lease
+//! only ever expires when a command makes it, in both at once.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Fence, Grant, Holder, Key, LeaseId, LockState, MemoryStore,
+    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+};
+use proptest::{
+    collection::vec,
+    prelude::{Just, Strategy, prop_oneof},
+    test_runner::{Config, TestError, TestRunner},
+};
+use tokio::{runtime::Runtime, time::sleep};
+
+const KEYS: usize = 3;
+const LEASES: usize = 5;
+const TTL: Duration = Duration::from_secs(600);
+
+/// A step; the numbers are those of a key and a lease.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Acquire(usize, usize),
+    Renew(usize, usize),
+    RenewAll(usize),
+    Release(usize, usize),
+    /// Whoever holds the key is made to expire.
+    Expire(usize),
+    Evict(usize),
+    RemoveExpired(usize),
+    Purge(Duration),
+    Inspect(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let both = || (0..KEYS, 0..LEASES);
+    prop_oneof![
+        6 => both().prop_map(|(key, lease)| Step::Acquire(key, lease)),
+        3 => both().prop_map(|(key, lease)| Step::Renew(key, lease)),
+        1 => (0..LEASES).prop_map(Step::RenewAll),
+        4 => both().prop_map(|(key, lease)| Step::Release(key, lease)),
+        2 => (0..KEYS).prop_map(Step::Expire),
+        1 => (0..KEYS).prop_map(Step::Evict),
+        2 => (0..KEYS).prop_map(Step::RemoveExpired),
+        1 => prop_oneof![Just(Duration::ZERO), Just(TTL)].prop_map(Step::Purge),
+        2 => (0..KEYS).prop_map(Step::Inspect),
+    ]
+}
+
+/// Runs this many random sequences against the memory store and another one. The error is the
+/// shortest sequence found on which they differ.
+pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<(), String> {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..Config::default()
+    };
+    let sequences = vec(step(), 1..40);
+    TestRunner::new(config)
+        .run(&sequences, |steps| {
+            let run = async { Run::new(other.clone()).all(&steps).await };
+            runtime
+                .block_on(run)
+                .map_err(proptest::test_runner::TestCaseError::fail)
+        })
+        .map_err(|error| match error {
+            TestError::Fail(why, steps) => format!("{why}, after {steps:#?}"),
+            TestError::Abort(why) => why.to_string(),
+        })
+}
+
+struct Run {
+    sides: [Side; 2],
+    keys: Vec<Key>,
+    leases: Vec<LeaseId>,
+}
+
+struct Side {
+    store: Arc<dyn Store>,
+    /// The fences of each key in the order in which they were seen.
+    fences: HashMap<Key, Vec<Fence>>,
+}
+
+/// An answer without what may differ.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    Granted { fence: usize, minutes: u64 },
+    Held(Vec<(LeaseId, usize, u64)>),
+    Lost(String),
+    Released(String),
+    Evicted(Option<(usize, Vec<LeaseId>)>),
+    Removed(bool),
+    State(Option<(usize, Vec<(LeaseId, usize, u64)>)>),
+    Nothing,
+}
+
+impl Run {
+    fn new(other: Arc<dyn Store>) -> Self {
+        // Keys of its own, so that a shared store is as good as a new one.
+        let name = LeaseId::random();
+        let key = |number| Key::new(format!("{name} {number}")).unwrap();
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        Self {
+            sides: [memory, other].map(|store| Side {
+                store,
+                fences: HashMap::new(),
+            }),
+            keys: (0..KEYS).map(key).collect(),
+            leases: (0..LEASES).map(|_| LeaseId::random()).collect(),
+        }
+    }
+
+    async fn all(&mut self, steps: &[Step]) -> Result<(), String> {
+        for (number, step) in steps.iter().enumerate() {
+            let mut told = Vec::new();
+            for side in &mut self.sides {
+                let answer = side.run(step, &self.keys, &self.leases).await;
+                told.push(answer.map_err(|error| format!("step {number}, {step:?}: {error}"))?);
+            }
+            if told[0] != told[1] {
+                return Err(format!(
+                    "step {number}, {step:?}: memory answers {:?}, the other {:?}",
+                    told[0], told[1]
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Side {
+    async fn run(&mut self, step: &Step, keys: &[Key], leases: &[LeaseId]) -> Result<Told, String> {
+        let store = self.store.clone();
+        let failed = |error: leasehold::Error| format!("{error:?}");
+        Ok(match *step {
+            Step::Acquire(key, lease) => {
+                let key = &keys[key];
+                let owner = format!("owner {lease}");
+                let request =
+                    AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
+                match store.acquire(&request).await.map_err(failed)? {
+                    AcquireAnswer::Granted(grant) => self.granted(key, &grant)?,
+                    AcquireAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),
+                }
+            }
+            Step::Renew(key, lease) => {
+                let request = [RenewRequest::new(keys[key].clone(), leases[lease], TTL)];
+                let answers = store.renew(&request).await.map_err(failed)?;
+                self.renewed(&keys[key], &answers[0])?
+            }
+            Step::RenewAll(lease) => {
+                let request = |key: &Key| RenewRequest::new(key.clone(), leases[lease], TTL);
+                let requests: Vec<_> = keys.iter().map(request).collect();
+                let answers = store.renew(&requests).await.map_err(failed)?;
+                let mut told = Vec::new();
+                for (key, answer) in keys.iter().zip(&answers) {
+                    told.push(self.renewed(key, answer)?);
+                }
+                Told::Lost(format!("{told:?}"))
+            }
+            Step::Release(key, lease) => {
+                let request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+                let answer = store.release(&request).await.map_err(failed)?;
+                Told::Released(format!("{answer:?}"))
+            }
+            Step::Expire(key) => {
+                self.expire(&keys[key]).await.map_err(failed)?;
+                Told::Nothing
+            }
+            Step::Evict(key) => {
+                let key = &keys[key];
+                let eviction = store.evict(key).await.map_err(failed)?;
+                Told::Evicted(match eviction {
+                    None => None,
+                    Some(eviction) => {
+                        let evicted = eviction.evicted.iter().map(|holder| holder.lease);
+                        Some((self.fence(key, eviction.fence)?, evicted.collect()))
+                    }
+                })
+            }
+            Step::RemoveExpired(key) => {
+                self.until_past_the_fence(&keys[key])
+                    .await
+                    .map_err(failed)?;
+                Told::Removed(store.remove_expired(&keys[key]).await.map_err(failed)?)
+            }
+            Step::Purge(retention) => {
+                for key in keys {
+                    self.until_past_the_fence(key).await.map_err(failed)?;
+                }
+                // Others may use the store, so the number says nothing; the keys do, later on.
+                store.purge(retention).await.map_err(failed)?;
+                Told::Nothing
+            }
+            Step::Inspect(key) => {
+                let state = store.inspect(&keys[key]).await.map_err(failed)?;
+                Told::State(match state {
+                    None => None,
+                    Some(LockState {
+                        key,
+                        fence,
+                        holders,
+                        ..
+                    }) => Some((self.fence(&key, fence)?, self.holders(&key, &holders)?)),
+                })
+            }
+        })
+    }
+
+    /// Renews the holder for a millisecond and waits that long.
+    async fn expire(&self, key: &Key) -> Result<(), leasehold::Error> {
+        let moment = Duration::from_millis(1);
+        while let Some(state) = self
+            .store
+            .inspect(key)
+            .await?
+            .filter(|state| !state.is_free())
+        {
+            for holder in state.holders {
+                let request = [RenewRequest::new(key.clone(), holder.lease, moment)];
+                self.store.renew(&request).await?;
+            }
+            sleep(moment).await;
+        }
+        Ok(())
+    }
+
+    /// A removal waits for the clock to pass the fence, which is another moment on each side.
+    async fn until_past_the_fence(&self, key: &Key) -> Result<(), leasehold::Error> {
+        while let Some(state) = self.store.inspect(key).await?
+            && state.now.timestamp_millis() <= state.fence.get()
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, key: &Key, grant: &Grant) -> Result<Told, String> {
+        Ok(Told::Granted {
+            fence: self.fence(key, grant.fence)?,
+            minutes: minutes(grant.expires_in()),
+        })
+    }
+
+    fn renewed(&mut self, key: &Key, answer: &RenewAnswer) -> Result<Told, String> {
+        match answer {
+            RenewAnswer::Renewed(grant) => self.granted(key, grant),
+            RenewAnswer::Lost(reason) => Ok(Told::Lost(format!("{reason:?}"))),
+        }
+    }
+
+    fn holders(
+        &mut self,
+        key: &Key,
+        holders: &[Holder],
+    ) -> Result<Vec<(LeaseId, usize, u64)>, String> {
+        let entry = |holder: &Holder| {
+            let lifetime = (holder.expires_at - holder.acquired_at).to_std();
+            let lifetime = lifetime.map_err(|_| format!("{holder:?} ends before it begins"))?;
+            Ok((
+                holder.lease,
+                self.fence(key, holder.fence)?,
+                minutes(lifetime),
+            ))
+        };
+        holders.iter().map(entry).collect()
+    }
+
+    /// The number of a fence among those of its key. A new one must be greater than all before.
+    fn fence(&mut self, key: &Key, fence: Fence) -> Result<usize, String> {
+        let seen = self.fences.entry(key.clone()).or_default();
+        if let Some(number) = seen.iter().position(|earlier| *earlier == fence) {
+            return Ok(number);
+        }
+        if seen.last().is_some_and(|last| fence < *last) {
+            return Err(format!("the fence {fence} comes after {seen:?}"));
+        }
+        seen.push(fence);
+        Ok(seen.len() - 1)
+    }
+}
+
+/// Close enough for two clocks: ten minutes are ten minutes, however slow the machine is.
+fn minutes(duration: Duration) -> u64 {
+    (duration.as_secs() + 300) / 600
+}

@@ -1,0 +1,27 @@
+//! Random commands against memory and MongoDB at once: every answer is the same.
+
+use std::sync::Arc;
+
+use leasehold::Store;
+use tokio::runtime::Runtime;
+
+use super::{Engine, Fixture, common::model};
+
+fn compare(engine: Engine, cases: u32) {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(Fixture::new(engine).store());
+    let store: Arc<dyn Store> = Arc::new(store);
+    if let Err(difference) = model::compare(&runtime, &store, cases) {
+        panic!("{difference}");
+    }
+}
+
+#[test]
+fn a_standalone_answers_as_memory_does() {
+    compare(Engine::MongoDb, 200);
+}
+
+#[test]
+fn a_replica_set_answers_as_memory_does() {
+    compare(Engine::MongoDbReplicaSet, 30);
+}
