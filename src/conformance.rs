@@ -3,14 +3,21 @@
 //! Each property is a function of two clients of the same store. [`conformance_suite!`] makes a
 //! test of each, so that no store can leave one out:
 //!
-//! ```ignore
-//! async fn connect() -> leasehold::conformance::Clients {
-//!     Clients::new(MyStore::connect().await, MyStore::connect().await)
+//! ```
+//! use leasehold::{MemoryStore, conformance::Clients};
+//!
+//! async fn connect() -> Clients {
+//!     let store = MemoryStore::new();
+//!     Clients::new(store.clone(), store)
 //! }
 //!
 //! leasehold::conformance_suite!(connect);
-//! // With arguments for `#[tokio::test]`:
-//! leasehold::conformance_suite!(connect, flavor = "multi_thread");
+//!
+//! mod on_threads {
+//!     // What follows goes to `#[tokio::test]`.
+//!     leasehold::conformance_suite!(super::connect, flavor = "multi_thread");
+//! }
+//! # fn main() {}
 //! ```
 //!
 //! A property answers with a [`Violation`] instead of panicking, so that a test of the suite can
@@ -20,6 +27,9 @@
 //! judged by what the server says; a property only sleeps between two looks.
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
+
+// This is test code: it may stop at a store that answers nonsense.
+#![allow(clippy::indexing_slicing)]
 
 mod cleanup;
 mod exclusion;

@@ -76,6 +76,9 @@
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
+// Nothing that input, a server or a clock can do may bring an application down.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
+#![deny(clippy::unimplemented, clippy::unreachable, clippy::indexing_slicing)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
@@ -113,3 +116,8 @@ pub use crate::{
     },
     ttl::MAX_TTL,
 };
+
+/// Keeps the README's example compiling.
+#[cfg(all(doctest, feature = "mongodb"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -86,16 +86,19 @@ struct Side {
     fences: HashMap<Key, Vec<Fence>>,
 }
 
+/// The holders of a key: lease, fence and lifetime without what may differ.
+type Holders = Vec<(LeaseId, usize, u64)>;
+
 /// An answer without what may differ.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Granted { fence: usize, minutes: u64 },
-    Held(Vec<(LeaseId, usize, u64)>),
+    Held(Holders),
     Lost(String),
     Released(String),
     Evicted(Option<(usize, Vec<LeaseId>)>),
     Removed(bool),
-    State(Option<(usize, Vec<(LeaseId, usize, u64)>)>),
+    State(Option<(usize, Holders)>),
     Nothing,
 }
 
@@ -254,11 +257,7 @@ impl Side {
         }
     }
 
-    fn holders(
-        &mut self,
-        key: &Key,
-        holders: &[Holder],
-    ) -> Result<Vec<(LeaseId, usize, u64)>, String> {
+    fn holders(&mut self, key: &Key, holders: &[Holder]) -> Result<Holders, String> {
         let entry = |holder: &Holder| {
             let lifetime = (holder.expires_at - holder.acquired_at).to_std();
             let lifetime = lifetime.map_err(|_| format!("{holder:?} ends before it begins"))?;
