@@ -135,9 +135,10 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if somebody else was granted the key before this release, or the lease was
-    /// evicted: what was done under it may have overlapped with the work of another. After any
-    /// other error the release goes on in the background until the ttl is over.
+    /// [`Error::Lost`] if somebody else was granted the key before this release: what was done under
+    /// the lease may have overlapped with the work of another. A lease that expired or was evicted,
+    /// with nobody granted since, is released like any other. After any other error the release
+    /// goes on in the background until the ttl is over.
     ///
     /// # Cancel safety
     ///
@@ -167,6 +168,10 @@ impl Lease {
     }
 
     /// Lets go of the guard and leaves the key held until its ttl is over.
+    ///
+    /// For a job that must run once per tick of a schedule, by whoever comes first: take a key that
+    /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
+    /// later finds the key held. (`examples/run_once.rs`)
     pub fn detach(mut self) {
         self.settled = true;
     }

@@ -103,8 +103,9 @@ impl Leases {
     /// Frees the key by force and raises its fence: for an operator who knows that the holder is
     /// gone, and cannot wait for the ttl. `None` if the key has no document.
     ///
-    /// The evicted holder is not asked. It finds out at its next renewal, and a resource that
-    /// checks the fence refuses it as soon as the next holder has written.
+    /// The evicted holder is not asked. It finds out at its next renewal, or when it releases after
+    /// another was granted the key; and a resource that checks the fence refuses it as soon as the
+    /// next holder has written.
     ///
     /// # Errors
     ///

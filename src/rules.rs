@@ -117,6 +117,10 @@ pub fn answer_renew(
     let holder = record.and_then(|record| holder(record, lease));
     match (record, holder) {
         (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
+        // An eviction leaves its holders, and raises the fence.
+        (Some(record), Some(holder)) if record.fence > holder.fence => {
+            RenewAnswer::Lost(LossReason::TakenOver)
+        }
         // Without a document the lease expired so long ago that it was cleaned up.
         (_, Some(_)) | (None, None) => RenewAnswer::Lost(LossReason::Expired),
         (Some(_), None) => RenewAnswer::Lost(LossReason::TakenOver),
@@ -146,7 +150,11 @@ pub fn release(
     }
 }
 
-/// Drops every holder and raises the fence, so that the evicted holders' writes can be told apart.
+/// Ends every live lease now and raises the fence, so that the evicted holders' writes can be told
+/// apart.
+///
+/// The evicted stay in the document as holders that have expired: the document as the operation
+/// left it tells who they were, which is all that some databases give back.
 pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
     let Some(record) = record else {
         return Decision {
@@ -154,13 +162,23 @@ pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option
             answer: None,
         };
     };
+    let mut holders: Vec<_> = record.live_holders(now).cloned().collect();
+    for holder in &mut holders {
+        holder.expires_at = now;
+    }
     let fence = next_fence(Some(record.fence), now);
+    let evicted = LockRecord::new(record.key.clone(), fence, holders, now);
     Decision {
-        write: Write::Put(LockRecord::new(record.key.clone(), fence, Vec::new(), now)),
-        answer: Some(Eviction {
-            fence,
-            evicted: record.live_holders(now).cloned().collect(),
-        }),
+        answer: Some(answer_evict(&evicted)),
+        write: Write::Put(evicted),
+    }
+}
+
+/// Reads the answer to an eviction from the document as the operation left it.
+pub fn answer_evict(record: &LockRecord) -> Eviction {
+    Eviction {
+        fence: record.fence,
+        evicted: record.holders.clone(),
     }
 }
 
@@ -352,15 +370,24 @@ mod tests {
 
     #[test]
     fn an_eviction_frees_the_key_and_raises_the_fence() {
-        let record = granted(LeaseId::random(), None, 0);
+        let lease = LeaseId::random();
+        let record = granted(lease, None, 0);
         let decision = evict(Some(&record), at(1));
         let eviction = decision.answer.unwrap();
-        assert_eq!(eviction.evicted, record.holders);
+        assert_eq!(eviction.evicted.len(), 1);
+        assert_eq!(eviction.evicted[0].lease, lease);
         assert!(eviction.fence > record.fence);
         let free = put(decision.write);
-        assert!(free.holders.is_empty());
+        assert!(inspect(&free, at(1)).is_free());
+        let renewal = RenewRequest::new(record.key.clone(), lease, TTL);
+        let renewal = renew(Some(&free), &renewal, at(1));
+        assert_eq!(renewal.answer, RenewAnswer::Lost(LossReason::TakenOver));
         let next = granted(LeaseId::random(), Some(&free), 1);
         assert!(next.fence > eviction.fence);
+        assert_eq!(next.holders.len(), 1);
+        // Who had expired before was not evicted.
+        let late = evict(Some(&record), at(10_000)).answer.unwrap();
+        assert!(late.evicted.is_empty());
         assert_eq!(evict(None, at(1)).answer, None);
     }
 

@@ -47,7 +47,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The state of a key; `None` if it was never locked or has been cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
-    /// Frees the key by force and raises its fence; `None` if it has no document.
+    /// Ends every live lease on the key and raises its fence; `None` if it has no document.
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
     /// Removes the document of this key if no holder is live. Returns whether it did.
@@ -149,8 +149,7 @@ impl Held {
     /// How long until the earliest of the holders expires, on the server's clock as it answered.
     /// A holder may release earlier, or renew and stay longer.
     pub fn expires_in(&self) -> Duration {
-        let earliest = self.holders.iter().map(|holder| holder.expires_at).min();
-        earliest.map_or(Duration::ZERO, |at| between(self.now, at))
+        first_expiry(&self.holders, self.now)
     }
 }
 
@@ -189,7 +188,7 @@ pub enum LossReason {
     /// It was not renewed in time.
     #[error("it expired before it was renewed")]
     Expired,
-    /// It is not among the holders of its key any more.
+    /// It was evicted, or is not among the holders of its key any more.
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
 }
@@ -214,8 +213,8 @@ impl ReleaseRequest {
 /// An answer of [`Store::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseAnswer {
-    /// The lease was a holder, perhaps past its expiry but with nobody granted since, and is none
-    /// now.
+    /// The lease was a holder, and is none now. It may have been past its expiry, or evicted, but
+    /// nobody was granted the key since.
     Released,
     /// The lease was not a holder. Nothing was written.
     NotHeld,
@@ -239,6 +238,22 @@ impl LockState {
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }
+
+    /// The owner of the oldest live holder; `None` if the key is free.
+    pub fn owner(&self) -> Option<&str> {
+        self.holders.first().map(|holder| &*holder.owner)
+    }
+
+    /// How long until the earliest of the holders expires, on the server's clock as it answered;
+    /// zero if the key is free.
+    pub fn expires_in(&self) -> Duration {
+        first_expiry(&self.holders, self.now)
+    }
+}
+
+fn first_expiry(holders: &[Holder], now: DateTime<Utc>) -> Duration {
+    let earliest = holders.iter().map(|holder| holder.expires_at).min();
+    earliest.map_or(Duration::ZERO, |at| between(now, at))
 }
 
 /// What [`Leases::evict`](crate::Leases::evict) did.
@@ -246,7 +261,7 @@ impl LockState {
 pub struct Eviction {
     /// The key's fence after the eviction, greater than that of any evicted holder.
     pub fence: Fence,
-    /// The live holders that lost their lease, oldest first.
+    /// The holders that were live and lost their lease, oldest first. They end at the eviction.
     pub evicted: Vec<Holder>,
 }
 

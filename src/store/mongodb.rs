@@ -325,18 +325,18 @@ impl Store for MongoStore {
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let before = self
+        let evicted = self
             .locks
             .find_one_and_update(dialect::filter(key), dialect::evict())
             .projection(dialect::projection())
-            .return_document(ReturnDocument::Before)
+            .return_document(ReturnDocument::After)
             .await
             .map_err(sorted)?;
-        let Some(before) = before else {
+        let Some(evicted) = evicted else {
             return Ok(None);
         };
-        let (record, now) = decode::record(&before, key)?;
-        Ok(rules::evict(Some(&record), now).answer)
+        let (record, _) = decode::record(&evicted, key)?;
+        Ok(Some(rules::answer_evict(&record)))
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

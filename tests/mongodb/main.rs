@@ -27,7 +27,7 @@ const DATABASE: &str = "leasehold_test";
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
 /// A time to live that a test waits for.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_secs(1);
 
 /// A collection that no other test uses.
 struct Fixture {

@@ -88,16 +88,24 @@ pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
     replace_if(holds, with_holders(others))
 }
 
-/// Drops every holder and raises the fence.
+/// Ends every live lease and raises the fence.
 pub(crate) fn evict() -> Vec<Document> {
-    let free = doc! {
+    let live = doc! { "$filter": {
+        "input": "$holders",
+        "cond": { "$gt": ["$$this.expires_at", "$$NOW"] },
+    } };
+    let ended = doc! { "$map": {
+        "input": live,
+        "in": { "$mergeObjects": ["$$this", { "expires_at": "$$NOW" }] },
+    } };
+    let evicted = doc! {
         "_id": "$_id",
         "schema": SCHEMA,
         "fence": next_fence(),
-        "holders": [],
+        "holders": ended,
         "expires_at": "$$NOW",
     };
-    replace_if(is_ours(), free)
+    replace_if(is_ours(), evicted)
 }
 
 /// The document of this key, if it may be removed.
