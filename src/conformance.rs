@@ -37,6 +37,7 @@ mod expiry;
 mod fence;
 mod guard;
 mod input;
+mod listing;
 mod seeds;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -65,6 +66,10 @@ pub use self::{
         a_waiter_gives_up_in_time,
     },
     input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
+    listing::{
+        a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
+        releasing_an_owner_frees_all_of_its_locks,
+    },
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
 };
 use crate::{
@@ -97,6 +102,9 @@ macro_rules! conformance_suite {
             clean_up_racing_with_takeover_removes_no_live_lock
             purge_removes_only_what_is_long_dead
             odd_keys_are_just_text
+            a_list_shows_what_its_filter_describes
+            pages_show_every_lock_that_stays_once
+            releasing_an_owner_frees_all_of_its_locks
             bad_input_is_refused_and_nothing_is_stored
             two_contenders_see_an_expired_lock
             a_slow_holder_releases_late

@@ -2,12 +2,22 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
+
 use crate::{
-    Acquire, Error, Eviction, Key, LockState, Store, TryAcquire,
+    Acquire, Error, Eviction, Filter, Key, ListRequest, LockState, ReleaseAnswer, ReleaseRequest,
+    Store, TryAcquire,
     keeper::{self, Keeper},
 };
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many documents a list asks for at a time.
+const PAGE: usize = 500;
+/// How many leases of an owner are released at the same time.
+const RELEASES_AT_ONCE: usize = 16;
 
 /// Acquires leases from a store, and shows and frees them.
 ///
@@ -97,6 +107,91 @@ impl Leases {
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockState>, Error> {
         let key = Key::new(key)?;
         self.call("inspect", async move |store| store.inspect(&key).await)
+            .await
+    }
+
+    /// The locks that a filter lets through, in the order of their keys, page by page.
+    ///
+    /// Locks that come and go meanwhile may be missed or shown, but none is shown twice, and one
+    /// that stays is not missed.
+    ///
+    /// ```
+    /// use futures::TryStreamExt;
+    /// use leasehold::{Filter, Leases, MemoryStore};
+    ///
+    /// # async fn example(leases: Leases) -> Result<(), leasehold::Error> {
+    /// let mut held = leases.list(Filter::new().prefix("report:").live());
+    /// while let Some(lock) = held.try_next().await? {
+    ///     println!("{} for {:?} more", lock.key, lock.expires_in());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`]; after an error the stream ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it changes nothing.
+    pub fn list(&self, filter: Filter) -> BoxStream<'static, Result<LockState, Error>> {
+        let first = Some(ListRequest::new(filter, None, PAGE));
+        let this = self.clone();
+        let pages = stream::try_unfold(first, move |request| {
+            let this = this.clone();
+            async move {
+                let Some(request) = request else {
+                    return Ok(None);
+                };
+                let filter = request.filter.clone();
+                let page = this
+                    .call("list", async move |store| store.list(&request).await)
+                    .await?;
+                let next = page
+                    .next
+                    .map(|key| ListRequest::new(filter, Some(key), PAGE));
+                Ok(Some((stream::iter(page.locks).map(Ok), next)))
+            }
+        });
+        pages.try_flatten().boxed()
+    }
+
+    /// Releases every live lease of an owner, whichever process holds it, and says how many.
+    ///
+    /// For a process that starts again under the name of one that died, and for shutting down one
+    /// that does not do it itself. The holders are not asked: see [`Leases::evict`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Leases::inspect`]. What was released before the error stays released, and the call
+    /// can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the releases that were sent. A repeated call is harmless.
+    pub async fn release_owner(&self, owner: &str) -> Result<u64, Error> {
+        let leases_of = |lock: LockState| {
+            let key = lock.key;
+            let owned = lock
+                .holders
+                .into_iter()
+                .filter(|holder| &*holder.owner == owner);
+            let requests: Vec<_> = owned
+                .map(|holder| ReleaseRequest::new(key.clone(), holder.lease))
+                .collect();
+            stream::iter(requests).map(Ok)
+        };
+        self.list(Filter::new().owner(owner))
+            .map_ok(leases_of)
+            .try_flatten()
+            .map_ok(|request| {
+                self.call("release", async move |store| store.release(&request).await)
+            })
+            .try_buffer_unordered(RELEASES_AT_ONCE)
+            .try_fold(0, async |released, answer| {
+                Ok(released + u64::from(answer == ReleaseAnswer::Released))
+            })
             .await
     }
 

@@ -111,8 +111,9 @@ pub use crate::{
     leases::{Leases, LeasesBuilder},
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
     store::{
-        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, LossReason, ReleaseAnswer,
-        ReleaseRequest, RenewAnswer, RenewRequest, Store, memory::MemoryStore,
+        AcquireAnswer, AcquireRequest, Eviction, Filter, Grant, Held, ListRequest, LockState,
+        LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+        memory::MemoryStore,
     },
     ttl::MAX_TTL,
 };

@@ -9,8 +9,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Eviction, Fence, Grant, Held, Holder, LockRecord, LockState,
-    LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    AcquireAnswer, AcquireRequest, Eviction, Fence, Filter, Grant, Held, Holder, LockRecord,
+    LockState, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     record::{LeaseId, after},
 };
 
@@ -210,6 +210,17 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
     }
 }
 
+/// Whether a lock is one of those that are asked for.
+///
+/// A store may let its database choose by these conditions, and has to choose by this function in
+/// the end: it decides at one time of one clock for the whole page.
+pub fn matches(state: &LockState, filter: &Filter) -> bool {
+    let owned = |owner| state.holders.iter().any(|holder| &*holder.owner == owner);
+    state.key.as_str().starts_with(filter.wanted_prefix())
+        && (!filter.wants_live() || !state.is_free())
+        && filter.wanted_owner().is_none_or(owned)
+}
+
 fn holder(record: &LockRecord, lease: LeaseId) -> Option<&Holder> {
     record.holders.iter().find(|holder| holder.lease == lease)
 }
@@ -389,6 +400,21 @@ mod tests {
         let late = evict(Some(&record), at(10_000)).answer.unwrap();
         assert!(late.evicted.is_empty());
         assert_eq!(evict(None, at(1)).answer, None);
+    }
+
+    #[test]
+    fn a_filter_looks_at_live_holders_only() {
+        let record = granted(LeaseId::random(), None, 0);
+        let (held, free) = (inspect(&record, at(1)), inspect(&record, at(10_000)));
+        let any = Filter::new();
+        assert!(matches(&held, &any) && matches(&free, &any));
+        let live = Filter::new().live();
+        assert!(matches(&held, &live) && !matches(&free, &live));
+        let mine = Filter::new().owner("me");
+        assert!(matches(&held, &mine) && !matches(&free, &mine));
+        assert!(!matches(&held, &Filter::new().owner("m")));
+        assert!(matches(&held, &Filter::new().prefix("k")));
+        assert!(!matches(&held, &Filter::new().prefix("kk")));
     }
 
     #[test]

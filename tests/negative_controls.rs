@@ -62,6 +62,10 @@ controls! {
     a_release_that_does_nothing: NeverReleases is caught by
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
         a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock;
+    a_list_without_its_filter: ListsEverything is caught by
+        a_list_shows_what_its_filter_describes, releasing_an_owner_frees_all_of_its_locks;
+    a_list_that_skips_between_pages: SkipsAtPageEnd is caught by
+        pages_show_every_lock_that_stays_once;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }

@@ -1,6 +1,6 @@
 //! Locks in the memory of this process.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, SubsecRound, Utc};
@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, LockRecord, LockState, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
     record::after,
     rules::{self, Decision, Write},
 };
@@ -38,7 +38,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    records: Arc<Mutex<HashMap<Key, LockRecord>>>,
+    records: Arc<Mutex<BTreeMap<Key, LockRecord>>>,
     clock: Clock,
 }
 
@@ -136,6 +136,31 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let records = self.records.lock();
         Ok(records.get(key).map(|record| rules::inspect(record, now)))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let now = self.clock.now();
+        let records = self.records.lock();
+        let start = request
+            .after
+            .as_ref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let looked_at: Vec<_> = records
+            .range((start, Bound::Unbounded))
+            .take(request.limit)
+            .collect();
+        let states = looked_at
+            .iter()
+            .map(|(_, record)| rules::inspect(record, now));
+        Ok(Page {
+            locks: states
+                .filter(|state| rules::matches(state, &request.filter))
+                .collect(),
+            next: match looked_at.last() {
+                Some((key, _)) if looked_at.len() == request.limit => Some((*key).clone()),
+                _ => None,
+            },
+        })
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {

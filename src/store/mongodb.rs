@@ -19,8 +19,8 @@ use mongodb::{
 
 use self::error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted};
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, LockState, LossReason, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store, rules,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, LossReason, Page,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -322,6 +322,44 @@ impl Store for MongoStore {
         };
         let (record, now) = decode::record(&document, key)?;
         Ok(Some(rules::inspect(&record, now)))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let mut found = self
+            .locks
+            .find(dialect::page(request))
+            .projection(dialect::projection())
+            .sort(doc! { "_id": 1 })
+            .limit(limit)
+            .await
+            .map_err(sorted)?;
+        let mut page = Page::default();
+        let mut looked_at = 0;
+        while found.advance().await.map_err(sorted)? {
+            looked_at += 1;
+            let document = found.deserialize_current().map_err(sorted)?;
+            let Ok(id) = document.get_str("_id") else {
+                continue;
+            };
+            if !id.starts_with(request.filter.wanted_prefix()) {
+                // Behind the last key with the prefix there is no other.
+                looked_at = 0;
+                break;
+            }
+            // An id that is no key is no lock of ours.
+            let Ok(key) = Key::new(id) else { continue };
+            let (record, now) = decode::record(&document, &key)?;
+            let state = rules::inspect(&record, now);
+            if rules::matches(&state, &request.filter) {
+                page.locks.push(state);
+            }
+            page.next = Some(key);
+        }
+        if looked_at < request.limit {
+            page.next = None;
+        }
+        Ok(page)
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {

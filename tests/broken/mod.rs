@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Fence, Key, LeaseId, LockRecord, LockState,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Fence, Key, LeaseId, ListRequest, LockRecord,
+    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
     rules::{self, Decision, Write},
 };
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ pub enum Fault {
     TrimsKeys,
     NeverReleases,
     ExpiresEarly,
+    ListsEverything,
+    SkipsAtPageEnd,
 }
 
 type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
@@ -214,6 +216,31 @@ impl Store for BrokenStore {
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         let record = self.record(key);
         Ok(record.map(|record| rules::inspect(&record, self.now())))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let mut keys: Vec<_> = self.records.lock().keys().cloned().collect();
+        keys.sort_unstable();
+        let mut page = Page::default();
+        for key in keys {
+            if request.after.as_ref().is_some_and(|after| key <= *after) {
+                continue;
+            }
+            if page.locks.len() == request.limit {
+                page.next = page.locks.last().map(|last: &LockState| last.key.clone());
+                if self.is(Fault::SkipsAtPageEnd) {
+                    page.next = Some(key);
+                }
+                break;
+            }
+            let Some(state) = self.inspect(&key).await? else {
+                continue;
+            };
+            if self.is(Fault::ListsEverything) || rules::matches(&state, &request.filter) {
+                page.locks.push(state);
+            }
+        }
+        Ok(page)
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, LockState, MemoryStore, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, MemoryStore, Page,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
 };
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -113,6 +113,10 @@ impl Store for FlakyStore {
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         self.memory.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.memory.list(request).await
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {

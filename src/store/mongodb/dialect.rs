@@ -14,7 +14,9 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc};
 
-use crate::{AcquireRequest, Key, LeaseId, ReleaseRequest, RenewRequest, record::SCHEMA};
+use crate::{
+    AcquireRequest, Key, LeaseId, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA,
+};
 
 /// Finds the document of a key on the server's shortest path.
 pub(crate) fn filter(key: &Key) -> Document {
@@ -106,6 +108,25 @@ pub(crate) fn evict() -> Vec<Document> {
         "expires_at": "$$NOW",
     };
     replace_if(is_ours(), evicted)
+}
+
+/// The documents of a page: those after a key, from the first that begins with the prefix. Keys are
+/// compared by their bytes, so all that begin with it stand together.
+pub(crate) fn page(request: &ListRequest) -> Document {
+    let filter = &request.filter;
+    let mut keys = doc! { "$gte": filter.wanted_prefix() };
+    if let Some(after) = &request.after {
+        // Both bounds: the later of them counts.
+        keys.insert("$gt", after.as_str());
+    }
+    let mut wanted = doc! { "_id": keys, "schema": SCHEMA };
+    if filter.wants_live() {
+        wanted.insert("$expr", doc! { "$gt": ["$expires_at", "$$NOW"] });
+    }
+    if let Some(owner) = filter.wanted_owner() {
+        wanted.insert("holders.owner", owner);
+    }
+    wanted
 }
 
 /// The document of this key, if it may be removed.
