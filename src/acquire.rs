@@ -1,24 +1,19 @@
 //! Asking for a lease: the builders, the retries, and the wait for a holder to go.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
+use std::{future::IntoFuture, mem, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Grant, Held, Key, Lease, backoff,
+    AcquireAnswer, AcquireRequest, Error, Held, Key, Lease, backoff,
     deadline::{Validity, deadline},
-    keeper::{self, Abandoned},
+    keeper::{self, Abandoned, Residue},
     leases::Shared,
     record::LeaseId,
+    tries::{TRIES, Tries},
     ttl,
 };
-
-/// How often an operation that may be repeated is sent before its error is handed to the caller.
-pub(crate) const TRIES: u32 = 3;
 
 /// The outcome of [`Leases::try_acquire`](crate::Leases::try_acquire).
 #[derive(Debug)]
@@ -40,8 +35,9 @@ pub enum Attempt {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future at any point leaves no lock behind: if the request was sent, a task in the
-/// background waits for its outcome and releases what it granted.
+/// Cancel safe: dropping the future at any point leaves no lock behind. If a request was sent, a task
+/// in the background waits for its outcome and releases what it granted; the same holds after an
+/// error. Only if the runtime ends before that does a lock stay, until its ttl is over.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
@@ -61,7 +57,16 @@ impl IntoFuture for TryAcquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Pending::new(self.ask)?.attempt().await })
+        Box::pin(async move {
+            let mut pending = Pending::new(self.ask)?;
+            let mut tries = Tries::default();
+            loop {
+                match pending.attempt().await {
+                    Err(error) => tries.after(error, pending.request.ttl).await?,
+                    answer => return answer,
+                }
+            }
+        })
     }
 }
 
@@ -69,12 +74,14 @@ impl IntoFuture for TryAcquire {
 /// [`Leases::acquire`](crate::Leases::acquire). Await it.
 ///
 /// It asks again after pauses that grow from 10 ms to 1 s, and never later than the moment at which
-/// the earliest holder expires.
+/// the earliest holder expires. An error that a retry may mend is one more reason to ask again: it
+/// ends the wait only when the time given to [`wait_for`](Acquire::wait_for) is over, or, without
+/// one, when there was nothing but errors for the
+/// [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Errors
 ///
-/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] when the time given to
-/// [`wait_for`](Acquire::wait_for) is over.
+/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] when the time is over and the key is held.
 ///
 /// # Cancel safety
 ///
@@ -94,10 +101,11 @@ impl Acquire {
         }
     }
 
-    /// Waits this long at the most for the holder to go; without it, for as long as it takes.
+    /// Waits this long for the holder to go; without it, for as long as it takes.
     ///
-    /// The key is asked for at least once, and that first answer is waited for even if it takes
-    /// longer.
+    /// The key is asked for at once, and a last time when the time is over. Each of these requests
+    /// gets its time: for a bound that holds even if the store does not answer, put
+    /// `tokio::time::timeout` around, which is safe.
     pub fn wait_for(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
@@ -108,31 +116,45 @@ impl Acquire {
         // A patience beyond the end of time is no bound.
         let give_up = self.patience.and_then(|wait| start.checked_add(wait));
         let mut pending = Pending::new(self.ask)?;
-        let mut held = match pending.attempt().await? {
-            Attempt::Acquired(lease) => return Ok(lease),
-            Attempt::Held(held) => held,
-        };
-        for refusals in 0.. {
-            let again = async {
-                sleep(backoff::pause(refusals, held.expires_in(), fastrand::f64())).await;
-                pending.attempt().await
+        let mut failures = 0;
+        let mut answered = start;
+        let mut pauses = 0;
+        loop {
+            let attempt = pending.attempt().await;
+            let now = Instant::now();
+            let left = give_up.map(|at| at.saturating_duration_since(now));
+            let expires_in = match attempt {
+                Ok(Attempt::Acquired(lease)) => return Ok(lease),
+                Ok(Attempt::Held(held)) => {
+                    (failures, answered) = (0, now);
+                    if left.is_some_and(|left| left.is_zero()) {
+                        let waited = now - start;
+                        return Err(Error::WaitTimedOut { waited, held });
+                    }
+                    (!held.holders().is_empty()).then(|| held.expires_in())
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    let over = match left {
+                        Some(left) => left.is_zero(),
+                        None => now - answered >= pending.shared.call_timeout,
+                    };
+                    if over && failures >= TRIES {
+                        return Err(error);
+                    }
+                    None
+                }
+                Err(error) => return Err(error),
             };
-            let outcome = match give_up {
-                Some(at) => timeout_at(at, again).await,
-                None => Ok(again.await),
-            };
-            match outcome {
-                Ok(attempt) => match attempt? {
-                    Attempt::Acquired(lease) => return Ok(lease),
-                    Attempt::Held(newer) => held = newer,
-                },
-                Err(_) => break,
-            }
+            let pause = backoff::pause_until_free(pauses, expires_in, fastrand::f64());
+            // When the time is over there is one more look, after what is left of it.
+            sleep(
+                left.filter(|left| !left.is_zero())
+                    .map_or(pause, |left| pause.min(left)),
+            )
+            .await;
+            pauses += 1;
         }
-        Err(Error::WaitTimedOut {
-            waited: start.elapsed(),
-            held,
-        })
     }
 }
 
@@ -164,14 +186,12 @@ impl std::fmt::Debug for Ask {
 
 /// An acquire under way, under one lease id from its first request to its last.
 ///
-/// Dropped before it is settled, it hands the lease id to the keeper, which frees what may have
+/// Dropped before it is granted, it hands the lease id to the keeper, which frees what may have
 /// been granted.
 struct Pending {
     shared: Arc<Shared>,
     request: Arc<AcquireRequest>,
-    call: Option<JoinHandle<Result<AcquireAnswer, Error>>>,
-    /// Whether an earlier request may still be carried out, or already has been.
-    ambiguous: bool,
+    residue: Residue,
     /// When the newest request was sent.
     sent: Instant,
 }
@@ -185,29 +205,28 @@ impl Pending {
         Ok(Self {
             shared,
             request: Arc::new(request),
-            call: None,
-            ambiguous: false,
+            residue: Residue::default(),
             sent: Instant::now(),
         })
     }
 
-    /// Asks once, and again under the same lease id after an error that a retry may mend.
+    /// Asks once.
     async fn attempt(&mut self) -> Result<Attempt, Error> {
-        let mut tries = 1;
-        loop {
-            match self.send().await {
-                Ok(AcquireAnswer::Granted(grant)) => match self.accept(&grant) {
-                    Some(lease) => return Ok(Attempt::Acquired(lease)),
-                    None => return Err(self.too_late()),
-                },
-                Ok(AcquireAnswer::Held(held)) => return Ok(Attempt::Held(held)),
-                Err(error) if error.is_retryable() && tries < TRIES => {
-                    let pause = backoff::pause(tries, self.request.ttl, fastrand::f64());
-                    sleep(pause).await;
-                    tries += 1;
+        match self.send().await? {
+            AcquireAnswer::Granted(grant) => {
+                let until = deadline(self.sent, &grant, self.shared.clock_margin);
+                let validity = Validity::until(until);
+                if validity.loss(Instant::now()).is_some() {
+                    // The answer took so long that nothing is left of it.
+                    self.residue.leave_open();
+                    return Err(self.too_late());
                 }
-                Err(error) => return Err(error),
+                let residue = mem::take(&mut self.residue);
+                let shared = self.shared.clone();
+                let lease = Lease::new(shared, &self.request, &grant, validity, residue);
+                Ok(Attempt::Acquired(lease))
             }
+            AcquireAnswer::Held(held) => Ok(Attempt::Held(held)),
         }
     }
 
@@ -216,33 +235,10 @@ impl Pending {
         let limit = self.limit();
         self.sent = Instant::now();
         let task = keeper::spawn(async move { store.acquire(&request).await })?;
-        // Kept in `self` while it runs, so that a drop here hands it to the keeper.
-        let call = self.call.insert(task);
-        let answer = keeper::join("acquire", limit, call).await;
-        match &answer {
-            // Still running: its outcome is not known to anybody but the task.
-            Err(Error::TimedOut { .. }) => {}
-            _ => self.call = None,
-        }
-        self.ambiguous |= answer.as_ref().is_err_and(Error::is_ambiguous);
+        // Kept there while it runs, so that a drop here hands it to the keeper.
+        let answer = keeper::join("acquire", limit, self.residue.started(task)).await;
+        self.residue.ended(&answer);
         answer
-    }
-
-    /// The guard of a grant, unless the answer took so long that nothing is left of it.
-    fn accept(&mut self, grant: &Grant) -> Option<Lease> {
-        let until = deadline(self.sent, grant, self.shared.clock_margin);
-        let validity = Validity::until(until);
-        if validity.loss(Instant::now()).is_some() {
-            self.ambiguous = true;
-            return None;
-        }
-        self.ambiguous = false;
-        Some(Lease::new(
-            self.shared.clone(),
-            &self.request,
-            grant,
-            validity,
-        ))
     }
 
     fn too_late(&self) -> Error {
@@ -260,16 +256,15 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let call = self.call.take();
-        if call.is_none() && !self.ambiguous {
+        if self.residue.is_empty() {
             return;
         }
         self.shared.keeper.abandon(Abandoned {
             key: self.request.key.clone(),
             lease: self.request.lease,
+            granted: false,
             until: self.sent + self.request.ttl,
-            call,
-            ambiguous: self.ambiguous,
+            residue: mem::take(&mut self.residue),
         });
     }
 }

@@ -1,52 +1,59 @@
-//! How long to wait before a held lock is asked for again.
+//! How long to wait before something is tried again.
 
 use std::time::Duration;
 
-/// The pause after the first refusal, before jitter.
+/// The first pause, before jitter.
 const FIRST: Duration = Duration::from_millis(10);
-/// The longest pause, before jitter: how late a release is noticed at the worst.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The shortest pause after which a lock is asked for again that is about to expire.
+const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The pause after this many refusals (0 after the first).
+/// The longest pause of somebody who waits: how late a release is noticed at the worst.
+pub(crate) const WAITING: Duration = Duration::from_secs(1);
+/// The longest pause of what goes on in the background, where nobody waits.
+pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
+
+/// The pause before the next try, after this many pauses.
 ///
-/// It doubles from 10 ms up to 1 s and is cut by a jitter to between a half and the whole, so that
-/// clients that were refused together do not come back together. It never reaches past the
-/// earliest expiry, which is the first moment at which the lock is free for certain.
-///
-/// `chance` is a random number from 0 to 1.
-pub(crate) fn pause(refusals: u32, expires_in: Duration, chance: f64) -> Duration {
-    let doubled = FIRST
-        .saturating_mul(2u32.saturating_pow(refusals))
-        .min(LONGEST);
-    let jittered = doubled.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0));
-    jittered.min(expires_in)
+/// It doubles from 10 ms up to the longest and is cut by a jitter to between a half and the whole, so
+/// that clients that were refused together do not come back together. `chance` is a random number
+/// from 0 to 1.
+pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
+    let doubled = FIRST.saturating_mul(2u32.saturating_pow(pauses));
+    doubled
+        .min(longest)
+        .mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
+}
+
+/// The pause before a held lock is asked for again. It never reaches past the earliest expiry, which
+/// is the first moment at which the lock is free for certain; `None` if no holder is known.
+pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
+    let pause = pause(pauses, WAITING, chance);
+    expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
-
     #[test]
     fn it_doubles_up_to_the_longest() {
-        let pauses: Vec<_> = [0, 1, 2, 6, 7, 40]
-            .map(|refusals| pause(refusals, LONG, 1.0).as_millis())
-            .into();
+        let pauses = [0, 1, 2, 6, 7, 40].map(|pauses| pause(pauses, WAITING, 1.0).as_millis());
         assert_eq!(pauses, [10, 20, 40, 640, 1000, 1000]);
+        assert_eq!(pause(40, BACKGROUND, 1.0), BACKGROUND);
     }
 
     #[test]
     fn the_jitter_keeps_between_a_half_and_the_whole() {
-        assert_eq!(pause(7, LONG, 0.0), Duration::from_millis(500));
-        assert_eq!(pause(7, LONG, 0.5), Duration::from_millis(750));
-        assert_eq!(pause(7, LONG, 7.0), Duration::from_secs(1));
+        assert_eq!(pause(7, WAITING, 0.0), Duration::from_millis(500));
+        assert_eq!(pause(7, WAITING, 0.5), Duration::from_millis(750));
+        assert_eq!(pause(7, WAITING, 7.0), Duration::from_secs(1));
     }
 
     #[test]
-    fn it_never_sleeps_past_the_earliest_expiry() {
+    fn it_never_sleeps_past_the_earliest_expiry_and_never_spins() {
         let soon = Duration::from_millis(3);
-        assert_eq!(pause(7, soon, 1.0), soon);
-        assert_eq!(pause(7, Duration::ZERO, 1.0), Duration::ZERO);
+        assert_eq!(pause_until_free(7, Some(soon), 1.0), soon);
+        assert_eq!(pause_until_free(7, Some(Duration::ZERO), 1.0), SHORTEST);
+        assert_eq!(pause_until_free(0, None, 1.0), FIRST);
     }
 }

@@ -1,13 +1,16 @@
 //! What goes on behind the caller's back: the tasks of store calls, and releases that nobody
 //! waits for. Only this file spawns.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, mem, sync::Arc, time::Duration};
 
-use futures::StreamExt;
+use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::{
+        Semaphore,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -16,7 +19,7 @@ use crate::{
     AcquireAnswer, Error, Key, ReleaseAnswer, ReleaseRequest, Store, backoff, record::LeaseId,
 };
 
-/// How many background releases run at the same time.
+/// How many background releases are sent at the same time.
 const RELEASES_AT_ONCE: usize = 64;
 
 /// Runs a store call in a task of its own and waits for it this long.
@@ -55,17 +58,61 @@ pub(crate) async fn join<T>(
     }
 }
 
-/// The inbox of the task that releases in the background.
-///
-/// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
-/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone and
-/// its inbox is empty. A runtime that shuts down takes it along: what was left to release then
-/// ends with its ttl.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    store: Arc<dyn Store>,
-    call_timeout: Duration,
-    inbox: Mutex<Option<UnboundedSender<Abandoned>>>,
+/// A request for a lease that was not waited for to its end.
+pub(crate) type Straggler = JoinHandle<Result<AcquireAnswer, Error>>;
+
+/// What may still come of the requests for one lease.
+#[derive(Debug, Default)]
+pub(crate) struct Residue {
+    /// The request that is waited for.
+    running: Option<Straggler>,
+    /// Requests that ran out of time and run on.
+    stragglers: Vec<Straggler>,
+    /// Whether one ended without telling its outcome: it may have been granted, or may still be on
+    /// its way to the server.
+    open: bool,
+}
+
+impl Residue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_none() && self.stragglers.is_empty() && !self.open
+    }
+
+    /// Takes in a request as it starts, and gives it back to be waited for.
+    pub(crate) fn started(&mut self, request: Straggler) -> &mut Straggler {
+        self.running.insert(request)
+    }
+
+    /// Takes in how that request ended.
+    pub(crate) fn ended(&mut self, answer: &Result<AcquireAnswer, Error>) {
+        let request = self.running.take();
+        if let Err(Error::TimedOut { .. }) = answer {
+            self.stragglers.extend(request);
+        } else {
+            self.open |= leaves_open(answer);
+        }
+    }
+
+    /// Takes in that there is a grant that is of no use.
+    pub(crate) fn leave_open(&mut self) {
+        self.open = true;
+    }
+
+    fn take_requests(&mut self) -> impl Iterator<Item = Straggler> + use<> {
+        mem::take(&mut self.stragglers)
+            .into_iter()
+            .chain(self.running.take())
+    }
+}
+
+/// Whether the lease may be granted although the answer does not say so. An error counts unless it
+/// says for certain that nothing was changed: a release too many costs nothing.
+fn leaves_open(answer: &Result<AcquireAnswer, Error>) -> bool {
+    match answer {
+        Ok(_) => false,
+        Err(Error::Store { .. }) => true,
+        Err(error) => error.is_ambiguous(),
+    }
 }
 
 /// A lease that is, or may be, in the store, and that nobody has any use for.
@@ -73,20 +120,33 @@ pub(crate) struct Keeper {
 pub(crate) struct Abandoned {
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
-    /// When it is over by itself.
+    /// Whether it was granted.
+    pub(crate) granted: bool,
+    /// When the grant is over by itself.
     pub(crate) until: Instant,
-    /// The request for it, if that is still under way.
-    pub(crate) call: Option<JoinHandle<Result<AcquireAnswer, Error>>>,
-    /// Whether a request for it may still be on its way to the server, so that "not held" is no
-    /// proof yet.
-    pub(crate) ambiguous: bool,
+    pub(crate) residue: Residue,
+}
+
+/// The inbox of the task that releases in the background.
+///
+/// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
+/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone and
+/// all is released. A runtime that shuts down takes it along: what was left to release then ends
+/// with its ttl.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    releases: Releases,
+    inbox: Mutex<Option<UnboundedSender<Abandoned>>>,
 }
 
 impl Keeper {
     pub(crate) fn new(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
         Self {
-            store,
-            call_timeout,
+            releases: Releases {
+                store,
+                call_timeout,
+                slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
+            },
             inbox: Mutex::new(None),
         }
     }
@@ -96,7 +156,7 @@ impl Keeper {
         let mut inbox = self.inbox.lock();
         if inbox.as_ref().is_none_or(UnboundedSender::is_closed) {
             let (sender, receiver) = unbounded_channel();
-            spawn(run(self.store.clone(), self.call_timeout, receiver))?;
+            spawn(run(self.releases.clone(), receiver))?;
             *inbox = Some(sender);
         }
         Ok(())
@@ -111,48 +171,77 @@ impl Keeper {
     }
 }
 
-async fn run(store: Arc<dyn Store>, call_timeout: Duration, inbox: UnboundedReceiver<Abandoned>) {
+async fn run(releases: Releases, inbox: UnboundedReceiver<Abandoned>) {
     futures::stream::unfold(inbox, async |mut inbox| {
         inbox.recv().await.map(|abandoned| (abandoned, inbox))
     })
-    .for_each_concurrent(RELEASES_AT_ONCE, |abandoned| {
-        release(store.clone(), call_timeout, abandoned)
-    })
+    // Without a bound: what waits, for a straggler or between two tries, must not keep others from
+    // being released.
+    .for_each_concurrent(None, |abandoned| releases.settle(abandoned))
     .await;
 }
 
-async fn release(store: Arc<dyn Store>, call_timeout: Duration, mut abandoned: Abandoned) {
-    // A release that overtakes its acquire would free nothing.
-    if let Some(call) = abandoned.call.take() {
-        match call.await {
-            Ok(Ok(AcquireAnswer::Granted(_))) => abandoned.ambiguous = false,
-            Ok(Ok(AcquireAnswer::Held(_))) if !abandoned.ambiguous => return,
-            Ok(Err(error)) if !abandoned.ambiguous && !error.is_ambiguous() => return,
-            Ok(_) | Err(_) => abandoned.ambiguous = true,
+/// How leases are released that nobody waits for.
+#[derive(Clone, Debug)]
+struct Releases {
+    store: Arc<dyn Store>,
+    call_timeout: Duration,
+    /// One for each release that is sent.
+    slots: Arc<Semaphore>,
+}
+
+impl Releases {
+    /// Releases the lease now, and again whenever a request for it ends that was not waited for.
+    async fn settle(&self, mut abandoned: Abandoned) {
+        let mut stragglers: FuturesUnordered<_> = abandoned.residue.take_requests().collect();
+        loop {
+            if abandoned.granted || abandoned.residue.open {
+                self.free(&abandoned).await;
+                (abandoned.granted, abandoned.residue.open) = (false, false);
+            }
+            // A release that overtakes its acquire would free nothing, hence this order.
+            match stragglers.next().await {
+                None => return,
+                Some(Ok(answer)) => {
+                    abandoned.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
+                    abandoned.residue.open = leaves_open(&answer);
+                }
+                // A panic in the store, or the end of its runtime.
+                Some(Err(_)) => abandoned.residue.open = true,
+            }
         }
     }
-    let settled = Instant::now()
-        .checked_add(call_timeout)
-        .map_or(abandoned.until, |at| at.min(abandoned.until));
-    for failures in 0.. {
-        let request = ReleaseRequest::new(abandoned.key.clone(), abandoned.lease);
-        let work = {
-            let store = store.clone();
-            async move { store.release(&request).await }
-        };
-        let now = match call("release", call_timeout, work).await {
-            Ok(ReleaseAnswer::Released) => return,
-            Ok(ReleaseAnswer::NotHeld) if !abandoned.ambiguous => return,
-            // What is still on its way gets the time that a call has.
-            Ok(ReleaseAnswer::NotHeld) if Instant::now() >= settled => return,
-            Ok(ReleaseAnswer::NotHeld) => Instant::now(),
-            Err(error) if Instant::now() >= abandoned.until => {
-                tracing::warn!(key = %abandoned.key, %error, "could not release; the ttl did");
-                return;
+
+    async fn free(&self, abandoned: &Abandoned) {
+        // What may still be on its way to the server gets the time that a call has.
+        let settled = Instant::now().checked_add(self.call_timeout);
+        let mut pauses = 0;
+        loop {
+            let now = Instant::now();
+            match self.send(abandoned).await {
+                Ok(ReleaseAnswer::Released) => return,
+                Ok(ReleaseAnswer::NotHeld) if !abandoned.residue.open => return,
+                Ok(ReleaseAnswer::NotHeld) if settled.is_none_or(|at| now >= at) => return,
+                Ok(ReleaseAnswer::NotHeld) => {}
+                Err(error) if now >= abandoned.until || !error.is_retryable() => {
+                    tracing::warn!(key = %abandoned.key, %error, "could not release; the ttl will");
+                    return;
+                }
+                Err(_) => {}
             }
-            Err(_) => Instant::now(),
-        };
-        let left = abandoned.until.saturating_duration_since(now);
-        sleep(backoff::pause(failures, left, fastrand::f64())).await;
+            sleep(backoff::pause(pauses, backoff::BACKGROUND, fastrand::f64())).await;
+            pauses += 1;
+        }
+    }
+
+    async fn send(&self, abandoned: &Abandoned) -> Result<ReleaseAnswer, Error> {
+        // The semaphore is never closed; without a slot there is only less order.
+        let _slot = self.slots.acquire().await;
+        let request = ReleaseRequest::new(abandoned.key.clone(), abandoned.lease);
+        let store = self.store.clone();
+        call("release", self.call_timeout, async move {
+            store.release(&request).await
+        })
+        .await
     }
 }

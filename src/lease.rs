@@ -1,20 +1,19 @@
 //! The guard of a held lock.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::{
     AcquireRequest, Error, Fence, Grant, Key, LossReason, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest,
-    acquire::TRIES,
-    backoff,
     deadline::{Validity, deadline},
-    keeper::{self, Abandoned},
+    keeper::{self, Abandoned, Residue},
     leases::Shared,
     record::LeaseId,
+    tries::Tries,
 };
 
 /// A lock that is held until it is released, dropped, or runs out of time.
@@ -38,6 +37,8 @@ pub struct Lease {
     ttl: Duration,
     acquired_at: DateTime<Utc>,
     validity: Mutex<Validity>,
+    /// What may still come of the requests that did not give this lease.
+    residue: Residue,
     /// Released, or left to its ttl: nothing to do on drop.
     settled: bool,
 }
@@ -48,6 +49,7 @@ impl Lease {
         request: &AcquireRequest,
         grant: &Grant,
         validity: Validity,
+        residue: Residue,
     ) -> Self {
         Self {
             shared,
@@ -57,6 +59,7 @@ impl Lease {
             ttl: request.ttl,
             acquired_at: grant.acquired_at,
             validity: Mutex::new(validity),
+            residue,
             settled: false,
         }
     }
@@ -116,17 +119,14 @@ impl Lease {
     ///
     /// Dropping the future loses at most the knowledge of a renewal that was carried out.
     pub async fn renew(&self) -> Result<(), Error> {
-        let mut tries = 1;
+        let mut tries = Tries::default();
         loop {
             if let Some(reason) = self.loss() {
                 return Err(self.lost(reason));
             }
             match self.send_renewal().await {
-                Err(error) if error.is_retryable() && tries < TRIES => {
-                    sleep(backoff::pause(tries, self.remaining(), fastrand::f64())).await;
-                    tries += 1;
-                }
-                outcome => return outcome,
+                Err(error) => tries.after(error, self.remaining()).await?,
+                renewed => return renewed,
             }
         }
     }
@@ -144,25 +144,25 @@ impl Lease {
     ///
     /// Dropping the future goes on with the release in the background.
     pub async fn release(mut self) -> Result<(), Error> {
-        let mut tries = 1;
-        let mut ambiguous = false;
+        let lost_before = self.loss();
+        let mut tries = Tries::default();
+        let mut unclear = false;
         loop {
             match self.send_release().await {
-                // An earlier try was carried out and its answer got lost.
-                Ok(ReleaseAnswer::NotHeld) if !ambiguous => {
+                Ok(answer) => {
                     self.settled = true;
-                    return Err(self.lost(LossReason::TakenOver));
+                    return match answer {
+                        ReleaseAnswer::Released => Ok(()),
+                        // An earlier try was carried out, and its answer got lost. But what was over
+                        // before the first try may have been another's by then.
+                        ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
+                        ReleaseAnswer::NotHeld => Err(self.lost(LossReason::TakenOver)),
+                    };
                 }
-                Ok(_) => {
-                    self.settled = true;
-                    return Ok(());
+                Err(error) => {
+                    unclear |= error.is_ambiguous();
+                    tries.after(error, self.ttl).await?;
                 }
-                Err(error) if error.is_retryable() && tries < TRIES => {
-                    ambiguous |= error.is_ambiguous();
-                    sleep(backoff::pause(tries, self.ttl, fastrand::f64())).await;
-                    tries += 1;
-                }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -174,6 +174,8 @@ impl Lease {
     /// later finds the key held. (`examples/run_once.rs`)
     pub fn detach(mut self) {
         self.settled = true;
+        // Nobody may release this lease any more, on whichever request it was granted.
+        self.residue = Residue::default();
     }
 
     async fn send_renewal(&self) -> Result<(), Error> {
@@ -183,16 +185,16 @@ impl Lease {
         // An answer after the deadline is of no use.
         let limit = self.shared.call_timeout.min(self.remaining());
         let sent = Instant::now();
-        let answers = keeper::call("renew", limit, work).await?;
-        match answers.first() {
+        let mut answers = keeper::call("renew", limit, work).await?;
+        match answers.pop().transpose()? {
             Some(RenewAnswer::Renewed(grant)) => {
-                let until = deadline(sent, grant, self.shared.clock_margin);
+                let until = deadline(sent, &grant, self.shared.clock_margin);
                 let renewed = self.validity.lock().renewed(until, Instant::now());
                 renewed.map_err(|reason| self.lost(reason))
             }
             Some(RenewAnswer::Lost(reason)) => {
-                self.validity.lock().lose(*reason);
-                Err(self.lost(*reason))
+                self.validity.lock().lose(reason);
+                Err(self.lost(reason))
             }
             None => Err(Error::Store {
                 store: "the store",
@@ -222,16 +224,17 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.settled {
+        // An earlier request may still be granted, now that the key is free.
+        if self.settled && self.residue.is_empty() {
             return;
         }
         let deadline = self.validity.lock().deadline();
         self.shared.keeper.abandon(Abandoned {
             key: self.key.clone(),
             lease: self.id,
+            granted: !self.settled,
             until: deadline + self.shared.clock_margin,
-            call: None,
-            ambiguous: false,
+            residue: mem::take(&mut self.residue),
         });
     }
 }

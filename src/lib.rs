@@ -95,8 +95,15 @@ mod leases;
 mod record;
 pub mod rules;
 mod store;
+mod tries;
 mod ttl;
 
+#[cfg(feature = "elasticsearch")]
+pub use crate::store::elasticsearch::ElasticsearchStore;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub use crate::store::elasticsearch::IndexStore;
+#[cfg(feature = "opensearch")]
+pub use crate::store::elasticsearch::OpenSearchStore;
 #[cfg(feature = "mongodb")]
 pub use crate::store::mongodb::{
     MongoStore,
@@ -112,8 +119,8 @@ pub use crate::{
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
     store::{
         AcquireAnswer, AcquireRequest, Eviction, Filter, Grant, Held, ListRequest, LockState,
-        LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
-        memory::MemoryStore,
+        LossReason, MAX_RENEWALS, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
+        RenewRequest, Store, memory::MemoryStore,
     },
     ttl::MAX_TTL,
 };

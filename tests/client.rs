@@ -88,11 +88,111 @@ async fn a_request_that_arrives_after_it_was_given_up_leaves_no_lock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_long_after_it_was_given_up_leaves_no_lock() {
+    let (store, leases) = setup();
+    let long = LIMIT * 5;
+    store.next([Fate::Late(long), Fate::NotSent, Fate::NotSent]);
+    leases.try_acquire("key", LIMIT * 50).await.unwrap_err();
+    sleep(long).await;
+    assert!(is_free(&store).await);
+    assert!(store.calls().contains(&"release"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_after_the_release_of_its_lease_leaves_no_lock() {
+    let (store, leases) = setup();
+    let ttl = LIMIT * 50;
+    // The first try runs out of time, the second is granted, and then the first arrives.
+    store.next([Fate::Late(LIMIT * 2)]);
+    let lease = leases.acquire("key", ttl).await.unwrap();
+    assert_eq!(store.calls(), ["acquire"; 2]);
+    lease.release().await.unwrap();
+    sleep(LIMIT * 2).await;
+    assert!(is_free(&store).await);
+    assert_eq!(store.calls(), ["release"; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lease_is_not_released_by_its_late_requests() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(LIMIT * 2)]);
+    leases.acquire("key", LIMIT * 50).await.unwrap().detach();
+    sleep(LIMIT * 3).await;
+    assert!(!is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_hang_do_not_keep_others_from_being_released() {
+    let (store, leases) = setup();
+    let other = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(TTL * 1_000); 200]);
+    for number in 0..200 {
+        let hanging = leases.acquire(format!("key {number}"), TTL);
+        assert!(timeout(MOMENT, hanging).await.is_err());
+    }
+    drop(other);
+    assert!(until_free(&store).await < MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_refused_for_good_is_given_up() {
+    let (store, leases) = setup();
+    drop(leases.acquire("key", TTL * 100).await.unwrap());
+    store.calls();
+    store.next([Fate::Denied; 100]);
+    sleep(TTL * 50).await;
+    assert_eq!(store.calls(), ["release"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_the_background_is_not_repeated_all_the_time() {
+    let (store, leases) = setup();
+    drop(leases.acquire("key", TTL * 100).await.unwrap());
+    store.calls();
+    store.next(std::iter::repeat_n(Fate::NotSent, 10_000));
+    sleep(TTL * 100).await;
+    // 3,000 s at up to 10 s each.
+    let calls = store.calls().len();
+    assert!((300..700).contains(&calls), "{calls}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_outlives_a_time_of_errors() {
+    let (store, leases) = setup();
+    let wait = TTL * 2;
+    let holder = leases.acquire("key", TTL * 10).await.unwrap();
+    let waiter = tokio::spawn(leases.acquire("key", TTL).wait_for(wait).into_future());
+    sleep(TTL / 3).await;
+    store.next([Fate::NotSent; 20]);
+    sleep(TTL).await;
+    holder.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+
+    // One without a bound gives up when there is nothing but errors.
+    store.next([Fate::NotSent; 1_000]);
+    let start = Instant::now();
+    let error = leases.acquire("key", TTL).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(start.elapsed() >= LIMIT && start.elapsed() < LIMIT * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_looks_a_last_time_when_its_time_is_over() {
+    let (_, leases) = setup();
+    let holder = leases.acquire("key", TTL * 10).await.unwrap();
+    let wait = Duration::from_secs(5);
+    let waiter = tokio::spawn(leases.acquire("key", TTL).wait_for(wait).into_future());
+    sleep(wait - MOMENT).await;
+    holder.release().await.unwrap();
+    assert!(waiter.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_grant_that_is_answered_after_its_ttl_is_none() {
     let store = FlakyStore::new();
     let leases = Leases::builder(store.clone()).call_timeout(TTL * 4).build();
     store.next([Fate::AnswerLate(TTL - MARGIN)]);
-    let error = leases.acquire("key", TTL).await.unwrap_err();
+    let error = leases.try_acquire("key", TTL).await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
     assert!(error.is_ambiguous());
     assert!(until_free(&store).await < MOMENT);
@@ -114,7 +214,7 @@ async fn an_acquire_dropped_while_it_is_under_way_leaves_no_lock() {
 async fn a_panic_in_a_store_is_an_error_and_leaves_no_lock() {
     let (store, leases) = setup();
     store.next([Fate::Panic; 3]);
-    let error = leases.acquire("key", TTL).await.unwrap_err();
+    let error = leases.try_acquire("key", TTL).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
     until_free(&store).await;
     drop(leases.acquire("key", TTL).await.unwrap());
@@ -132,26 +232,18 @@ async fn a_waiter_takes_over_at_the_very_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_leaves_no_lock_though_its_last_request_is_late() {
+async fn a_waiter_that_is_dropped_leaves_no_lock_though_its_last_request_is_late() {
     let (store, leases) = setup();
     let holder = leases.acquire("key", TTL).await.unwrap();
     let wait = Duration::from_secs(1);
-    let waiter = leases.acquire("key", TTL).wait_for(wait).into_future();
-    let waiter = tokio::spawn(waiter);
+    let waiter = tokio::spawn(timeout(wait, leases.acquire("key", TTL).into_future()));
     sleep(wait / 2).await;
-    // Whatever it asks from now on arrives after it has gone.
+    // What it asks from now on arrives after it has gone, and finds the key free.
     store.next([Fate::Late(wait)]);
-    let error = waiter.await.unwrap().unwrap_err();
-    assert!(
-        matches!(error, Error::WaitTimedOut { waited, .. } if waited == wait),
-        "{error:?}"
-    );
-    // The late request finds the key free.
+    assert!(waiter.await.unwrap().is_err());
     holder.release().await.unwrap();
     sleep(wait * 2).await;
     assert!(is_free(&store).await);
-    let next = leases.acquire("key", TTL).wait_for(Duration::ZERO).await;
-    drop(next.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,6 +273,18 @@ async fn a_release_that_is_dropped_goes_on_in_the_background() {
     store.next([Fate::Late(TTL)]);
     assert!(timeout(MOMENT, lease.release()).await.is_err());
     assert!(until_free(&store).await < MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_reported_though_an_answer_to_its_release_was_lost() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    sleep(TTL).await;
+    let next = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLost]);
+    let late = lease.release().await.unwrap_err();
+    assert!(matches!(late, Error::Lost { .. }), "{late:?}");
+    next.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -302,14 +406,28 @@ fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
     let leases = Leases::new(MemoryStore::new());
     let runtime = Runtime::new().unwrap();
     let handle = leases.clone();
+    let (dropped, was_dropped) = std::sync::mpsc::channel();
     runtime.block_on(async move {
         let lease = handle.acquire("key", TTL).await.unwrap();
         tokio::spawn(async move {
+            // Dropped in the opposite order: it tells that the drop of the lease came through.
+            let _told = Told(dropped);
             let _lease = lease;
             std::future::pending::<()>().await;
         });
+        tokio::task::yield_now().await;
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
+    assert_eq!(was_dropped.recv(), Ok(false), "it panicked");
+}
+
+/// Tells when it is dropped whether that is by a panic.
+struct Told(std::sync::mpsc::Sender<bool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::panicking());
+    }
 }
 
 #[tokio::test]

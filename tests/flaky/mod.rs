@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use leasehold::{
     AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, MemoryStore, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -103,7 +103,7 @@ impl Store for FlakyStore {
         self.meet("acquire", self.memory.acquire(request)).await
     }
 
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         self.meet("renew", self.memory.renew(requests)).await
     }
 
