@@ -73,7 +73,8 @@ pub use self::{
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Grant, Held, Holder, Key, LeaseId, LockState, Store,
+    AcquireAnswer, AcquireRequest, Error, Grant, Held, Holder, Key, LeaseId, LockState,
+    RenewAnswer, RenewRequest, Store,
 };
 
 /// Makes a test of every property of the [suite](crate::conformance).
@@ -239,6 +240,20 @@ async fn refused(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Hel
             "{} was granted a key that another holds",
             request.owner
         )),
+    }
+}
+
+/// The answer to one renewal.
+async fn renew(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<RenewAnswer, Violation> {
+    let request = [RenewRequest::new(key.clone(), lease, ttl)];
+    match store.renew(&request).await?.pop() {
+        Some(answer) => Ok(answer?),
+        None => violation("a renewal has no answer"),
     }
 }
 

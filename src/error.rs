@@ -80,6 +80,29 @@ pub enum Error {
         source: Cause,
     },
 
+    /// The store is not set up for locks. Nothing was changed.
+    #[error(
+        "{store} is not prepared for locks ({problem}): call prepare() once, with a name that no other index has"
+    )]
+    NotPrepared {
+        /// The kind of store.
+        store: &'static str,
+        /// What is missing or in the way.
+        problem: String,
+    },
+
+    /// The server has no room for the request now, or does not take writes. Nothing was changed. A
+    /// retry can help, after a while.
+    #[error(
+        "{store} does not take the request now: try again later, and look at its load and its disks"
+    )]
+    Overloaded {
+        /// The kind of store.
+        store: &'static str,
+        /// What the server said.
+        source: Cause,
+    },
+
     /// The future was polled outside a tokio runtime. Nothing was sent.
     #[error("leasehold needs a tokio runtime with time enabled: await it inside one")]
     NoRuntime,
@@ -149,10 +172,12 @@ impl Error {
             Self::Unreachable { .. }
             | Self::Interrupted { .. }
             | Self::TimedOut { .. }
+            | Self::Overloaded { .. }
             | Self::Contention { .. }
             | Self::WaitTimedOut { .. } => true,
             Self::InvalidKey { .. }
             | Self::InvalidTtl { .. }
+            | Self::NotPrepared { .. }
             | Self::NoRuntime
             | Self::Denied { .. }
             | Self::UnsupportedSchema { .. }

@@ -4,6 +4,8 @@
 //! atomic and in one round trip, on the clock of its server. It never sleeps, never retries
 //! (but for a race that the database reports instead of resolving), and knows nothing of guards.
 
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) mod elasticsearch;
 pub(crate) mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
@@ -17,6 +19,10 @@ use crate::{
     Error, Fence, Key,
     record::{Holder, LeaseId, between},
 };
+
+/// How many renewals are asked for in one call: as many as go into one command of a database without
+/// holding up others.
+pub const MAX_RENEWALS: usize = 1_000;
 
 /// A place that keeps locks.
 ///
@@ -37,9 +43,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Gives each of these leases its ttl anew, counted from now, if it is live.
     ///
-    /// The answers stand in the order of the requests. An error is of the whole call: any of the
-    /// renewals may have been carried out.
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error>;
+    /// The answers stand in the order of the requests; one that fails stops no other. An error of the
+    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`] requests.
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
     /// Drops this lease from the holders of its key, and nobody else's.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
@@ -177,6 +183,9 @@ impl RenewRequest {
         Self { key, lease, ttl }
     }
 }
+
+/// The answers of [`Store::renew`], in the order of the requests.
+pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 
 /// An answer of [`Store::renew`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,7 +377,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).acquire(request).await
     }
 
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         (**self).renew(requests).await
     }
 

@@ -52,6 +52,7 @@ mongod_spawn() {
     engine_spawn "$log" "${command[@]}" --replSet rs0 --bind_ip 127.0.0.1 --port "$port" \
         --dbpath "$folder" --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
         --setParameter ttlMonitorSleepSecs=1 \
+        --setParameter enableTestCommands=1 \
         --setParameter diagnosticDataCollectionEnabled=false "$@"
 }
 

@@ -1,12 +1,10 @@
 //! The fencing token rises, whatever happens to the lock.
 
 use super::{
-    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, granted, request,
+    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, granted, renew, request,
     sole_holder, state, until_free, violation,
 };
-use crate::{
-    Fence, Key, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
-};
+use crate::{Fence, Key, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
@@ -109,11 +107,10 @@ pub async fn an_eviction_frees_the_key(clients: &Clients) -> Outcome {
         state(&clients.first, &key).await?.is_free(),
         "an evicted key is not free"
     );
-    let renewal = [RenewRequest::new(key.clone(), evicted.lease, LONG)];
-    let answers = clients.first.renew(&renewal).await?;
+    let answer = renew(&clients.first, &key, evicted.lease, LONG).await?;
     ensure!(
-        answers == [RenewAnswer::Lost(LossReason::TakenOver)],
-        "the renewal of an evicted lease was answered {answers:?}"
+        answer == RenewAnswer::Lost(LossReason::TakenOver),
+        "the renewal of an evicted lease was answered {answer:?}"
     );
     let next = request(&key, "next", LONG);
     granted(&clients.first, &next).await?;

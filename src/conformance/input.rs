@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    Clients, LONG, Outcome, ensure, fresh_key, granted, request, sole_holder, state, violation,
+    Clients, LONG, Outcome, ensure, fresh_key, granted, renew, request, sole_holder, state,
+    violation,
 };
 use crate::{
-    Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_TTL, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest,
+    Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_TTL, ReleaseAnswer, ReleaseRequest, RenewAnswer,
 };
 
 /// What a database, an address or a shell might take for something else than text. All of them are
@@ -78,11 +78,10 @@ pub async fn odd_keys_are_just_text(clients: &Clients) -> Outcome {
             lease.key,
             lease.owner
         );
-        let renewal = [RenewRequest::new(lease.key.clone(), lease.lease, LONG)];
-        let answers = clients.first.renew(&renewal).await?;
+        let answer = renew(&clients.first, &lease.key, lease.lease, LONG).await?;
         ensure!(
-            matches!(answers[..], [RenewAnswer::Renewed(_)]),
-            "{:?} could not be renewed: {answers:?}",
+            matches!(answer, RenewAnswer::Renewed(_)),
+            "{:?} could not be renewed: {answer:?}",
             lease.key
         );
         let release = ReleaseRequest::new(lease.key.clone(), lease.lease);

@@ -9,14 +9,16 @@ use tokio::time::Instant;
 
 use crate::{
     AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
     record::after,
     rules::{self, Decision, Write},
 };
 
 /// Keeps locks in a map: for tests, examples and programs of a single process.
 ///
-/// A clone is another client of the same locks. They are gone with the last clone.
+/// A clone is another client of the same locks. They are gone with the last clone; before that, a
+/// key that was ever locked keeps its fence, in a hundred bytes or so, until a
+/// [`purge`](crate::Leases::purge).
 ///
 /// Its clock is tokio's, so a test that pauses time (`tokio::time::pause`) has leases expire
 /// without waiting. There is no other clock to jump to, so the margin is zero.
@@ -115,15 +117,13 @@ impl Store for MemoryStore {
         }))
     }
 
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
-        Ok(requests
-            .iter()
-            .map(|request| {
-                self.decide(&request.key, |record, now| {
-                    rules::renew(record, request, now)
-                })
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        let renew = |request: &RenewRequest| {
+            self.decide(&request.key, |record, now| {
+                rules::renew(record, request, now)
             })
-            .collect())
+        };
+        Ok(requests.iter().map(renew).map(Ok).collect())
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {

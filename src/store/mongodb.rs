@@ -8,6 +8,7 @@ mod error;
 use std::{collections::HashMap, fmt, time::Duration};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use mongodb::{
     Collection, IndexModel,
     bson::{Document, doc},
@@ -17,10 +18,14 @@ use mongodb::{
     },
 };
 
-use self::error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted};
+use self::{
+    decode::Told,
+    error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
+};
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, LossReason, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store, rules,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState,
+    LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+    Store, keeper, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -29,13 +34,13 @@ const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long the server waits for a majority before it says that there is none. Without a bound it
 /// waits for ever, and the connection with it.
-const MAJORITY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a lost race between two inserts of one key is run again. The second time the document
-/// exists, so a third is only needed if it was removed in between.
-const RACES: u32 = 3;
-/// How many renewals go into one command: well below the server's limit of 100,000 statements, and
-/// small enough not to hold up other commands.
-const BATCH: usize = 1_000;
+const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long `prepare` may take: an index on a collection that is in use takes its time.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a command is sent again at once because its answer is of no use. After a lost race
+/// between two inserts of one key the document exists, so a third time is only needed if it was
+/// removed in between; after an answer out of the driver's retry the next one is an ordinary one.
+const RESENDS: u32 = 3;
 const TTL_INDEX: &str = "leasehold_expires_at";
 
 /// Keeps locks in a MongoDB collection, one document a key.
@@ -44,6 +49,13 @@ const TTL_INDEX: &str = "leasehold_expires_at";
 /// application's, and asks for a majority of every write and for the primary in every read,
 /// whatever the collection's defaults. The collection should hold nothing but locks. It needs
 /// MongoDB 4.2 or newer, and the role `readWrite` on the collection.
+///
+/// The collection must have no collation of its own: one that ignores case, for example, would take
+/// two keys for one. A sharded one must be sharded by `_id`.
+///
+/// The driver looks for a server for 30 s by default. Set `server_selection_timeout` of its options
+/// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached
+/// is named as such, instead of as one that does not answer.
 ///
 /// # What it guarantees
 ///
@@ -107,16 +119,26 @@ impl MongoStore {
     ///
     /// # Cancel safety
     ///
-    /// Do not drop the future midway: the driver's futures are not cancel safe. A repeated call is
-    /// harmless.
+    /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
+        let this = self.clone();
+        keeper::call("prepare", PREPARE_TIMEOUT, async move {
+            this.create_index().await
+        })
+        .await
+    }
+
+    async fn create_index(&self) -> Result<(), Error> {
         // The index takes whole seconds in 32 bits.
         let seconds = self.retention.as_secs().min(i32::MAX as u64);
         let options = IndexOptions::builder()
             .name(TTL_INDEX.to_owned())
             .expire_after(Duration::from_secs(seconds))
             // What a later version or somebody else put here is left alone.
-            .partial_filter_expression(doc! { "schema": crate::SCHEMA })
+            .partial_filter_expression(doc! {
+                "schema": crate::SCHEMA,
+                "fence": { "$type": "number" },
+            })
             .build();
         let index = IndexModel::builder()
             .keys(doc! { "expires_at": 1 })
@@ -128,6 +150,7 @@ impl MongoStore {
                 let change = doc! {
                     "collMod": self.locks.name(),
                     "index": { "name": TTL_INDEX, "expireAfterSeconds": seconds as i64 },
+                    "writeConcern": majority(),
                 };
                 let database = self.locks.client().database(&self.locks.namespace().db);
                 database.run_command(change).await.map_err(sorted)?;
@@ -149,26 +172,58 @@ impl MongoStore {
     /// of this version, nothing if the condition did not hold.
     async fn explain_refusal(&self, key: &Key) -> Result<(), Error> {
         if let Some(document) = self.read(key).await? {
-            decode::record(&document, key)?;
+            decode::told(&document, key)?;
         }
         Ok(())
     }
 
+    /// Sends a change that may be sent again, until the answer is a new one. `None` if there is no
+    /// document.
+    async fn change(
+        &self,
+        key: &Key,
+        update: Vec<Document>,
+        upsert: bool,
+    ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
+        for _ in 0..RESENDS {
+            let outcome = self
+                .locks
+                .find_one_and_update(dialect::filter(key), update.clone())
+                .upsert(upsert)
+                .projection(dialect::projection())
+                .return_document(ReturnDocument::After)
+                .await;
+            let document = match outcome {
+                Ok(Some(document)) => document,
+                Ok(None) => return Ok(None),
+                Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
+                Err(error) => return Err(sorted(error)),
+            };
+            let Told { record, now } = decode::told(&document, key)?;
+            if let Some(now) = now {
+                return Ok(Some((record, now)));
+            }
+        }
+        Err(Error::Interrupted {
+            store: "MongoDB",
+            source: "other clients, or the connection, got in between each time".into(),
+        })
+    }
+
     async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
-        let document = self
-            .locks
-            .find_one_and_update(dialect::filter(&request.key), dialect::renew(request))
-            .projection(dialect::projection())
-            .return_document(ReturnDocument::After)
-            .await
-            .map_err(sorted)?;
-        Ok(renewal(document.as_ref(), request))
+        let found = self
+            .change(&request.key, dialect::renew(request), false)
+            .await?;
+        Ok(match found {
+            Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
+            None => RenewAnswer::Lost(LossReason::Expired),
+        })
     }
 
     /// Renews many leases with one command and reads the outcome with a second one. The number of
     /// changed documents would not tell: a renewal may change nothing, see
     /// [`rules::answer_renew`].
-    async fn renew_batch(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+    async fn renew_batch(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let updates: Vec<_> = requests
             .iter()
             .map(
@@ -180,10 +235,7 @@ impl MongoStore {
             "updates": updates,
             // One document that cannot be changed does not stop the rest.
             "ordered": false,
-            "writeConcern": {
-                "w": "majority",
-                "wtimeout": MAJORITY_TIMEOUT.as_millis() as i64,
-            },
+            "writeConcern": majority(),
         };
         let database = self.locks.client().database(&self.locks.namespace().db);
         let answer = database.run_command(command).await.map_err(sorted)?;
@@ -235,16 +287,27 @@ fn with_our_concerns<T: Send + Sync, U: Send + Sync>(collection: &Collection<T>)
         .collection_with_options(&namespace.coll, options)
 }
 
-/// A document that is no lock of ours any more holds no lease of ours.
-fn renewal(document: Option<&Document>, request: &RenewRequest) -> RenewAnswer {
-    match document.map(|document| decode::record(document, &request.key)) {
-        Some(Ok((record, now))) => rules::answer_renew(Some(&record), request.lease, now),
-        Some(Err(error)) => {
-            tracing::warn!(key = %request.key, %error, "a lease cannot be renewed");
-            RenewAnswer::Lost(LossReason::TakenOver)
-        }
-        None => RenewAnswer::Lost(LossReason::Expired),
-    }
+/// The write concern for a command that is put together here.
+fn majority() -> Document {
+    doc! { "w": "majority", "wtimeout": MAJORITY_TIMEOUT.as_millis() as i64 }
+}
+
+/// The answer to a renewal, from the document as a find shows it.
+fn renewal(document: Option<&Document>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
+    let Some(document) = document else {
+        return Ok(RenewAnswer::Lost(LossReason::Expired));
+    };
+    let (record, now) = timed(decode::told(document, &request.key)?)?;
+    Ok(rules::answer_renew(Some(&record), request.lease, now))
+}
+
+/// A find always tells the time.
+fn timed(Told { record, now }: Told) -> Result<(LockRecord, DateTime<Utc>), Error> {
+    now.map(|now| (record, now))
+        .ok_or_else(|| Error::Interrupted {
+            store: "MongoDB",
+            source: "the server did not tell its time".into(),
+        })
 }
 
 impl fmt::Debug for MongoStore {
@@ -264,42 +327,24 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        for _ in 0..RACES {
-            let outcome = self
-                .locks
-                .find_one_and_update(dialect::filter(&request.key), dialect::acquire(request))
-                .upsert(true)
-                .projection(dialect::projection())
-                .return_document(ReturnDocument::After)
-                .await;
-            let document = match outcome {
-                Ok(document) => document,
-                Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
-                Err(error) => return Err(sorted(error)),
-            };
-            let Some(document) = document else {
-                return Err(Error::Interrupted {
-                    store: "MongoDB",
-                    source: "an upsert gave back no document".into(),
-                });
-            };
-            let (record, now) = decode::record(&document, &request.key)?;
-            return Ok(rules::answer_acquire(&record, request.lease, now));
+        let found = self
+            .change(&request.key, dialect::acquire(request), true)
+            .await?;
+        match found {
+            Some((record, now)) => Ok(rules::answer_acquire(&record, request.lease, now)),
+            None => Err(Error::Interrupted {
+                store: "MongoDB",
+                source: "an upsert gave back no document".into(),
+            }),
         }
-        Err(Error::Contention {
-            key: request.key.clone(),
-        })
     }
 
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
-        if let [request] = requests {
-            return Ok(vec![self.renew_one(request).await?]);
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        match requests {
+            [] => Ok(Vec::new()),
+            [request] => Ok(vec![self.renew_one(request).await]),
+            many => self.renew_batch(many).await,
         }
-        let mut answers = Vec::with_capacity(requests.len());
-        for batch in requests.chunks(BATCH) {
-            answers.extend(self.renew_batch(batch).await?);
-        }
-        Ok(answers)
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -320,7 +365,7 @@ impl Store for MongoStore {
         let Some(document) = self.read(key).await? else {
             return Ok(None);
         };
-        let (record, now) = decode::record(&document, key)?;
+        let (record, now) = timed(decode::told(&document, key)?)?;
         Ok(Some(rules::inspect(&record, now)))
     }
 
@@ -349,10 +394,16 @@ impl Store for MongoStore {
             }
             // An id that is no key is no lock of ours.
             let Ok(key) = Key::new(id) else { continue };
-            let (record, now) = decode::record(&document, &key)?;
-            let state = rules::inspect(&record, now);
-            if rules::matches(&state, &request.filter) {
-                page.locks.push(state);
+            match decode::told(&document, &key) {
+                Ok(told) => {
+                    let (record, now) = timed(told)?;
+                    let state = rules::inspect(&record, now);
+                    if rules::matches(&state, &request.filter) {
+                        page.locks.push(state);
+                    }
+                }
+                // One bad document must not hide all others.
+                Err(error) => tracing::warn!(%key, %error, "left out of a list"),
             }
             page.next = Some(key);
         }
@@ -373,7 +424,8 @@ impl Store for MongoStore {
         let Some(evicted) = evicted else {
             return Ok(None);
         };
-        let (record, _) = decode::record(&evicted, key)?;
+        // It is not sent again, because a new holder may be there by then, and needs no time.
+        let Told { record, .. } = decode::told(&evicted, key)?;
         Ok(Some(rules::answer_evict(&record)))
     }
 

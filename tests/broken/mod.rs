@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
     AcquireAnswer, AcquireRequest, Error, Eviction, Fence, Key, LeaseId, ListRequest, LockRecord,
-    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
     rules::{self, Decision, Write},
 };
 use parking_lot::Mutex;
@@ -168,7 +168,7 @@ impl Store for BrokenStore {
         Ok(decision.answer)
     }
 
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<Vec<RenewAnswer>, Error> {
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         let mut answers = Vec::new();
         for request in requests {
             let record = self.record(&request.key);
@@ -181,7 +181,7 @@ impl Store for BrokenStore {
             if !self.is(Fault::RenewalIsForgotten) {
                 self.write(&request.key, decision.write);
             }
-            answers.push(match (self.fault, decision.answer) {
+            answers.push(Ok(match (self.fault, decision.answer) {
                 (Fault::RenewsBlindly, RenewAnswer::Lost(_)) => {
                     let now = self.now();
                     RenewAnswer::Renewed(leasehold::Grant {
@@ -192,7 +192,7 @@ impl Store for BrokenStore {
                     })
                 }
                 (_, answer) => answer,
-            });
+            }));
         }
         Ok(answers)
     }

@@ -250,8 +250,12 @@ impl Side {
         })
     }
 
-    fn renewed(&mut self, key: &Key, answer: &RenewAnswer) -> Result<Told, String> {
-        match answer {
+    fn renewed(
+        &mut self,
+        key: &Key,
+        answer: &Result<RenewAnswer, leasehold::Error>,
+    ) -> Result<Told, String> {
+        match answer.as_ref().map_err(|error| format!("{error:?}"))? {
             RenewAnswer::Renewed(grant) => self.granted(key, grant),
             RenewAnswer::Lost(reason) => Ok(Told::Lost(format!("{reason:?}"))),
         }

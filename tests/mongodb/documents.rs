@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Key, LeaseId, Leases, ReleaseRequest, RenewAnswer, RenewRequest, Store};
+use futures::TryStreamExt;
+use leasehold::{Error, Filter, Key, LeaseId, Leases, ReleaseRequest, RenewRequest, Store};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +22,10 @@ async fn refused_and_left_alone(document: Document) -> Vec<Error> {
     let lease = LeaseId::random();
 
     let release = ReleaseRequest::new(key.clone(), lease);
-    let errors = vec![
+    let renewal = RenewRequest::new(key.clone(), lease, LONG);
+    let one = store.renew(std::slice::from_ref(&renewal)).await.unwrap();
+    let many = store.renew(&[renewal.clone(), renewal]).await.unwrap();
+    let mut errors = vec![
         leases.try_acquire(&key, LONG).await.map(drop).unwrap_err(),
         leases.acquire(&key, LONG).await.map(drop).unwrap_err(),
         store.release(&release).await.map(drop).unwrap_err(),
@@ -29,13 +33,10 @@ async fn refused_and_left_alone(document: Document) -> Vec<Error> {
         leases.evict(&key).await.map(drop).unwrap_err(),
         leases.remove_expired(&key).await.map(drop).unwrap_err(),
     ];
+    errors.extend(one.into_iter().chain(many).map(Result::unwrap_err));
     assert_eq!(leases.purge(Duration::ZERO).await.unwrap(), 0);
-    let renewals = [RenewRequest::new(key.clone(), lease, LONG)];
-    let renewals = store.renew(&renewals).await.unwrap();
-    assert!(
-        matches!(renewals[..], [RenewAnswer::Lost(_)]),
-        "{renewals:?}"
-    );
+    let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+    assert_eq!(listed, []);
 
     let after = collection.find_one(doc! { "_id": key.as_str() }).await;
     assert_eq!(after.unwrap(), Some(document));
@@ -59,11 +60,17 @@ async fn a_document_of_a_later_schema_is_refused_and_left_alone() {
 
 #[tokio::test]
 async fn a_document_of_somebody_else_is_refused_and_left_alone() {
+    let past = DateTime::from_millis(0);
     let foreign = [
         doc! { "_id": "key", "name": "an order", "total": 12 },
         doc! { "_id": "key", "schema": "one" },
-        doc! { "_id": "key", "expires_at": DateTime::from_millis(0) },
+        doc! { "_id": "key", "expires_at": past },
         doc! { "_id": "key", "schema": Bson::Null, "holders": [] },
+        doc! { "_id": "key", "schema": 1, "name": "a setting of somebody else" },
+        doc! { "_id": "key", "schema": 1, "expires_at": "2030-01-01" },
+        doc! { "_id": "key", "schema": 1, "fence": 1, "expires_at": past },
+        doc! { "_id": "key", "schema": 1, "fence": "1", "holders": [], "expires_at": past },
+        doc! { "_id": "key", "schema": 1, "fence": 1, "holders": "none", "expires_at": past },
     ];
     for document in foreign {
         for error in refused_and_left_alone(document).await {

@@ -8,6 +8,7 @@ mod conformance;
 mod distributed_lock;
 mod documents;
 mod errors;
+mod faults;
 mod model;
 mod processes;
 

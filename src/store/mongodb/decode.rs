@@ -6,13 +6,25 @@ use mongodb::bson::{Bson, Document};
 use super::dialect::{integer, utc};
 use crate::{Error, Fence, Holder, Key, LeaseId, LockRecord, Mode, record::SCHEMA};
 
-/// A record and the server's time, from a document read with the dialect's projection.
+/// A lock as an answer tells it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) record: LockRecord,
+    /// The server's time, which stands beside the document.
+    ///
+    /// `None` in the answer to a retryable write that the driver sent twice and the server had
+    /// carried out the first time: it gives back the stored image of the document, without the
+    /// projection (seen on 7.0.11).
+    pub(crate) now: Option<DateTime<Utc>>,
+}
+
+/// A lock from a document read with the dialect's projection.
 ///
 /// # Errors
 ///
 /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
 /// anything else that is not a lock.
-pub(crate) fn record(document: &Document, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
+pub(crate) fn told(document: &Document, key: &Key) -> Result<Told, Error> {
     let not_a_lock = |problem| Error::NotALock {
         key: key.clone(),
         problem,
@@ -35,7 +47,7 @@ pub(crate) fn record(document: &Document, key: &Key) -> Result<(LockRecord, Date
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-fn read(document: &Document, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Unreadable> {
+fn read(document: &Document, key: &Key) -> Result<Told, Unreadable> {
     let holders = document
         .get_array("holders")
         .map_err(|_| Unreadable("holders"))?
@@ -45,7 +57,11 @@ fn read(document: &Document, key: &Key) -> Result<(LockRecord, DateTime<Utc>), U
     let fence = Fence::new(number(document, "fence")?);
     let expires_at = date(document, "expires_at")?;
     let record = LockRecord::new(key.clone(), fence, holders, expires_at);
-    Ok((record, date(document, "now")?))
+    let now = match document.contains_key("now") {
+        true => Some(date(document, "now")?),
+        false => None,
+    };
+    Ok(Told { record, now })
 }
 
 fn holder(entry: &Document) -> Result<Holder, Unreadable> {
@@ -109,8 +125,8 @@ mod tests {
     #[test]
     fn a_lock_is_read_with_every_field() {
         let lease = LeaseId::random();
-        let (record, now) = record(&lock(lease), &key()).unwrap();
-        assert_eq!(now.timestamp_millis(), 5);
+        let Told { record, now } = told(&lock(lease), &key()).unwrap();
+        assert_eq!(now.unwrap().timestamp_millis(), 5);
         assert_eq!(record.fence, Fence::new(7));
         let holder = &record.holders[0];
         assert_eq!((holder.lease, &*holder.owner), (lease, "me"));
@@ -123,7 +139,7 @@ mod tests {
         let mut later = lock(LeaseId::random());
         later.insert("schema", 2);
         assert!(matches!(
-            record(&later, &key()),
+            told(&later, &key()),
             Err(Error::UnsupportedSchema { found: 2, .. })
         ));
     }
@@ -133,7 +149,7 @@ mod tests {
         for field in ["schema", "fence", "expires_at", "now", "holders"] {
             let mut broken = lock(LeaseId::random());
             broken.insert(field, "nonsense");
-            match record(&broken, &key()) {
+            match told(&broken, &key()) {
                 Err(Error::NotALock { problem, .. }) => {
                     assert!(problem.contains(field), "{problem}");
                 }
@@ -144,7 +160,7 @@ mod tests {
             let mut broken = lock(LeaseId::random());
             let holders = broken.get_array_mut("holders").unwrap();
             holders[0].as_document_mut().unwrap().insert(field, true);
-            match record(&broken, &key()) {
+            match told(&broken, &key()) {
                 Err(Error::NotALock { problem, .. }) => {
                     assert!(problem.contains(field), "{problem}");
                 }

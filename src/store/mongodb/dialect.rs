@@ -32,7 +32,7 @@ pub(crate) fn projection() -> Document {
 ///
 /// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is
 /// past. A missing expiry sorts before every date, so an upsert's new document is free too; that it
-/// is new, and not somebody else's document without an expiry, shows by its having nothing but `_id`.
+/// is new, and not somebody else's document, shows by its having nothing but `_id`.
 pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
     let key = literal(request.key.as_str());
     let fence = next_fence();
@@ -144,6 +144,7 @@ fn removable(retention: Duration) -> Document {
     const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
     doc! { "$and": [
+        is_ours(),
         { "$lte": ["$expires_at", since] },
         { "$lt": ["$fence", { "$toLong": "$$NOW" }] },
     ] }
@@ -164,8 +165,14 @@ fn with_holders(holders: Document) -> Document {
     } }
 }
 
+/// Whether the document is a lock: a number under `schema` may be anybody's.
 fn is_ours() -> Document {
-    doc! { "$eq": ["$schema", SCHEMA] }
+    doc! { "$and": [
+        { "$eq": ["$schema", SCHEMA] },
+        { "$isArray": "$holders" },
+        { "$eq": [{ "$type": "$expires_at" }, "date"] },
+        { "$in": [{ "$type": "$fence" }, ["long", "int"]] },
+    ] }
 }
 
 fn is_lease(lease: LeaseId) -> Document {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
+    RESENDS,
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
     with_our_concerns,
@@ -20,8 +21,6 @@ use crate::{Error, Key, keeper, record::after, ttl};
 
 /// How long one call may take, all of its commands together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// See [`super::RACES`]: the same race between two inserts.
-const RACES: u32 = 3;
 
 /// The `MongoDistributedLock` of Java services, on the same documents: `key`, `value`, and `expire`
 /// in milliseconds.
@@ -149,7 +148,7 @@ impl MongoDistributedLock {
     /// # Errors
     ///
     /// [`Error::InvalidKey`], [`Error::InvalidTtl`] (1 ms to 365 days), and what the server
-    /// answers.
+    /// answers. After [`Error::TimedOut`] (10 s) the lock may still be taken, until its expiry.
     ///
     /// # Cancel safety
     ///
@@ -319,7 +318,7 @@ impl MongoDistributedLock {
                 "holder": holder.to_string(),
             },
         };
-        for _ in 0..RACES {
+        for _ in 0..RESENDS {
             let counted = self
                 .locks
                 .find_one_and_update(doc! { "key": key.as_str() }, update.clone())

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use mongodb::error::{Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, WriteFailure};
+use mongodb::error::{
+    Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_WRITE_ERROR, WriteFailure,
+};
 
 use crate::Error;
 
@@ -14,11 +16,12 @@ pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 /// An index of this name or with these fields exists with other options.
 pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 
-const DENIED: [i32; 4] = [13, 18, 33, 8_000];
+/// Unauthorized, and authentication failed.
+const DENIED: [i32; 2] = [13, 18];
 /// The primary stepped down or shuts down, the network between the servers failed, or time ran out:
 /// the driver's own list of what a retry may mend, and the time limits.
-const INTERRUPTED: [i32; 15] = [
-    6, 7, 50, 64, 89, 91, 134, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435,
+const INTERRUPTED: [i32; 16] = [
+    6, 7, 50, 64, 89, 91, 134, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436,
 ];
 
 /// The server's number for the error, if the error came from the server.
@@ -36,6 +39,7 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
 pub(crate) fn sorted(error: DriverError) -> Error {
     let store = STORE;
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
+    let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
     let number = code(&error);
     let kind = error.kind.clone();
     let source = Box::new(error);
@@ -44,21 +48,31 @@ pub(crate) fn sorted(error: DriverError) -> Error {
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }
         }
-        ErrorKind::ServerSelection { .. }
-        | ErrorKind::DnsResolve { .. }
-        | ErrorKind::ConnectionPoolCleared { .. } => Error::Unreachable { store, source },
+        // No server was found to send it to.
+        ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
+            Error::Unreachable { store, source }
+        }
         ErrorKind::Io(ref io) if unwritten || never_connected(io) => {
             Error::Unreachable { store, source }
         }
-        ErrorKind::Io(_) => Error::Interrupted { store, source },
         // The write was made on the primary, and not confirmed by a majority in time.
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => {
             Error::Interrupted { store, source }
         }
-        _ if number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
+        _ if retryable || number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
             Error::Interrupted { store, source }
         }
-        _ => Error::Store { store, source },
+        // The server said no, or the driver did before it sent anything.
+        ErrorKind::Command(_)
+        | ErrorKind::Write(_)
+        | ErrorKind::InvalidArgument { .. }
+        | ErrorKind::InvalidTlsConfig { .. }
+        | ErrorKind::IncompatibleServer { .. }
+        | ErrorKind::SessionsNotSupported
+        | ErrorKind::Custom(_)
+        | ErrorKind::Shutdown => Error::Store { store, source },
+        // The connection broke, was taken away, or gave an answer that makes no sense.
+        _ => Error::Interrupted { store, source },
     }
 }
 

@@ -1,0 +1,220 @@
+//! Answers that get lost and servers that fail, on the complete server.
+
+use std::time::Duration;
+
+use leasehold::{AcquireAnswer, AcquireRequest, Error, Key, LeaseId, Leases, MongoStore, Store};
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::ClientOptions,
+};
+use tokio::time::{Instant, sleep};
+
+use super::{Engine, Fixture, LONG, common::proxy::Proxy};
+
+/// Leases behind a proxy.
+async fn proxied() -> (Proxy, Leases, Fixture) {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let mut options = fixture.options().await;
+    let server = options.hosts[0].to_string();
+    let proxy = Proxy::to(server).await;
+    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
+    options = ClientOptions::parse(&uri).await.unwrap();
+    let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
+    // The connection is there before anything is cut.
+    leases.inspect("key").await.unwrap();
+    (proxy, leases, fixture)
+}
+
+/// The driver sends a write again whose answer was lost, and the server answers with the document
+/// as it stored it, without what the projection adds.
+#[tokio::test]
+async fn an_acquire_that_the_driver_sends_again_is_one_grant() {
+    let (proxy, leases, fixture) = proxied().await;
+    proxy.lose_the_answer_to("findAndModify");
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    assert_eq!(proxy.cuts(), 1);
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.fence, lease.fence());
+    assert_eq!(state.holders.len(), 1);
+    assert!(lease.is_live() && lease.remaining() < LONG);
+    lease.release().await.unwrap();
+
+    // Refused, too.
+    let other = Leases::new(fixture.store().await);
+    let holder = other.acquire("key", LONG).await.unwrap();
+    proxy.lose_the_answer_to("findAndModify");
+    let held = leases.acquire("key", LONG).wait_for(Duration::ZERO).await;
+    assert!(matches!(held, Err(Error::WaitTimedOut { .. })), "{held:?}");
+    assert_eq!(proxy.cuts(), 2);
+    holder.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_that_the_driver_sends_again_is_a_renewal() {
+    let (proxy, leases, _) = proxied().await;
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    proxy.lose_the_answer_to("findAndModify");
+    lease.renew().await.unwrap();
+    assert_eq!(proxy.cuts(), 1);
+    assert!(lease.is_live());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_that_the_driver_sends_again_is_a_release() {
+    let (proxy, leases, _) = proxied().await;
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    proxy.lose_the_answer_to("update");
+    lease.release().await.unwrap();
+    assert_eq!(proxy.cuts(), 1);
+}
+
+#[tokio::test]
+async fn an_eviction_that_the_driver_sends_again_evicts_once() {
+    let (proxy, leases, _) = proxied().await;
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    proxy.lose_the_answer_to("findAndModify");
+    let eviction = leases.evict("key").await.unwrap().unwrap();
+    assert_eq!(proxy.cuts(), 1);
+    assert_eq!(eviction.evicted.len(), 1);
+    assert_eq!(eviction.evicted[0].lease, lease.id());
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.fence, eviction.fence);
+}
+
+/// A driver that does not send writes again leaves that to the lease id.
+#[tokio::test]
+async fn without_the_drivers_retries_the_lease_id_does_it() {
+    for lost in [Proxy::lose_the_answer_to, Proxy::lose_the_request] {
+        let (proxy, _, fixture) = proxied().await;
+        let uri = format!(
+            "mongodb://{}/?directConnection=true&retryWrites=false",
+            proxy.address
+        );
+        let options = ClientOptions::parse(&uri).await.unwrap();
+        let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
+        leases.inspect("key").await.unwrap();
+        lost(&proxy, "findAndModify");
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        assert_eq!(proxy.cuts(), 1);
+        let state = leases.inspect("key").await.unwrap().unwrap();
+        assert_eq!((state.holders.len(), state.fence), (1, lease.fence()));
+        lost(&proxy, "findAndModify");
+        lease.renew().await.unwrap();
+        lost(&proxy, "update");
+        lease.release().await.unwrap();
+        assert_eq!(proxy.cuts(), 3);
+    }
+}
+
+/// Commands of this client fail so many times, in this way.
+async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, MongoStore) {
+    let mut options = fixture.options().await;
+    let name = format!("test {}", LeaseId::random());
+    options.app_name = Some(name.clone());
+    let collection = fixture.collection_with(options);
+    let mut data = doc! { "failCommands": ["findAndModify", "update"], "appName": name };
+    data.extend(how);
+    let fail =
+        doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
+    let client = fixture.collection().await.client().clone();
+    client.database("admin").run_command(fail).await.unwrap();
+    (collection.client().clone(), MongoStore::new(&collection))
+}
+
+/// The server has one fail point of this kind, so its tests take turns.
+static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn request() -> AcquireRequest {
+    let key = Key::new("key").unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+#[tokio::test]
+async fn a_duplicate_key_is_a_race_and_handled_inside() {
+    let _turn = FAIL_POINT.lock().await;
+    let duplicate = doc! {
+        "errorCode": 11_000,
+        "errorExtraInfo": { "keyPattern": { "_id": 1 }, "keyValue": { "_id": "key" } },
+    };
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 1, duplicate.clone()).await;
+    let answer = store.acquire(&request()).await.unwrap();
+    assert!(matches!(answer, AcquireAnswer::Granted(_)));
+
+    // Where it never ends, it is an error that a retry may mend.
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 3, duplicate).await;
+    let error = store.acquire(&request()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_primary_that_steps_down_is_waited_for() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    // More often than the driver itself tries.
+    let (_client, store) = failing(&fixture, 3, doc! { "errorCode": 91 }).await;
+    let error = store.acquire(&request()).await.unwrap_err();
+    assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
+    let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let no_majority = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } };
+    let (_client, store) = failing(&fixture, 1, no_majority.clone()).await;
+    let error = store.acquire(&request()).await.unwrap_err();
+    assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
+    let state = fixture
+        .store()
+        .await
+        .inspect(&request().key)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!state.is_free(), "the control: the primary has it");
+
+    // Sent again it finds its own grant.
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 1, no_majority.clone()).await;
+    let lease = Leases::new(store).try_acquire("key", LONG).await.unwrap();
+    drop(lease);
+
+    // Given up it is released, as soon as that is possible.
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (_client, store) = failing(&fixture, 5, no_majority).await;
+    let leases = Leases::new(store);
+    let error = leases.try_acquire("key", LONG).await.unwrap_err();
+    assert!(error.is_ambiguous(), "{error:?}");
+    until_free(&fixture).await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_and_what_it_does_later_is_released() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let hang = doc! { "blockConnection": true, "blockTimeMS": 2_000 };
+    let (_client, store) = failing(&fixture, 1, hang).await;
+    let leases = Leases::builder(store)
+        .call_timeout(Duration::from_millis(500))
+        .build();
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    lease.release().await.unwrap();
+    // The first request is carried out now, after the release.
+    sleep(Duration::from_secs(3)).await;
+    until_free(&fixture).await;
+}
+
+async fn until_free(fixture: &Fixture) {
+    let leases = Leases::new(fixture.store().await);
+    let start = Instant::now();
+    while !leases.inspect("key").await.unwrap().unwrap().is_free() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the lock stays");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
