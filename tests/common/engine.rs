@@ -3,6 +3,7 @@
 //! A test that gets none fails; nothing is skipped.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
@@ -14,7 +15,7 @@ use std::{
 
 use serde::Deserialize;
 use testcontainers::{
-    ContainerAsync, GenericImage, ImageExt,
+    ContainerAsync, ContainerRequest, GenericImage, ImageExt,
     core::{ExecCommand, IntoContainerPort, WaitFor},
     runners::AsyncRunner,
 };
@@ -26,6 +27,12 @@ pub enum Engine {
     MongoDb,
     /// A complete MongoDB replica set of one member: with TTL deletion, an oplog and accounts.
     MongoDbReplicaSet,
+    /// Elasticsearch without accounts.
+    Elasticsearch,
+    /// Elasticsearch with accounts; its address has those of the superuser.
+    ElasticsearchSecured,
+    /// OpenSearch without accounts.
+    OpenSearch,
 }
 
 impl Engine {
@@ -33,6 +40,9 @@ impl Engine {
         match self {
             Self::MongoDb => "mongodb",
             Self::MongoDbReplicaSet => "mongodb-replset",
+            Self::Elasticsearch => "elasticsearch",
+            Self::ElasticsearchSecured => "elasticsearch-secured",
+            Self::OpenSearch => "opensearch",
         }
     }
 
@@ -40,18 +50,16 @@ impl Engine {
         match self {
             Self::MongoDb => "MONGODB_URI",
             Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
+            Self::Elasticsearch => "ELASTICSEARCH_URL",
+            Self::ElasticsearchSecured => "ELASTICSEARCH_SECURED_URL",
+            Self::OpenSearch => "OPENSEARCH_URL",
         }
     }
 
     /// The address of this engine, which all tests of this process share.
     pub fn address(self) -> String {
-        static MONGODB: OnceLock<Result<String, String>> = OnceLock::new();
-        static MONGODB_REPLSET: OnceLock<Result<String, String>> = OnceLock::new();
-        let found = match self {
-            Self::MongoDb => &MONGODB,
-            Self::MongoDbReplicaSet => &MONGODB_REPLSET,
-        };
-        match found.get_or_init(|| self.find()) {
+        static FOUND: [OnceLock<Result<String, String>>; 5] = [const { OnceLock::new() }; 5];
+        match FOUND[self as usize].get_or_init(|| self.find()) {
             Ok(address) => {
                 self.count_test();
                 address.clone()
@@ -145,7 +153,17 @@ impl Engine {
         let host = container.get_host().await?;
         remove_at_exit(container.id())?;
         std::mem::forget(container);
-        Ok(format!("mongodb://{host}:{port}/?directConnection=true"))
+        Ok(match self {
+            Self::MongoDb | Self::MongoDbReplicaSet => {
+                format!("mongodb://{host}:{port}/?directConnection=true")
+            }
+            Self::Elasticsearch | Self::OpenSearch => format!("http://{host}:{port}"),
+            Self::ElasticsearchSecured => {
+                let password = image.env.get("ELASTIC_PASSWORD");
+                let password = password.map_or("", String::as_str);
+                format!("http://elastic:{password}@{host}:{port}")
+            }
+        })
     }
 
     /// Writes down which test asked, for the count that `scripts/test` shows.
@@ -171,19 +189,24 @@ struct PinnedImage {
     tag: String,
     port: u16,
     ready: String,
+    #[serde(default)]
     command: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
 }
 
 impl PinnedImage {
     async fn start(
         &self,
     ) -> Result<ContainerAsync<GenericImage>, testcontainers::TestcontainersError> {
-        GenericImage::new(&self.name, &self.tag)
+        let image = GenericImage::new(&self.name, &self.tag)
             .with_exposed_port(self.port.tcp())
             .with_wait_for(WaitFor::message_on_stdout(&self.ready))
-            .with_cmd(self.command.clone())
-            .start()
-            .await
+            .with_cmd(self.command.clone());
+        let with_variable = |image: ContainerRequest<_>, (name, value): (&String, &String)| {
+            image.with_env_var(name, value)
+        };
+        self.env.iter().fold(image, with_variable).start().await
     }
 }
 

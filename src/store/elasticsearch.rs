@@ -1,0 +1,364 @@
+//! Locks in Elasticsearch and OpenSearch.
+
+// The index of a JSON value that is not there gives null, and those that are set are our own.
+#![allow(clippy::indexing_slicing)]
+
+mod answer;
+mod dialect;
+mod error;
+mod transport;
+
+use std::{fmt, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+pub use self::transport::Transport;
+use self::{
+    answer::{Effect, Outcome, outcome, outcomes},
+    dialect::{Change, Dialect, Request, SCRIPTS},
+    error::{Refusal, unanswered},
+    transport::{SealedRequest, SealedResponse},
+};
+use crate::{
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, Page,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, record::before,
+    rules,
+};
+
+/// How far the clocks of two nodes are taken to differ.
+const CLOCK_MARGIN: Duration = Duration::from_millis(100);
+
+/// Keeps locks in an Elasticsearch index. See [`IndexStore`].
+#[cfg(feature = "elasticsearch")]
+pub type ElasticsearchStore = IndexStore<elasticsearch::Elasticsearch>;
+
+/// Keeps locks in an OpenSearch index. See [`IndexStore`].
+#[cfg(feature = "opensearch")]
+pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
+
+/// Keeps locks in an index of Elasticsearch or OpenSearch, one document a key.
+///
+/// It takes the application's own client, so that authentication, TLS and cloud ids are the
+/// application's. The locks have an index of their own, behind an alias:
+/// [`prepare`](IndexStore::prepare) creates both, and nothing works without it.
+///
+/// # What it guarantees
+///
+/// - Every operation is one scripted `_update` of one document. The primary shard runs it on the
+///   document as it is at that moment, and on the real clock of its node
+///   (`new Date().getTime()`; the cached clock, `ctx._now`, was seen up to 194 ms late). A change
+///   that was overtaken is run again by the shard.
+/// - A refused attempt writes nothing. Nothing is refreshed on the way: reads by key are real-time.
+/// - An acknowledged grant is on the disk of the primary (`index.translog.durability` is `request`
+///   in the index that [`prepare`](IndexStore::prepare) creates) and of every replica that is in
+///   sync. That is all that it means: with no replica in sync at the time, which
+///   [`replicas`](IndexStore::replicas) of 0 makes the rule, a grant is lost with the primary's
+///   disk, and the next client may be granted the key before the lease is over. Elasticsearch's
+///   `wait_for_active_shards` would not change it: it is a look before the write, and no promise
+///   about it.
+/// - A primary that is cut off from its cluster goes on answering until it finds out. A grant that
+///   it acknowledges meanwhile needs every replica that is in sync, so it cannot be one that the
+///   next primary does not have; but with no replica in sync there is nobody to ask.
+/// - When the primary shard moves, the clock of another node decides. A difference of up to the
+///   clock margin of 100 ms is covered;
+///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
+///
+/// MongoDB with a majority write concern is the stronger store. Use this one where the search
+/// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
+/// holders would be a disaster.
+///
+/// # Example
+///
+#[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
+#[cfg_attr(not(feature = "elasticsearch"), doc = "```ignore")]
+/// use std::time::Duration;
+/// use elasticsearch::{Elasticsearch, http::transport::Transport};
+/// use leasehold::{ElasticsearchStore, Leases};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Elasticsearch::new(Transport::single_node("http://localhost:9200")?);
+/// let store = ElasticsearchStore::new(client, "app-locks");
+/// store.prepare().await?;
+/// let lease = Leases::new(store).acquire("report:42", Duration::from_secs(30)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct IndexStore<C> {
+    client: C,
+    dialect: Dialect,
+    replicas: Option<u32>,
+}
+
+impl<C: Transport> IndexStore<C> {
+    /// A store behind this alias. Nothing is sent yet.
+    ///
+    /// The index itself has the name of the alias and `-v1` behind it.
+    pub fn new(client: C, alias: impl Into<String>) -> Self {
+        Self {
+            client,
+            dialect: Dialect::new(alias.into()),
+            replicas: None,
+        }
+    }
+
+    /// How many replicas the index has that [`prepare`](IndexStore::prepare) creates. By default
+    /// one, as soon as the cluster has a second node for it.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = Some(replicas);
+        self
+    }
+
+    /// Has [`prepare`](IndexStore::prepare) store the scripts in the cluster, and requests name them
+    /// instead of bringing them along: for clusters that forbid inline scripts
+    /// (`script.allowed_types: stored`). It needs the right to store scripts, once.
+    pub fn stored_scripts(mut self) -> Self {
+        self.dialect.use_stored_scripts();
+        self
+    }
+
+    /// Creates the index with its mapping, its alias and, if asked for, the stored scripts.
+    ///
+    /// It can be repeated, at every start of the application for example, and by several processes
+    /// at once. An index that is there already keeps its settings; what its mapping lacks is added.
+    /// A failure is not remembered: the next call starts anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] if the alias is the name of an index that this did not create, or the
+    /// mapping of the index cannot be changed into that of locks; otherwise what the cluster
+    /// answers, as [`Error`] says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves what was created up to then. A repeated call is harmless.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        if self.dialect.uses_stored_scripts() {
+            for script in SCRIPTS {
+                self.ask(self.dialect.store_script(script)).await?;
+            }
+        }
+        match self.send(self.dialect.create_index(self.replicas)).await? {
+            Ok(_) => Ok(()),
+            // Of this process at an earlier time, or of another one just now.
+            Err(refusal) if refusal.is_existing_index() => {
+                self.ask(self.dialect.put_mapping()).await?;
+                self.ask(self.dialect.put_alias()).await?;
+                Ok(())
+            }
+            Err(refusal) => Err(refusal.sorted(C::NAME, None)),
+        }
+    }
+
+    /// Sends a request and reads its answer as JSON.
+    async fn send(&self, request: Request) -> Result<Result<Value, Refusal>, Error> {
+        let SealedResponse { status, body } = self
+            .client
+            .send(SealedRequest(request))
+            .await
+            .map_err(|error| unanswered(C::NAME, error))?;
+        match (status, serde_json::from_slice::<Value>(&body)) {
+            (200..=299, Ok(answer)) => Ok(Ok(answer)),
+            (200..=299, Err(error)) => Err(Error::Interrupted {
+                store: C::NAME,
+                source: format!("the answer is not JSON: {error}").into(),
+            }),
+            (_, Ok(answer)) => Ok(Err(Refusal::read(status, &answer))),
+            (_, Err(_)) => Ok(Err(Refusal::foreign(status))),
+        }
+    }
+
+    /// Sends a request that must succeed.
+    async fn ask(&self, request: Request) -> Result<Value, Error> {
+        let answer = self.send(request).await?;
+        answer.map_err(|refusal| refusal.sorted(C::NAME, None))
+    }
+
+    /// Sends one change. `None` if the document is not there.
+    async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
+        let answer = self.send(self.dialect.update(change)).await?;
+        let answer = match answer {
+            // The two keys that go in the body get the answer of a bulk.
+            Ok(answer) if answer.get("items").is_some() => outcomes(&answer).pop(),
+            Ok(answer) => Some(outcome(200, &answer)),
+            Err(refusal) => Some(Err(refusal)),
+        };
+        match answer {
+            Some(Ok(outcome)) => Ok(Some(outcome)),
+            Some(Err(refusal)) if refusal.is_missing_document() => Ok(None),
+            Some(Err(refusal)) => Err(refusal.sorted(C::NAME, Some(key))),
+            None => Err(self.senseless("it has no item for the change")),
+        }
+    }
+
+    /// A change of a document that must be there afterwards.
+    fn senseless(&self, problem: &'static str) -> Error {
+        Error::Interrupted {
+            store: C::NAME,
+            source: format!("the answer makes no sense: {problem}").into(),
+        }
+    }
+
+    fn renewed(request: &RenewRequest, outcome: Option<&Outcome>) -> Result<RenewAnswer, Error> {
+        let Some(outcome) = outcome else {
+            return Ok(rules::answer_renew(None, request.lease, Default::default()));
+        };
+        let (record, now) = outcome.record(&request.key)?;
+        let now = match now {
+            Some(now) => now,
+            // It was renewed, so it ends a ttl from now.
+            None => {
+                let mut holders = record.holders.iter();
+                let holder = holders.find(|holder| holder.lease == request.lease);
+                before(
+                    holder.map_or(record.expires_at, |it| it.expires_at),
+                    request.ttl,
+                )
+            }
+        };
+        Ok(rules::answer_renew(Some(&record), request.lease, now))
+    }
+}
+
+impl<C> fmt::Debug for IndexStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the client: it holds the credentials, and shows them.
+        f.debug_struct("IndexStore")
+            .field("alias", &self.dialect.alias())
+            .field("replicas", &self.replicas)
+            .field("stored_scripts", &self.dialect.uses_stored_scripts())
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<C: Transport> Store for IndexStore<C> {
+    fn clock_margin(&self) -> Duration {
+        CLOCK_MARGIN
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let change = self.dialect.acquire(request);
+        let Some(outcome) = self.change(&request.key, change).await? else {
+            return Err(self.senseless("an upsert found no document"));
+        };
+        let (record, now) = outcome.record(&request.key)?;
+        // What is not shown beside the document was stored in it: it was granted just now.
+        let now = now.or_else(|| record.holders.last().map(|holder| holder.acquired_at));
+        let now = now.ok_or_else(|| self.senseless("it tells no time"))?;
+        Ok(rules::answer_acquire(&record, request.lease, now))
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        match requests {
+            [] => return Ok(Vec::new()),
+            [request] => {
+                let change = self.dialect.renew(request);
+                let outcome = self.change(&request.key, change).await?;
+                return Ok(vec![Self::renewed(request, outcome.as_ref())]);
+            }
+            _ => {}
+        }
+        let changes = requests.iter().map(|request| self.dialect.renew(request));
+        let answer = self.ask(self.dialect.bulk(changes.collect())).await?;
+        let outcomes = outcomes(&answer);
+        if outcomes.len() != requests.len() {
+            return Err(self.senseless("it has not as many items as there were renewals"));
+        }
+        let renewed = |(request, outcome): (&RenewRequest, Result<Outcome, Refusal>)| match outcome
+        {
+            Ok(outcome) => Self::renewed(request, Some(&outcome)),
+            Err(refusal) if refusal.is_missing_document() => Self::renewed(request, None),
+            Err(refusal) => Err(refusal.sorted(C::NAME, Some(&request.key))),
+        };
+        Ok(requests.iter().zip(outcomes).map(renewed).collect())
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let change = self.dialect.release(request);
+        let Some(outcome) = self.change(&request.key, change).await? else {
+            return Ok(ReleaseAnswer::NotHeld);
+        };
+        outcome.record(&request.key)?;
+        Ok(match outcome.effect {
+            Effect::Written => ReleaseAnswer::Released,
+            Effect::None | Effect::Deleted => ReleaseAnswer::NotHeld,
+        })
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let change = self.dialect.inspect(key);
+        let Some(outcome) = self.change(key, change).await? else {
+            return Ok(None);
+        };
+        let (record, now) = outcome.record(key)?;
+        let now = now.ok_or_else(|| self.senseless("it tells no time"))?;
+        Ok(Some(rules::inspect(&record, now)))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        if request.after.is_none() {
+            // Searches see what was written up to a refresh.
+            self.ask(self.dialect.refresh()).await?;
+        }
+        let answer = self.ask(self.dialect.search(request)).await?;
+        let Some(hits) = answer["hits"]["hits"].as_array() else {
+            return Err(self.senseless("it has no hits"));
+        };
+        let mut page = Page::default();
+        for hit in hits {
+            let id = hit["_id"].as_str().unwrap_or_default();
+            let key = Key::new(id)?;
+            match answer::hit(hit, &key) {
+                Ok((record, now)) => {
+                    let state = rules::inspect(&record, now);
+                    if rules::matches(&state, &request.filter) {
+                        page.locks.push(state);
+                    }
+                }
+                // One bad document must not hide all others.
+                Err(error) => tracing::warn!(%key, %error, "left out of a list"),
+            }
+            page.next = Some(key);
+        }
+        if hits.len() < request.limit {
+            page.next = None;
+        }
+        Ok(page)
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let change = self.dialect.evict(key);
+        let Some(outcome) = self.change(key, change).await? else {
+            return Ok(None);
+        };
+        let (record, _) = outcome.record(key)?;
+        Ok(Some(rules::answer_evict(&record)))
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        let change = self.dialect.remove_expired(key);
+        match self.change(key, change).await? {
+            Some(outcome) if outcome.effect == Effect::Deleted => Ok(true),
+            Some(_) => {
+                // Because it is alive, or because it is no lock of this version, which is an error.
+                self.inspect(key).await?;
+                Ok(false)
+            }
+            None => Ok(false),
+        }
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.ask(self.dialect.refresh()).await?;
+        let answer = self.ask(self.dialect.purge(retention)).await?;
+        match answer["deleted"].as_u64() {
+            Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),
+            _ => Err(Error::Store {
+                store: C::NAME,
+                source: format!("a purge ended early: {}", answer["failures"]).into(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Answers of a cluster, read as locks and not trusted.
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::Refusal;
+use crate::{Error, Fence, Holder, Key, LeaseId, LockRecord, Mode, record::SCHEMA};
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Written,
+    Deleted,
+    None,
+}
+
+/// What a change did, with the document as the script left it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) effect: Effect,
+    source: Value,
+}
+
+/// Reads the answer to an update, or an item of the answer to a bulk.
+pub(crate) fn outcome(status: u16, answer: &Value) -> Result<Outcome, Refusal> {
+    let effect = match answer["result"].as_str() {
+        Some("created" | "updated") => Effect::Written,
+        Some("deleted") => Effect::Deleted,
+        Some("noop") => Effect::None,
+        _ => return Err(Refusal::read(status, answer)),
+    };
+    Ok(Outcome {
+        effect,
+        source: answer["get"]["_source"].clone(),
+    })
+}
+
+/// Reads the answer to a bulk of updates, in the order of its items.
+pub(crate) fn outcomes(answer: &Value) -> Vec<Result<Outcome, Refusal>> {
+    let items = answer["items"].as_array().into_iter().flatten();
+    items
+        .map(|item| {
+            let item = &item["update"];
+            let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
+            outcome(status.unwrap_or_default(), item)
+        })
+        .collect()
+}
+
+impl Outcome {
+    /// The lock, and the node's time if the script showed it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
+    /// anything else that is not a lock.
+    pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
+        record(&self.source, key)
+    }
+}
+
+/// The lock and the time of a search's hit.
+pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
+    let (record, _) = record(&hit["_source"], key)?;
+    let now = hit["fields"]["now"][0]
+        .as_i64()
+        .and_then(DateTime::from_timestamp_millis);
+    let now = now.ok_or_else(|| not_a_lock(key, "the search tells no time"))?;
+    Ok((record, now))
+}
+
+fn record(source: &Value, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
+    match source["schema"].as_i64() {
+        Some(SCHEMA) => {}
+        Some(found) => {
+            return Err(Error::UnsupportedSchema {
+                key: key.clone(),
+                found,
+            });
+        }
+        None => return Err(not_a_lock(key, "it has no schema number")),
+    }
+    let stored = Stored::deserialize(source).map_err(|error| not_a_lock(key, error))?;
+    let time = |millis| {
+        DateTime::from_timestamp_millis(millis)
+            .ok_or_else(|| not_a_lock(key, format!("{millis} is no time")))
+    };
+    let holders = stored.holders.into_iter().map(|stored| {
+        let lease = LeaseId::parse(&stored.lease);
+        let mut holder = Holder::exclusive(
+            lease.ok_or_else(|| not_a_lock(key, "a lease is no UUID"))?,
+            stored.owner.into(),
+            Fence::new(stored.fence),
+            time(stored.acquired_at)?,
+            time(stored.expires_at)?,
+        );
+        let mode = Mode::parse(&stored.mode);
+        holder.mode = mode.ok_or_else(|| not_a_lock(key, "a mode is not known here"))?;
+        holder.permits = stored.permits;
+        holder.note = stored.note.map(Into::into);
+        Ok(holder)
+    });
+    let record = LockRecord::new(
+        key.clone(),
+        Fence::new(stored.fence),
+        holders.collect::<Result<_, Error>>()?,
+        time(stored.expires_at)?,
+    );
+    Ok((record, stored.now.map(time).transpose()?))
+}
+
+fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
+    Error::NotALock {
+        key: key.clone(),
+        problem: problem.to_string(),
+    }
+}
+
+/// The document, with times in milliseconds.
+#[derive(Deserialize)]
+struct Stored {
+    fence: i64,
+    holders: Vec<StoredHolder>,
+    expires_at: i64,
+    /// Only shown, never stored.
+    now: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct StoredHolder {
+    lease: String,
+    owner: String,
+    mode: String,
+    permits: i64,
+    fence: i64,
+    acquired_at: i64,
+    expires_at: i64,
+    note: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("k").unwrap()
+    }
+
+    fn lock() -> Value {
+        json!({
+            "key": "k", "schema": 1, "fence": 7, "expires_at": 9, "now": 5,
+            "holders": [{
+                "lease": LeaseId::random().to_string(), "owner": "me", "mode": "permits",
+                "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
+            }],
+        })
+    }
+
+    #[test]
+    fn a_lock_is_read_with_every_field() {
+        let answer = json!({ "result": "noop", "get": { "_source": lock() } });
+        let outcome = outcome(200, &answer).unwrap();
+        assert_eq!(outcome.effect, Effect::None);
+        let (record, now) = outcome.record(&key()).unwrap();
+        assert_eq!(now.unwrap().timestamp_millis(), 5);
+        assert_eq!(record.fence, Fence::new(7));
+        let holder = &record.holders[0];
+        assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
+        assert_eq!(holder.note.as_deref(), Some("nightly"));
+    }
+
+    #[test]
+    fn what_is_not_a_lock_is_named() {
+        let mut later = lock();
+        later["schema"] = json!(2);
+        assert!(matches!(
+            record(&later, &key()),
+            Err(Error::UnsupportedSchema { found: 2, .. })
+        ));
+        for field in ["schema", "fence", "expires_at", "holders", "now"] {
+            let mut broken = lock();
+            broken[field] = json!("nonsense");
+            let outcome = record(&broken, &key());
+            assert!(
+                matches!(outcome, Err(Error::NotALock { .. })),
+                "{field}: {outcome:?}"
+            );
+        }
+        for field in ["lease", "owner", "mode", "permits", "fence", "acquired_at"] {
+            let mut broken = lock();
+            broken["holders"][0][field] = json!(true);
+            let outcome = record(&broken, &key());
+            assert!(
+                matches!(outcome, Err(Error::NotALock { .. })),
+                "{field}: {outcome:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_no_panic() {
+        for answer in [
+            json!(null),
+            json!([]),
+            json!({ "result": 7 }),
+            json!("text"),
+        ] {
+            assert!(outcome(200, &answer).is_err());
+            assert!(outcomes(&answer).is_empty());
+        }
+        let empty = outcome(200, &json!({ "result": "updated" })).unwrap();
+        assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
+    }
+
+    #[test]
+    fn the_items_of_a_bulk_keep_their_order() {
+        let error = json!({ "type": "document_missing_exception", "reason": "missing" });
+        let answer = json!({ "errors": true, "items": [
+            { "update": { "status": 404, "error": error } },
+            { "update": { "status": 200, "result": "noop", "get": { "_source": lock() } } },
+        ] });
+        let outcomes = outcomes(&answer);
+        assert!(
+            outcomes[0]
+                .as_ref()
+                .is_err_and(Refusal::is_missing_document)
+        );
+        assert!(outcomes[1].is_ok());
+    }
+}

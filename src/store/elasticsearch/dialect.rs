@@ -1,0 +1,486 @@
+//! The rules in the words of Elasticsearch and OpenSearch: pure functions from a request to what is
+//! sent.
+//!
+//! Each change is one `_update` with a script, which the primary shard runs on the document as it is
+//! at that moment. A script that has nothing to change says `ctx.op = 'none'`, which writes nothing
+//! and is still answered with the document. The scripts are constant text and take what differs as
+//! parameters: a text that differs would be compiled each time, until the limit on compilations
+//! trips.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use crate::{AcquireRequest, Key, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA};
+
+/// How often the shard runs a script again that was overtaken by another change of the document.
+/// Losers of a race need one more run, which finds the winner and writes nothing; changes by
+/// several holders of one key may need more.
+const RETRIES: u32 = 8;
+/// How long the node waits for a primary shard that is not there, at the most.
+const SHARD_TIMEOUT: &str = "10s";
+
+/// A script of this crate, by the name that it has among stored scripts.
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+}
+
+macro_rules! scripts {
+    ($($constant:ident = $file:literal;)*) => {
+        $(pub(crate) const $constant: Script = Script {
+            // The version is that of the schema: scripts and documents change together.
+            name: concat!("leasehold-v1-", $file),
+            source: include_str!(concat!($file, ".painless")),
+        };)*
+        /// All of them, for storing them.
+        pub(crate) const SCRIPTS: &[Script] = &[$($constant),*];
+    };
+}
+
+scripts! {
+    ACQUIRE = "acquire";
+    RENEW = "renew";
+    RELEASE = "release";
+    EVICT = "evict";
+    INSPECT = "inspect";
+    REMOVE_EXPIRED = "remove_expired";
+    NOW = "now";
+    DEAD = "dead";
+}
+
+/// A method of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Put,
+    Post,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: &'static [(&'static str, &'static str)],
+    pub(crate) body: Body,
+}
+
+/// The body of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Body {
+    None,
+    Json(Value),
+    /// A JSON value a line.
+    Lines(Vec<Value>),
+}
+
+/// One scripted change of one document.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Change {
+    key: Key,
+    body: Value,
+}
+
+/// Where the locks are and how scripts are named.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialect {
+    alias: String,
+    stored_scripts: bool,
+}
+
+impl Dialect {
+    pub(crate) fn new(alias: String) -> Self {
+        Self {
+            alias,
+            stored_scripts: false,
+        }
+    }
+
+    pub(crate) fn use_stored_scripts(&mut self) {
+        self.stored_scripts = true;
+    }
+
+    pub(crate) fn uses_stored_scripts(&self) -> bool {
+        self.stored_scripts
+    }
+
+    pub(crate) fn alias(&self) -> &str {
+        &self.alias
+    }
+
+    /// The index behind the alias.
+    pub(crate) fn index(&self) -> String {
+        format!("{}-v{SCHEMA}", self.alias)
+    }
+
+    pub(crate) fn acquire(&self, request: &AcquireRequest) -> Change {
+        let params = json!({
+            "schema": SCHEMA,
+            "key": request.key.as_str(),
+            "lease": request.lease.to_string(),
+            "owner": &*request.owner,
+            "ttl": millis(request.ttl),
+        });
+        let mut change = self.change(&request.key, &ACQUIRE, params);
+        change.body["scripted_upsert"] = json!(true);
+        change.body["upsert"] = json!({});
+        change
+    }
+
+    pub(crate) fn renew(&self, request: &RenewRequest) -> Change {
+        let params = json!({
+            "schema": SCHEMA,
+            "lease": request.lease.to_string(),
+            "ttl": millis(request.ttl),
+        });
+        self.change(&request.key, &RENEW, params)
+    }
+
+    pub(crate) fn release(&self, request: &ReleaseRequest) -> Change {
+        let params = json!({ "schema": SCHEMA, "lease": request.lease.to_string() });
+        self.change(&request.key, &RELEASE, params)
+    }
+
+    pub(crate) fn evict(&self, key: &Key) -> Change {
+        self.change(key, &EVICT, json!({ "schema": SCHEMA }))
+    }
+
+    /// A look is a change that changes nothing: a get would not tell the node's time.
+    pub(crate) fn inspect(&self, key: &Key) -> Change {
+        self.change(key, &INSPECT, json!({}))
+    }
+
+    /// Without the document in the answer: asked for one of a document that it deletes, OpenSearch
+    /// 2.5 fails with a null pointer, after the deletion.
+    pub(crate) fn remove_expired(&self, key: &Key) -> Change {
+        let mut change = self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }));
+        change.body["_source"] = json!(false);
+        change
+    }
+
+    fn change(&self, key: &Key, script: &Script, params: Value) -> Change {
+        let mut script = self.script(script);
+        script["params"] = params;
+        Change {
+            key: key.clone(),
+            body: json!({
+                "script": script,
+                // The filter makes the answer show the document as the script left it. Without one
+                // it is as stored, and what a script adds only to be shown is missing.
+                "_source": { "includes": ["*"] },
+            }),
+        }
+    }
+
+    fn script(&self, script: &Script) -> Value {
+        if self.stored_scripts {
+            json!({ "id": script.name })
+        } else {
+            json!({ "lang": "painless", "source": script.source })
+        }
+    }
+
+    /// One change, in one request.
+    pub(crate) fn update(&self, change: Change) -> Request {
+        // Also percent-encoded, a path drops these two.
+        if [".", ".."].contains(&change.key.as_str()) {
+            return self.bulk(vec![change]);
+        }
+        let id = utf8_percent_encode(change.key.as_str(), NON_ALPHANUMERIC);
+        Request {
+            method: Method::Post,
+            path: format!("{}/_update/{id}", self.path()),
+            // An update of an index that is not there would create it, with a mapping that is
+            // guessed. An alias is never created.
+            query: &[
+                ("require_alias", "true"),
+                ("retry_on_conflict", RETRIES_TEXT),
+                ("timeout", SHARD_TIMEOUT),
+            ],
+            body: Body::Json(change.body),
+        }
+    }
+
+    /// Several changes, in one request. The answers stand in their order.
+    pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
+        let lines = changes.into_iter().flat_map(|change| {
+            let action = json!({ "update": {
+                "_id": change.key.as_str(),
+                "require_alias": true,
+                "retry_on_conflict": RETRIES,
+            } });
+            [action, change.body]
+        });
+        Request {
+            method: Method::Post,
+            path: format!("{}/_bulk", self.path()),
+            query: &[("timeout", SHARD_TIMEOUT)],
+            body: Body::Lines(lines.collect()),
+        }
+    }
+
+    /// Makes what was written visible to searches.
+    pub(crate) fn refresh(&self) -> Request {
+        Request {
+            method: Method::Post,
+            path: format!("{}/_refresh", self.path()),
+            query: &[],
+            body: Body::None,
+        }
+    }
+
+    pub(crate) fn search(&self, request: &ListRequest) -> Request {
+        let filter = &request.filter;
+        let mut conditions = vec![json!({ "term": { "schema": SCHEMA } })];
+        if !filter.wanted_prefix().is_empty() {
+            conditions.push(json!({ "prefix": { "key": filter.wanted_prefix() } }));
+        }
+        if filter.wants_live() {
+            conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
+        }
+        if let Some(owner) = filter.wanted_owner() {
+            conditions.push(json!({ "term": { "holders.owner": owner } }));
+        }
+        let mut body = json!({
+            "query": { "bool": { "filter": conditions } },
+            "sort": [{ "key": "asc" }],
+            "size": request.limit,
+            "_source": true,
+            "script_fields": { "now": { "script": self.script(&NOW) } },
+            "track_total_hits": false,
+        });
+        if let Some(after) = &request.after {
+            body["search_after"] = json!([after.as_str()]);
+        }
+        Request {
+            method: Method::Post,
+            path: format!("{}/_search", self.path()),
+            query: &[],
+            body: Body::Json(body),
+        }
+    }
+
+    /// Deletes what is dead, but for what was changed since the search inside saw it.
+    pub(crate) fn purge(&self, retention: Duration) -> Request {
+        // Dates end somewhere; nothing is as old as that.
+        const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
+        let retention = millis(retention).min(LONGEST);
+        let mut script = self.script(&DEAD);
+        script["params"] = json!({ "retention": retention });
+        Request {
+            method: Method::Post,
+            path: format!("{}/_delete_by_query", self.path()),
+            query: &[("conflicts", "proceed")],
+            body: Body::Json(json!({ "query": { "bool": { "filter": [
+                { "term": { "schema": SCHEMA } },
+                { "script": { "script": script } },
+            ] } } })),
+        }
+    }
+
+    /// Stores a script in the cluster.
+    pub(crate) fn store_script(&self, script: &Script) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("_scripts/{}", script.name),
+            query: &[],
+            body: Body::Json(json!({
+                "script": { "lang": "painless", "source": script.source },
+            })),
+        }
+    }
+
+    /// Creates the index with its alias.
+    pub(crate) fn create_index(&self, replicas: Option<u32>) -> Request {
+        let mut settings = json!({
+            // One shard: locks are small, and their lists are read whole.
+            "number_of_shards": 1,
+            // An acknowledged write is on disk, whatever the cluster's default.
+            "translog.durability": "request",
+        });
+        match replicas {
+            Some(replicas) => settings["number_of_replicas"] = json!(replicas),
+            // One where there is a second node to have it.
+            None => settings["auto_expand_replicas"] = json!("0-1"),
+        }
+        let alias = &self.alias;
+        Request {
+            method: Method::Put,
+            path: self.index_path(),
+            query: &[],
+            body: Body::Json(json!({
+                "settings": { "index": settings },
+                "mappings": mapping(),
+                "aliases": { alias: {} },
+            })),
+        }
+    }
+
+    /// Adds to an index that exists what it lacks of the mapping; refused if what it has differs.
+    pub(crate) fn put_mapping(&self) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("{}/_mapping", self.index_path()),
+            query: &[],
+            body: Body::Json(mapping()),
+        }
+    }
+
+    /// Gives an index that exists its alias.
+    pub(crate) fn put_alias(&self) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("{}/_alias/{}", self.index_path(), self.path()),
+            query: &[],
+            body: Body::None,
+        }
+    }
+
+    fn path(&self) -> String {
+        utf8_percent_encode(&self.alias, NON_ALPHANUMERIC).to_string()
+    }
+
+    fn index_path(&self) -> String {
+        utf8_percent_encode(&self.index(), NON_ALPHANUMERIC).to_string()
+    }
+}
+
+/// [`RETRIES`] as text, for the query.
+const RETRIES_TEXT: &str = "8";
+
+fn mapping() -> Value {
+    let word = json!({ "type": "keyword" });
+    let number = json!({ "type": "long" });
+    let date = json!({ "type": "date", "format": "epoch_millis" });
+    json!({
+        // What is not a lock is refused.
+        "dynamic": "strict",
+        "properties": {
+            "key": word,
+            "schema": number,
+            "fence": number,
+            "expires_at": date,
+            "holders": { "properties": {
+                "lease": word,
+                "owner": word,
+                "mode": word,
+                "permits": number,
+                "fence": number,
+                "acquired_at": date,
+                "expires_at": date,
+                // For people; nobody searches it.
+                "note": { "type": "keyword", "index": false, "doc_values": false },
+            } },
+        },
+    })
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Filter, LeaseId};
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn acquire(dialect: &Dialect, text: &str) -> Request {
+        let ttl = Duration::from_secs(1);
+        let request = AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl);
+        dialect.update(dialect.acquire(&request))
+    }
+
+    fn json(request: &Request) -> &Value {
+        match &request.body {
+            Body::Json(body) => body,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_script_is_the_same_text_for_every_request() {
+        let dialect = Dialect::new("locks".into());
+        let (one, other) = (acquire(&dialect, "one"), acquire(&dialect, "the other"));
+        assert_eq!(
+            json(&one)["script"]["source"],
+            json(&other)["script"]["source"]
+        );
+        assert_ne!(
+            json(&one)["script"]["params"],
+            json(&other)["script"]["params"]
+        );
+    }
+
+    #[test]
+    fn stored_scripts_are_named_and_not_sent() {
+        let mut dialect = Dialect::new("locks".into());
+        dialect.use_stored_scripts();
+        let sent = acquire(&dialect, "key");
+        let script = &json(&sent)["script"];
+        assert_eq!(script["id"], "leasehold-v1-acquire");
+        assert_eq!(script["source"], Value::Null);
+        assert_eq!(SCRIPTS.len(), 8);
+    }
+
+    #[test]
+    fn a_key_is_one_segment_of_the_path() {
+        let dialect = Dialect::new("locks".into());
+        let sent = acquire(&dialect, "a/b?c#d é.");
+        assert_eq!(sent.path, "locks/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
+        assert!(sent.query.contains(&("require_alias", "true")));
+        assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
+    }
+
+    #[test]
+    fn keys_that_a_path_would_drop_go_in_the_body() {
+        let dialect = Dialect::new("locks".into());
+        for dots in [".", ".."] {
+            let sent = acquire(&dialect, dots);
+            assert_eq!(sent.path, "locks/_bulk");
+            let Body::Lines(lines) = sent.body else {
+                panic!("{:?}", sent.body);
+            };
+            assert_eq!(lines[0]["update"]["_id"], dots);
+            assert_eq!(lines[0]["update"]["require_alias"], true);
+        }
+    }
+
+    #[test]
+    fn the_retries_are_the_same_alone_and_in_bulk() {
+        assert_eq!(RETRIES_TEXT, RETRIES.to_string());
+    }
+
+    #[test]
+    fn no_time_of_this_process_is_sent() {
+        let now = chrono::Utc::now().timestamp_millis();
+        let near = |number: i64| (number - now).abs() < 366 * 24 * 60 * 60 * 1_000;
+        fn numbers(value: &Value, found: &mut Vec<i64>) {
+            match value {
+                Value::Number(number) => found.extend(number.as_i64()),
+                Value::Array(values) => values.iter().for_each(|value| numbers(value, found)),
+                Value::Object(fields) => fields.values().for_each(|value| numbers(value, found)),
+                _ => {}
+            }
+        }
+        let dialect = Dialect::new("locks".into());
+        let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
+        let requests = [
+            acquire(&dialect, "k"),
+            dialect.search(&list),
+            dialect.purge(Duration::from_secs(1)),
+        ];
+        for request in requests {
+            let mut found = Vec::new();
+            numbers(json(&request), &mut found);
+            assert!(
+                !found.is_empty() && !found.into_iter().any(near),
+                "{request:?}"
+            );
+        }
+    }
+}

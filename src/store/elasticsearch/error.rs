@@ -1,0 +1,261 @@
+//! What the answers and errors of a cluster mean for a lock.
+
+use std::{error::Error as StdError, fmt, io};
+
+use serde_json::Value;
+
+use crate::{Error, Key, error::Cause};
+
+/// What a cluster said instead of doing what it was asked.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: u16,
+    kind: String,
+    reason: String,
+}
+
+impl Refusal {
+    /// Reads the body of an answer with an error status, or the `error` of an item of a bulk. What
+    /// is not JSON was not said by the cluster but by something in between.
+    pub(crate) fn read(status: u16, body: &Value) -> Self {
+        let error = &body["error"];
+        // The root cause names what went wrong; the reason around it may only say that it did.
+        let root = error["root_cause"].get(0).unwrap_or(error);
+        let cause = innermost(error);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut reason = text(&root["reason"]);
+        let cause = text(&cause["reason"]);
+        if !cause.is_empty() && !reason.contains(&cause) {
+            reason = format!("{reason}: {cause}");
+        }
+        if let Some(plain) = error.as_str() {
+            plain.clone_into(&mut reason);
+        }
+        Self {
+            status,
+            kind: text(&root["type"]),
+            reason,
+        }
+    }
+
+    /// An answer that is not JSON.
+    pub(crate) fn foreign(status: u16) -> Self {
+        Self {
+            status,
+            kind: String::new(),
+            reason: "the answer is not JSON: something between here and the cluster answered"
+                .to_owned(),
+        }
+    }
+
+    /// Whether it says that the document is not there, and not the index.
+    pub(crate) fn is_missing_document(&self) -> bool {
+        self.status == 404 && self.kind == "document_missing_exception"
+    }
+
+    /// Whether it says that the index to create is there.
+    pub(crate) fn is_existing_index(&self) -> bool {
+        self.kind == "resource_already_exists_exception"
+    }
+
+    /// Sorts it by what its reader can do about it. When in doubt, the request may have been carried
+    /// out.
+    pub(crate) fn sorted(self, store: &'static str, key: Option<&Key>) -> Error {
+        let kind = self.kind.as_str();
+        let unprepared = |problem: String| Error::NotPrepared { store, problem };
+        match (self.status, kind) {
+            // A disk that ran full, or an index that an operator closed to writes.
+            (_, "cluster_block_exception") => Error::Overloaded {
+                store,
+                source: self.into(),
+            },
+            (401 | 403, _) => Error::Denied {
+                store,
+                source: self.into(),
+            },
+            (404, "index_not_found_exception") => unprepared(self.reason),
+            (_, "resource_not_found_exception") if self.reason.contains("script") => {
+                unprepared(self.reason)
+            }
+            (
+                400,
+                "strict_dynamic_mapping_exception"
+                | "mapper_parsing_exception"
+                | "document_parsing_exception"
+                | "invalid_alias_name_exception",
+            ) => unprepared(self.reason),
+            // The mapping that is there cannot be changed into ours.
+            (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
+                unprepared(self.reason)
+            }
+            (400, "illegal_argument_exception") if self.reason.contains("inline") => unprepared(
+                format!("{}; build the store with stored_scripts()", self.reason),
+            ),
+            (409, _) => match key {
+                Some(key) => Error::Contention { key: key.clone() },
+                None => Error::Interrupted {
+                    store,
+                    source: self.into(),
+                },
+            },
+            // The node has no room for the request, or no shard to give it to: it was not carried
+            // out.
+            (429, _)
+            | (
+                503,
+                "unavailable_shards_exception"
+                | "no_shard_available_action_exception"
+                | "master_not_discovered_exception"
+                | "cluster_manager_not_discovered_exception"
+                | "circuit_breaking_exception",
+            ) => Error::Overloaded {
+                store,
+                source: self.into(),
+            },
+            // A node that fails, or a proxy that lost the node, says nothing about the request.
+            (500.., _) => Error::Interrupted {
+                store,
+                source: self.into(),
+            },
+            _ => Error::Store {
+                store,
+                source: self.into(),
+            },
+        }
+    }
+}
+
+fn innermost(error: &Value) -> &Value {
+    let mut cause = error;
+    while let Some(next) = cause.get("caused_by") {
+        cause = next;
+    }
+    cause
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HTTP {}", self.status)?;
+        if !self.kind.is_empty() {
+            write!(f, " {}", self.kind)?;
+        }
+        if !self.reason.is_empty() {
+            write!(f, ": {}", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Refusal {}
+
+/// Sorts an error of the client, which had no answer: was the request sent?
+pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
+    if never_connected(&*source) {
+        Error::Unreachable { store, source }
+    } else {
+        Error::Interrupted { store, source }
+    }
+}
+
+/// The clients hide the type of their HTTP library's error, so its words have to do: it says
+/// "Connect" where no connection was made.
+fn never_connected(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let refused = error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if refused || error.to_string().contains("(Connect)") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sorted(status: u16, kind: &str, reason: &str) -> Error {
+        let error = json!({ "type": kind, "reason": reason });
+        let body = json!({ "error": { "root_cause": [error], "type": kind, "reason": reason } });
+        Refusal::read(status, &body).sorted("Elasticsearch", Some(&Key::new("key").unwrap()))
+    }
+
+    #[test]
+    fn each_refusal_says_what_can_be_done() {
+        let denied = sorted(
+            401,
+            "security_exception",
+            "missing authentication credentials",
+        );
+        assert!(matches!(denied, Error::Denied { .. }));
+        let denied = sorted(403, "security_exception", "action is unauthorized");
+        assert!(matches!(denied, Error::Denied { .. }));
+        let missing = sorted(404, "index_not_found_exception", "no such index [locks]");
+        assert!(matches!(missing, Error::NotPrepared { .. }));
+        assert!(missing.to_string().contains("prepare"), "{missing}");
+        let strict = sorted(
+            400,
+            "strict_dynamic_mapping_exception",
+            "[1:2] mapping set to strict",
+        );
+        assert!(matches!(strict, Error::NotPrepared { .. }));
+        let script = sorted(400, "script_exception", "runtime error");
+        assert!(matches!(script, Error::Store { .. }));
+        let conflict = sorted(409, "version_conflict_engine_exception", "version conflict");
+        assert!(matches!(conflict, Error::Contention { .. }));
+    }
+
+    #[test]
+    fn what_was_not_carried_out_is_no_ambiguity() {
+        for (status, kind) in [
+            (429, "es_rejected_execution_exception"),
+            (503, "unavailable_shards_exception"),
+            (403, "cluster_block_exception"),
+        ] {
+            let error = sorted(status, kind, "later");
+            assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+            assert!(error.is_retryable() && !error.is_ambiguous());
+        }
+    }
+
+    #[test]
+    fn an_answer_of_something_in_between_is_ambiguous() {
+        for status in [500, 502, 503, 504] {
+            let error = Refusal::foreign(status).sorted("Elasticsearch", None);
+            assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+        }
+        let error = Refusal::foreign(400).sorted("Elasticsearch", None);
+        assert!(matches!(error, Error::Store { .. }));
+    }
+
+    #[test]
+    fn the_innermost_cause_is_told() {
+        let body = json!({ "error": {
+            "root_cause": [{ "type": "illegal_argument_exception", "reason": "failed to execute script" }],
+            "caused_by": {
+                "type": "script_exception", "reason": "runtime error",
+                "caused_by": { "type": "class_cast_exception", "reason": "a text is no number" },
+            },
+        } });
+        let text = Refusal::read(400, &body).to_string();
+        assert!(
+            text.contains("failed to execute script: a text is no number"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_refused_connection_is_unreachable_and_a_broken_one_ambiguous() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = unanswered("Elasticsearch", refused.into());
+        assert!(matches!(error, Error::Unreachable { .. }));
+        let broken = io::Error::from(io::ErrorKind::ConnectionReset);
+        let error = unanswered("Elasticsearch", broken.into());
+        assert!(error.is_ambiguous());
+    }
+}

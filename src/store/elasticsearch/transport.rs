@@ -1,0 +1,82 @@
+//! The two clients behind one way of sending.
+
+use async_trait::async_trait;
+
+use super::dialect::{Body, Method, Request};
+use crate::error::Cause;
+
+/// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
+///
+/// It is not for other crates to implement.
+#[async_trait]
+pub trait Transport: Clone + Send + Sync + 'static {
+    #[doc(hidden)]
+    const NAME: &'static str;
+
+    #[doc(hidden)]
+    async fn send(&self, request: SealedRequest) -> Result<SealedResponse, Cause>;
+}
+
+/// Keeps [`Request`] out of the crate's interface, and so the trait to this crate.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct SealedRequest(pub(crate) Request);
+
+/// A status and a body.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct SealedResponse {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The body as it goes over the wire.
+fn bytes(body: Body) -> Option<Vec<u8>> {
+    match body {
+        Body::None => None,
+        Body::Json(value) => Some(value.to_string().into_bytes()),
+        Body::Lines(values) => {
+            let lines = values.iter().map(|value| format!("{value}\n"));
+            Some(lines.collect::<String>().into_bytes())
+        }
+    }
+}
+
+/// The clients have the same methods on types of the same names.
+macro_rules! transport {
+    ($client:ty, $crate_name:ident, $name:literal) => {
+        #[async_trait]
+        impl Transport for $client {
+            const NAME: &'static str = $name;
+
+            async fn send(&self, request: SealedRequest) -> Result<SealedResponse, Cause> {
+                use $crate_name::http::{Method as HttpMethod, headers};
+
+                let SealedRequest(request) = request;
+                let mut header = headers::HeaderMap::new();
+                if let Body::Lines(_) = request.body {
+                    let lines = headers::HeaderValue::from_static("application/x-ndjson");
+                    header.insert(headers::CONTENT_TYPE, lines);
+                }
+                let method = match request.method {
+                    Method::Put => HttpMethod::Put,
+                    Method::Post => HttpMethod::Post,
+                };
+                let query = (!request.query.is_empty()).then_some(request.query);
+                let body = bytes(request.body);
+                let response = self
+                    .transport()
+                    .send(method, &request.path, header, query, body, None)
+                    .await?;
+                let status = response.status_code().as_u16();
+                let body = response.bytes().await?.to_vec();
+                Ok(SealedResponse { status, body })
+            }
+        }
+    };
+}
+
+#[cfg(feature = "elasticsearch")]
+transport!(elasticsearch::Elasticsearch, elasticsearch, "Elasticsearch");
+#[cfg(feature = "opensearch")]
+transport!(opensearch::OpenSearch, opensearch, "OpenSearch");
