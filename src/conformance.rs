@@ -23,8 +23,8 @@
 //! A property answers with a [`Violation`] instead of panicking, so that a test of the suite can
 //! show that it catches a broken store.
 //!
-//! Every property uses keys of its own, so a store may be shared by many tests at once. Time is
-//! judged by what the server says; a property only sleeps between two looks.
+//! Each test needs a place of its own (a collection, an index), because some of the properties purge.
+//! Time is judged by what the server says; a property only sleeps between two looks.
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
 

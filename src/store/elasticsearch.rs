@@ -334,7 +334,10 @@ impl<C: Transport> Store for IndexStore<C> {
             return Ok(None);
         };
         let (record, _) = outcome.record(key)?;
-        Ok(Some(rules::answer_evict(&record)))
+        match outcome.effect {
+            Effect::Written => Ok(Some(rules::answer_evict(&record))),
+            Effect::None | Effect::Deleted => Err(self.senseless("a lock was not evicted")),
+        }
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

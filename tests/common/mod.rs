@@ -1,5 +1,9 @@
 //! What the tests on real engines share.
+//!
+//! Each test binary uses a part of it.
+#![allow(dead_code)]
 
 pub mod engine;
 pub mod model;
+pub mod processes;
 pub mod proxy;

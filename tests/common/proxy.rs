@@ -20,6 +20,7 @@ pub struct Proxy {
     pub address: SocketAddr,
     cut: Arc<Mutex<Option<Cut>>>,
     cuts: Arc<AtomicUsize>,
+    seen: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -35,6 +36,7 @@ impl Proxy {
             address: listener.local_addr().unwrap(),
             cut: Arc::default(),
             cuts: Arc::default(),
+            seen: Arc::default(),
         };
         let accepting = proxy.clone();
         tokio::spawn(async move {
@@ -68,6 +70,23 @@ impl Proxy {
         self.cuts.load(Ordering::SeqCst)
     }
 
+    /// The first lines of the HTTP requests since the last time.
+    pub fn http_requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.lock())
+    }
+
+    /// Clients send one request after the other on a connection, so each begins a read.
+    fn note(&self, request: &[u8]) {
+        let line = request
+            .split(|byte| *byte == b'\r')
+            .next()
+            .unwrap_or_default();
+        let line = String::from_utf8_lossy(line).into_owned();
+        if line.ends_with("HTTP/1.1") {
+            self.seen.lock().push(line);
+        }
+    }
+
     /// The cut that is meant for this request.
     fn cut_for(&self, request: &[u8]) -> Option<Cut> {
         self.cut.lock().take_if(|cut| {
@@ -87,6 +106,7 @@ impl Proxy {
                     if read == 0 {
                         return Ok(());
                     }
+                    self.note(&request[..read]);
                     let cut = self.cut_for(&request[..read]);
                     lose |= cut.is_some();
                     if cut.is_some_and(|cut| cut.before) {

@@ -1,4 +1,4 @@
-//! The suite, on both engines.
+//! The suite, on both engines, and with scripts that are stored in the cluster.
 
 use super::*;
 
@@ -6,10 +6,7 @@ mod on_elasticsearch {
     use super::*;
 
     async fn connect() -> Clients {
-        let (url, alias) = (Engine::Elasticsearch.address(), fresh_alias());
-        let store = || ElasticsearchStore::new(elasticsearch(&url), &alias);
-        store().prepare().await.unwrap();
-        Clients::new(store(), store())
+        Fixture::prepared(Engine::Elasticsearch).await.clients()
     }
 
     leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
@@ -19,8 +16,19 @@ mod on_opensearch {
     use super::*;
 
     async fn connect() -> Clients {
-        let (url, alias) = (Engine::OpenSearch.address(), fresh_alias());
-        let store = || OpenSearchStore::new(opensearch(&url), &alias);
+        Fixture::prepared(Engine::OpenSearch).await.clients()
+    }
+
+    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+}
+
+/// On a cluster that forbids inline scripts, with accounts.
+mod with_stored_scripts {
+    use super::*;
+
+    async fn connect() -> Clients {
+        let fixture = Fixture::new(Engine::ElasticsearchSecured);
+        let store = || fixture.on_elasticsearch().stored_scripts();
         store().prepare().await.unwrap();
         Clients::new(store(), store())
     }

@@ -4,22 +4,106 @@
 mod common;
 
 mod conformance;
+mod documents;
+mod errors;
+mod model;
+mod prepare;
+mod processes;
+mod requests;
+mod seeds;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use common::engine::Engine;
 use elasticsearch::Elasticsearch;
-use leasehold::{ElasticsearchStore, LeaseId, OpenSearchStore, conformance::Clients};
+use leasehold::{ElasticsearchStore, Error, LeaseId, OpenSearchStore, Store, conformance::Clients};
 use opensearch::OpenSearch;
+use serde_json::Value;
 
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
 /// A time to live that a test waits for.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A name that no other test uses.
-fn fresh_alias() -> String {
-    format!("locks-{}", LeaseId::random())
+const BOTH: [Engine; 2] = [Engine::Elasticsearch, Engine::OpenSearch];
+
+/// An alias that no other test uses.
+#[derive(Clone)]
+struct Fixture {
+    engine: Engine,
+    url: String,
+    alias: String,
+}
+
+impl Fixture {
+    fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            url: engine.address(),
+            alias: format!("locks-{}", LeaseId::random()),
+        }
+    }
+
+    /// With the index.
+    async fn prepared(engine: Engine) -> Self {
+        let fixture = Self::new(engine);
+        fixture.prepare().await.unwrap();
+        fixture
+    }
+
+    async fn prepare(&self) -> Result<(), Error> {
+        match self.engine {
+            Engine::OpenSearch => {
+                OpenSearchStore::new(opensearch(&self.url), &self.alias)
+                    .prepare()
+                    .await
+            }
+            _ => self.on_elasticsearch().prepare().await,
+        }
+    }
+
+    fn on_elasticsearch(&self) -> ElasticsearchStore {
+        ElasticsearchStore::new(elasticsearch(&self.url), &self.alias)
+    }
+
+    /// A store with a client of its own.
+    fn store(&self) -> Arc<dyn Store> {
+        self.store_at(&self.url)
+    }
+
+    fn store_at(&self, url: &str) -> Arc<dyn Store> {
+        match self.engine {
+            Engine::OpenSearch => Arc::new(OpenSearchStore::new(opensearch(url), &self.alias)),
+            _ => Arc::new(ElasticsearchStore::new(elasticsearch(url), &self.alias)),
+        }
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::new(self.store(), self.store())
+    }
+
+    /// The index behind the alias.
+    fn index(&self) -> String {
+        format!("{}-v1", self.alias)
+    }
+
+    /// The host and port of the engine.
+    fn host(&self) -> String {
+        self.url.rsplit(['/', '@']).next().unwrap().to_owned()
+    }
+
+    /// Asks the engine itself, for what a store does not show.
+    async fn ask(&self, method: elasticsearch::http::Method, path: &str, body: Value) -> Value {
+        let client = elasticsearch(&self.url);
+        let body = (!body.is_null()).then(|| body.to_string());
+        let headers = elasticsearch::http::headers::HeaderMap::new();
+        let response = client
+            .transport()
+            .send(method, path, headers, None::<&()>, body, None)
+            .await
+            .unwrap();
+        response.json().await.unwrap()
+    }
 }
 
 fn elasticsearch(url: &str) -> Elasticsearch {

@@ -74,7 +74,7 @@ impl Refusal {
                 source: self.into(),
             },
             (404, "index_not_found_exception") => unprepared(self.reason),
-            (_, "resource_not_found_exception") if self.reason.contains("script") => {
+            (400 | 404, _) if self.reason.contains("unable to find script") => {
                 unprepared(self.reason)
             }
             (
@@ -204,6 +204,12 @@ mod tests {
             "[1:2] mapping set to strict",
         );
         assert!(matches!(strict, Error::NotPrepared { .. }));
+        let unstored = sorted(
+            400,
+            "illegal_argument_exception",
+            "unable to find script [acquire]",
+        );
+        assert!(matches!(unstored, Error::NotPrepared { .. }));
         let script = sorted(400, "script_exception", "runtime error");
         assert!(matches!(script, Error::Store { .. }));
         let conflict = sorted(409, "version_conflict_engine_exception", "version conflict");

@@ -1,0 +1,275 @@
+//! Clusters that cannot be reached, refuse, are overloaded, or are none.
+
+use std::{error::Error as _, time::Duration};
+
+use elasticsearch::http::Method::{Post, Put};
+use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::Instant,
+};
+
+use super::{BOTH, Engine, Fixture, LONG, common::proxy::Proxy, elasticsearch};
+
+/// Everything that a person or a log may get to see of an error.
+fn everything(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(" {cause} {cause:?}"));
+        source = cause.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn an_unreachable_cluster_is_named_as_such() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let store = fixture.store_at(&format!("http://somebody:hunter2@{address}"));
+        let leases = Leases::new(store);
+        let errors = [
+            leases.try_acquire("key", LONG).await.map(drop).unwrap_err(),
+            leases.inspect("key").await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+            assert!(error.is_retryable() && !error.is_ambiguous());
+            assert!(!everything(&error).contains("hunter2"), "{error:?}");
+        }
+        assert!(!format!("{leases:?}").contains("hunter2"));
+    }
+}
+
+#[tokio::test]
+async fn refused_credentials_are_named_as_such_and_never_shown() {
+    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    let host = fixture.host();
+    let wrong = elasticsearch(&format!("http://elastic:hunter2@{host}"));
+    let wrong = ElasticsearchStore::new(wrong, &fixture.alias).stored_scripts();
+    let none = elasticsearch(&format!("http://{host}"));
+    let none = ElasticsearchStore::new(none, &fixture.alias).stored_scripts();
+    for store in [wrong, none] {
+        let leases = Leases::new(store.clone());
+        let errors = [
+            store.prepare().await.unwrap_err(),
+            leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+            leases.inspect("key").await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+            assert!(!error.is_retryable());
+            assert!(error.to_string().contains("check the user"), "{error}");
+            assert!(!everything(&error).contains("hunter2"), "{error:?}");
+        }
+        assert!(!format!("{leases:?} {store:?}").contains("hunter2"));
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_write_is_refused() {
+    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    fixture
+        .on_elasticsearch()
+        .stored_scripts()
+        .prepare()
+        .await
+        .unwrap();
+    let name = &fixture.alias;
+    let reader = json!({ "indices": [{ "names": [format!("{name}*")], "privileges": ["read"] }] });
+    fixture
+        .ask(Put, &format!("_security/role/{name}"), reader)
+        .await;
+    let user = json!({ "password": "only-reads", "roles": [name] });
+    fixture
+        .ask(Put, &format!("_security/user/{name}"), user)
+        .await;
+
+    let client = elasticsearch(&format!("http://{name}:only-reads@{}", fixture.host()));
+    let store = ElasticsearchStore::new(client, name).stored_scripts();
+    let leases = Leases::new(store.clone());
+    let errors = [
+        leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+        leases.purge(LONG).await.map(drop).unwrap_err(),
+        store.prepare().await.unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(!everything(&error).contains("only-reads"), "{error:?}");
+    }
+}
+
+/// The lease id makes a second try harmless, whether the request or its answer was lost.
+#[tokio::test]
+async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
+    for engine in BOTH {
+        for lost in [Proxy::lose_the_answer_to, Proxy::lose_the_request] {
+            let fixture = Fixture::prepared(engine).await;
+            let proxy = Proxy::to(fixture.host()).await;
+            let store = fixture.store_at(&format!("http://{}", proxy.address));
+            let leases = Leases::new(store.clone());
+
+            lost(&proxy, "_update");
+            let key = Key::new("bare").unwrap();
+            let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+            let error = store.acquire(&request).await.unwrap_err();
+            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+            assert!(error.is_retryable() && error.is_ambiguous());
+
+            lost(&proxy, "_update");
+            let lease = leases.acquire("key", LONG).await.unwrap();
+            let state = leases.inspect("key").await.unwrap().unwrap();
+            assert_eq!((state.holders.len(), state.fence), (1, lease.fence()));
+            lost(&proxy, "_update");
+            lease.renew().await.unwrap();
+            lost(&proxy, "_update");
+            lease.release().await.unwrap();
+            assert_eq!(proxy.cuts(), 4);
+            assert!(leases.inspect("key").await.unwrap().unwrap().is_free());
+        }
+    }
+}
+
+/// A server that gives this answer to everything.
+async fn answering(status: &'static str, kind: &'static str, body: &'static str) -> Leases {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = vec![0; 1 << 16];
+                while let Ok(1..) = connection.read(&mut request).await {
+                    let length = body.len();
+                    let answer = format!(
+                        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n\
+                         content-length: {length}\r\n\r\n{body}"
+                    );
+                    if connection.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
+    for status in [
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+        "504 Gateway Timeout",
+    ] {
+        let leases = answering(status, "text/html", "<html>no upstream</html>").await;
+        let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(
+            error.is_retryable() && error.is_ambiguous(),
+            "{status}: {error:?}"
+        );
+    }
+    // A page instead of an answer, as a login portal gives it.
+    let leases = answering("200 OK", "text/html", "<html>please log in</html>").await;
+    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+    assert!(everything(&error).contains("not JSON"), "{error:?}");
+    let leases = answering("405 Method Not Allowed", "text/html", "<html></html>").await;
+    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Store { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_overloaded_cluster_is_named_as_such() {
+    let rejected = r#"{"error":{"root_cause":[{"type":"es_rejected_execution_exception",
+        "reason":"rejected execution"}],"type":"es_rejected_execution_exception",
+        "reason":"rejected execution"},"status":429}"#;
+    let unavailable = r#"{"error":{"root_cause":[{"type":"unavailable_shards_exception",
+        "reason":"primary shard is not active"}],"type":"unavailable_shards_exception",
+        "reason":"primary shard is not active"},"status":503}"#;
+    for (status, body) in [
+        ("429 Too Many Requests", rejected),
+        ("503 Service Unavailable", unavailable),
+    ] {
+        let leases = answering(status, "application/json", body).await;
+        let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+    }
+}
+
+#[tokio::test]
+async fn conflicts_that_never_end_are_contention() {
+    let conflict = r#"{"error":{"root_cause":[{"type":"version_conflict_engine_exception",
+        "reason":"[key]: version conflict"}],"type":"version_conflict_engine_exception",
+        "reason":"[key]: version conflict"},"status":409}"#;
+    let leases = answering("409 Conflict", "application/json", conflict).await;
+    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Contention { .. }), "{error:?}");
+    assert!(error.is_retryable() && !error.is_ambiguous());
+}
+
+#[tokio::test]
+async fn nonsense_is_an_error_and_no_panic() {
+    let bodies = [
+        "{}",
+        "[]",
+        "null",
+        "7",
+        "\"text\"",
+        r#"{"result":"updated"}"#,
+        r#"{"result":"noop","get":{"_source":{"schema":1}}}"#,
+        r#"{"result":"noop","get":{"_source":{"schema":1,"fence":1,"holders":[],"expires_at":1}}}"#,
+        r#"{"result":"noop","get":{"_source":{"schema":1,"fence":1,"holders":[{}],"expires_at":1}}}"#,
+        r#"{"items":[]}"#,
+        r#"{"items":[{"update":{}}]}"#,
+        r#"{"hits":{"hits":[{}]}}"#,
+        r#"{"result":"updated","get":{"_source":{"schema":1,"fence":1,"holders":[],
+            "expires_at":9223372036854775807}}}"#,
+    ];
+    for body in bodies {
+        let leases = answering("200 OK", "application/json", body).await;
+        for error in [
+            leases.try_acquire("key", LONG).await.map(drop).err(),
+            leases.evict(".").await.map(drop).err(),
+            leases.release_owner("me").await.map(drop).err(),
+            leases.purge(LONG).await.map(drop).err(),
+        ] {
+            assert!(error.is_some(), "{body} was taken for an answer");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_answer_is_given_up_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
+    let limit = Duration::from_millis(100);
+    let leases = Leases::builder(store).call_timeout(limit).build();
+    let start = Instant::now();
+    let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// What the store sends is what the cluster's own clients send: the control of the tests above.
+#[tokio::test]
+async fn the_same_request_by_hand_is_understood() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let path = format!("{}/_update/key?require_alias=true", fixture.alias);
+        let script = "ctx._source.key = 'key'; ctx._source.schema = 1";
+        let body = json!({ "script": script, "scripted_upsert": true, "upsert": {} });
+        let answer = fixture.ask(Post, &path, body).await;
+        assert_eq!(answer["result"], "created", "{answer}");
+    }
+}

@@ -1,0 +1,213 @@
+//! Setting up: again, by many at once, over what is in the way, and after a failure.
+
+use elasticsearch::http::Method::{Get, Post, Put};
+use leasehold::{Error, Leases};
+use serde_json::{Value, json};
+
+use super::{BOTH, Engine, Fixture, LONG};
+
+#[tokio::test]
+async fn prepare_can_be_repeated_and_by_many_at_once() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let first = Leases::new(fixture.store());
+        for _ in 0..2 {
+            let prepared = futures::future::join_all((0..4).map(|_| fixture.prepare()));
+            for outcome in prepared.await {
+                outcome.unwrap();
+            }
+        }
+        let lease = first.acquire("key", LONG).await.unwrap();
+        fixture.prepare().await.unwrap();
+        lease.release().await.unwrap();
+
+        let shown = fixture.ask(Get, &fixture.index(), Value::Null).await;
+        let index = &shown[fixture.index()];
+        assert_eq!(index["mappings"]["dynamic"], "strict");
+        assert_eq!(index["aliases"], json!({ &fixture.alias: {} }));
+        let settings = &index["settings"]["index"];
+        assert_eq!(settings["number_of_shards"], "1");
+        assert_eq!(settings["translog"]["durability"], "request");
+        assert_eq!(settings["auto_expand_replicas"], "0-1");
+    }
+}
+
+#[tokio::test]
+async fn the_replicas_can_be_chosen() {
+    let fixture = Fixture::new(Engine::Elasticsearch);
+    fixture
+        .on_elasticsearch()
+        .replicas(2)
+        .prepare()
+        .await
+        .unwrap();
+    let shown = fixture.ask(Get, &fixture.index(), Value::Null).await;
+    let settings = &shown[fixture.index()]["settings"]["index"];
+    assert_eq!(settings["number_of_replicas"], "2");
+}
+
+/// Nothing is created on the way: a mapping that is guessed would be a wrong one.
+#[tokio::test]
+async fn without_it_every_operation_says_so_and_creates_nothing() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let leases = Leases::new(fixture.store());
+        let errors = [
+            leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+            leases.inspect("key").await.map(drop).unwrap_err(),
+            leases.inspect(".").await.map(drop).unwrap_err(),
+            leases.evict("key").await.map(drop).unwrap_err(),
+            leases.remove_expired("key").await.map(drop).unwrap_err(),
+            leases.purge(LONG).await.map(drop).unwrap_err(),
+            leases.release_owner("me").await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            assert!(error.to_string().contains("call prepare()"), "{error}");
+            assert!(!error.is_retryable());
+        }
+        let found = fixture.ask(Get, &fixture.alias, Value::Null).await;
+        assert_eq!(found["status"], 404, "{found}");
+
+        // A failure is not remembered.
+        fixture.prepare().await.unwrap();
+        leases
+            .acquire("key", LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_index_of_somebody_else_is_left_alone() {
+    for engine in BOTH {
+        // The alias is the name of an index.
+        let fixture = Fixture::new(engine);
+        fixture.ask(Put, &fixture.alias, json!({})).await;
+        let error = fixture.prepare().await.unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        let leases = Leases::new(fixture.store());
+        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+
+        // The index behind it has another mapping.
+        let fixture = Fixture::new(engine);
+        let other = json!({ "mappings": { "properties": { "fence": { "type": "text" } } } });
+        fixture.ask(Put, &fixture.index(), other).await;
+        let error = fixture.prepare().await.unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        let shown = fixture.ask(Get, &fixture.index(), Value::Null).await;
+        let fence = &shown[fixture.index()]["mappings"]["properties"]["fence"];
+        assert_eq!(fence["type"], "text");
+    }
+}
+
+#[tokio::test]
+async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let strict = json!({
+            "mappings": { "dynamic": "strict", "properties": { "total": { "type": "long" } } },
+            "aliases": { &fixture.alias: {} },
+        });
+        fixture.ask(Put, &fixture.index(), strict).await;
+        let leases = Leases::new(fixture.store());
+        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        // What is only missing is added.
+        fixture.prepare().await.unwrap();
+        leases
+            .acquire("key", LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
+    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    let inline = fixture.on_elasticsearch();
+    inline.prepare().await.unwrap();
+    let error = Leases::new(inline)
+        .acquire("key", LONG)
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    assert!(error.to_string().contains("stored_scripts()"), "{error}");
+
+    let stored = fixture.on_elasticsearch().stored_scripts();
+    stored.prepare().await.unwrap();
+    Leases::new(stored)
+        .acquire("key", LONG)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_script_that_is_not_stored_is_named() {
+    // Scripts belong to the cluster, so this needs one where nobody stores them.
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let named = fixture.on_elasticsearch().stored_scripts();
+        let error = Leases::new(named)
+            .acquire("key", LONG)
+            .await
+            .map(drop)
+            .unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    }
+}
+
+/// An index that an operator has closed to writes is no fault of the client.
+#[tokio::test]
+async fn a_read_only_index_is_waited_for() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let settings = format!("{}/_settings", fixture.index());
+        let leases = Leases::new(fixture.store());
+        fixture
+            .ask(Put, &settings, json!({ "index.blocks.write": true }))
+            .await;
+        let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+        fixture
+            .ask(Put, &settings, json!({ "index.blocks.write": false }))
+            .await;
+        leases
+            .acquire("key", LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+/// A closed index answers neither reads nor writes.
+#[tokio::test]
+async fn a_closed_index_is_an_error_that_says_so() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        fixture
+            .ask(Post, &format!("{}/_close", fixture.index()), Value::Null)
+            .await;
+        let leases = Leases::new(fixture.store());
+        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(
+            source.is_some_and(|source| source.contains("closed")),
+            "{error:?}"
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! Several operating-system processes on one engine.
+
+use super::{
+    BOTH, Engine, Fixture,
+    common::processes::{self, Place},
+};
+
+/// Not a test of its own: what a started process does. Without a task there is nothing to do.
+#[tokio::test]
+async fn the_work_of_a_process() {
+    if let Some((task, kind, url, alias)) = processes::task() {
+        let engine = match kind.as_str() {
+            "opensearch" => Engine::OpenSearch,
+            _ => Engine::Elasticsearch,
+        };
+        let fixture = Fixture { engine, url, alias };
+        processes::work(&task, fixture.store()).await;
+    }
+}
+
+async fn place(engine: Engine) -> Place {
+    let fixture = Fixture::prepared(engine).await;
+    Place {
+        kind: match engine {
+            Engine::OpenSearch => "opensearch",
+            _ => "elasticsearch",
+        },
+        address: fixture.url,
+        name: fixture.alias,
+    }
+}
+
+#[tokio::test]
+async fn a_process_takes_over_from_one_that_was_killed() {
+    for engine in BOTH {
+        processes::takeover_from_a_killed_process(&place(engine).await).await;
+    }
+}
+
+#[tokio::test]
+async fn of_processes_that_race_for_a_key_one_wins() {
+    for engine in BOTH {
+        processes::race_of_processes(&place(engine).await).await;
+    }
+}
