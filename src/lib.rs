@@ -1,8 +1,8 @@
 //! Expiring-lease locks on the database that an application already runs.
 //!
-//! `acquire(key, ttl)` gives a guard, [`Lease`]. The lock lives as one document in MongoDB, or in
-//! the memory of the process, and frees itself when its holder dies: a scheduled job that must run
-//! once, one worker a document, one leader.
+//! `acquire(key, ttl)` gives a guard, [`Lease`]. The lock lives as one document in MongoDB,
+//! Elasticsearch or OpenSearch, or in the memory of the process, and frees itself when its holder
+//! dies: a scheduled job that must run once, one worker a document, one leader.
 //!
 //! ```
 //! use std::time::Duration;
@@ -55,6 +55,24 @@
     not(feature = "mongodb"),
     doc = "| `MongoStore` (feature `mongodb`) | one document a key, majority writes | several processes that share a MongoDB |"
 )]
+#![cfg_attr(
+    feature = "elasticsearch",
+    doc = "| [`ElasticsearchStore`] | one document a key, scripted updates | several processes that share an Elasticsearch |"
+)]
+#![cfg_attr(
+    not(feature = "elasticsearch"),
+    doc = "| `ElasticsearchStore` (feature `elasticsearch`) | one document a key, scripted updates | several processes that share an Elasticsearch |"
+)]
+#![cfg_attr(
+    feature = "opensearch",
+    doc = "| [`OpenSearchStore`] | one document a key, scripted updates | several processes that share an OpenSearch |"
+)]
+#![cfg_attr(
+    not(feature = "opensearch"),
+    doc = "| `OpenSearchStore` (feature `opensearch`) | one document a key, scripted updates | several processes that share an OpenSearch |"
+)]
+//!
+//! Each says in its documentation what an acknowledged grant means there.
 //!
 //! [`Leases`] takes any [`Store`], also as `Arc<dyn Store>`.
 //!
@@ -63,7 +81,7 @@
 //! That another holds a lock is an answer, not an [`Error`]. An error says whether a retry can help
 //! ([`Error::is_retryable`]) and whether the request may have been carried out all the same
 //! ([`Error::is_ambiguous`]). An acquire that fails or is dropped midway leaves no lock behind: what
-//! it may have been granted is released in the background.
+//! it may have been granted is released in the background, as long as the runtime lives.
 //!
 //! # Features
 //!
@@ -72,6 +90,8 @@
 //! - `mongodb`: the stores on MongoDB, on the official driver. The features that the application
 //!   chooses for its own `mongodb` dependency (`dns-resolver` for `mongodb+srv` addresses, `bson-3`,
 //!   `openssl-tls`, compression) hold here too.
+//! - `elasticsearch`, `opensearch`: the stores on Elasticsearch and OpenSearch, on their official
+//!   clients. They come without TLS: choose `native-tls` or `rustls-tls` for your own dependency.
 //! - `conformance`: the suite that every store must pass, for authors of stores.
 
 #![deny(missing_docs)]

@@ -26,7 +26,8 @@ pub const MAX_RENEWALS: usize = 1_000;
 
 /// A place that keeps locks.
 ///
-/// The [conformance suite](crate::conformance) tells whether an implementation keeps the rules.
+/// The conformance suite (feature `conformance`) tells whether an implementation keeps the rules. Until
+/// version 1.0 methods may be added.
 ///
 /// # Cancel safety
 ///
