@@ -138,9 +138,10 @@ pub use crate::{
     leases::{Leases, LeasesBuilder},
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
     store::{
-        AcquireAnswer, AcquireRequest, Eviction, Filter, Grant, Held, ListRequest, LockState,
-        LossReason, MAX_RENEWALS, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
-        RenewRequest, Store, memory::MemoryStore,
+        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, LossReason, MAX_RENEWALS,
+        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+        list::{Filter, ListRequest, Page},
+        memory::MemoryStore,
     },
     ttl::MAX_TTL,
 };

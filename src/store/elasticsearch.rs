@@ -6,6 +6,7 @@
 mod answer;
 mod dialect;
 mod error;
+mod setup;
 mod transport;
 
 use std::{fmt, time::Duration};

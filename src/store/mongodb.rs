@@ -1,40 +1,36 @@
 //! Locks in MongoDB.
 
+mod concern;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
+mod renew;
 
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use mongodb::{
     Collection, IndexModel,
     bson::{Document, doc},
-    options::{
-        Acknowledgment, CollectionOptions, IndexOptions, ReadConcern, ReadPreference,
-        ReturnDocument, SelectionCriteria, WriteConcern,
-    },
+    options::{IndexOptions, ReturnDocument},
 };
 
 use self::{
+    concern::{majority, with_our_concerns},
     decode::Told,
     error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState,
-    LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
-    Store, keeper, rules,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// How long the document of a dead lock is kept unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the server waits for a majority before it says that there is none. Without a bound it
-/// waits for ever, and the connection with it.
-const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long `prepare` may take: an index on a collection that is in use takes its time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a command is sent again at once because its answer is of no use. After a lost race
@@ -209,96 +205,6 @@ impl MongoStore {
             source: "other clients, or the connection, got in between each time".into(),
         })
     }
-
-    async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
-        let found = self
-            .change(&request.key, dialect::renew(request), false)
-            .await?;
-        Ok(match found {
-            Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
-            None => RenewAnswer::Lost(LossReason::Expired),
-        })
-    }
-
-    /// Renews many leases with one command and reads the outcome with a second one. The number of
-    /// changed documents would not tell: a renewal may change nothing, see
-    /// [`rules::answer_renew`].
-    async fn renew_batch(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        let updates: Vec<_> = requests
-            .iter()
-            .map(
-                |request| doc! { "q": dialect::filter(&request.key), "u": dialect::renew(request) },
-            )
-            .collect();
-        let command = doc! {
-            "update": self.locks.name(),
-            "updates": updates,
-            // One document that cannot be changed does not stop the rest.
-            "ordered": false,
-            "writeConcern": majority(),
-        };
-        let database = self.locks.client().database(&self.locks.namespace().db);
-        let answer = database.run_command(command).await.map_err(sorted)?;
-        if answer.contains_key("writeConcernError") {
-            return Err(Error::Interrupted {
-                store: "MongoDB",
-                source: "the renewals were not confirmed by a majority in time".into(),
-            });
-        }
-        let keys: Vec<_> = requests
-            .iter()
-            .map(|request| request.key.as_str())
-            .collect();
-        let mut found = self
-            .locks
-            .find(doc! { "_id": { "$in": keys } })
-            .projection(dialect::projection())
-            .await
-            .map_err(sorted)?;
-        let mut documents = HashMap::new();
-        while found.advance().await.map_err(sorted)? {
-            let document = found.deserialize_current().map_err(sorted)?;
-            if let Ok(key) = document.get_str("_id") {
-                documents.insert(key.to_owned(), document);
-            }
-        }
-        Ok(requests
-            .iter()
-            .map(|request| renewal(documents.get(request.key.as_str()), request))
-            .collect())
-    }
-}
-
-/// The same collection with majority writes and primary reads.
-fn with_our_concerns<T: Send + Sync, U: Send + Sync>(collection: &Collection<T>) -> Collection<U> {
-    let majority = WriteConcern::builder()
-        .w(Acknowledgment::Majority)
-        .w_timeout(MAJORITY_TIMEOUT)
-        .build();
-    let options = CollectionOptions::builder()
-        .write_concern(majority)
-        .read_concern(ReadConcern::local())
-        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-        .build();
-    let namespace = collection.namespace();
-    collection
-        .client()
-        .database(&namespace.db)
-        .collection_with_options(&namespace.coll, options)
-}
-
-/// The write concern for a command that is put together here.
-fn majority() -> Document {
-    doc! { "w": "majority", "wtimeout": MAJORITY_TIMEOUT.as_millis() as i64 }
-}
-
-/// The answer to a renewal, from the document as a find shows it.
-fn renewal(document: Option<&Document>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
-    let Some(document) = document else {
-        return Ok(RenewAnswer::Lost(LossReason::Expired));
-    };
-    let (record, now) = timed(decode::told(document, &request.key)?)?;
-    Ok(rules::answer_renew(Some(&record), request.lease, now))
 }
 
 /// A find always tells the time.

@@ -13,9 +13,9 @@ use uuid::Uuid;
 
 use super::{
     RESENDS,
+    concern::with_our_concerns,
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
-    with_our_concerns,
 };
 use crate::{Error, Key, keeper, record::after, ttl};
 

@@ -1,0 +1,103 @@
+//! What is sent to set an index up: pure functions, as all of the dialect.
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::dialect::{Body, Dialect, Method, Request, Script};
+use crate::record::SCHEMA;
+
+impl Dialect {
+    /// The index behind the alias.
+    fn index(&self) -> String {
+        format!("{}-v{SCHEMA}", self.alias())
+    }
+
+    /// Stores a script in the cluster.
+    pub(crate) fn store_script(&self, script: &Script) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("_scripts/{}", script.name),
+            query: &[],
+            body: Body::Json(json!({
+                "script": { "lang": "painless", "source": script.source },
+            })),
+        }
+    }
+
+    /// Creates the index with its alias.
+    pub(crate) fn create_index(&self, replicas: Option<u32>) -> Request {
+        let mut settings = json!({
+            // One shard: locks are small, and their lists are read whole.
+            "number_of_shards": 1,
+            // An acknowledged write is on disk, whatever the cluster's default.
+            "translog.durability": "request",
+        });
+        match replicas {
+            Some(replicas) => settings["number_of_replicas"] = json!(replicas),
+            // One where there is a second node to have it.
+            None => settings["auto_expand_replicas"] = json!("0-1"),
+        }
+        let alias = self.alias();
+        Request {
+            method: Method::Put,
+            path: self.index_path(),
+            query: &[],
+            body: Body::Json(json!({
+                "settings": { "index": settings },
+                "mappings": mapping(),
+                "aliases": { alias: {} },
+            })),
+        }
+    }
+
+    /// Adds to an index that exists what it lacks of the mapping; refused if what it has differs.
+    pub(crate) fn put_mapping(&self) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("{}/_mapping", self.index_path()),
+            query: &[],
+            body: Body::Json(mapping()),
+        }
+    }
+
+    /// Gives an index that exists its alias.
+    pub(crate) fn put_alias(&self) -> Request {
+        Request {
+            method: Method::Put,
+            path: format!("{}/_alias/{}", self.index_path(), self.path()),
+            query: &[],
+            body: Body::None,
+        }
+    }
+
+    fn index_path(&self) -> String {
+        utf8_percent_encode(&self.index(), NON_ALPHANUMERIC).to_string()
+    }
+}
+
+fn mapping() -> Value {
+    let word = json!({ "type": "keyword" });
+    let number = json!({ "type": "long" });
+    let date = json!({ "type": "date", "format": "epoch_millis" });
+    json!({
+        // What is not a lock is refused.
+        "dynamic": "strict",
+        "properties": {
+            "key": word,
+            "schema": number,
+            "fence": number,
+            "expires_at": date,
+            "holders": { "properties": {
+                "lease": word,
+                "owner": word,
+                "mode": word,
+                "permits": number,
+                "fence": number,
+                "acquired_at": date,
+                "expires_at": date,
+                // For people; nobody searches it.
+                "note": { "type": "keyword", "index": false, "doc_values": false },
+            } },
+        },
+    })
+}

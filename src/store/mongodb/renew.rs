@@ -1,0 +1,80 @@
+//! Renewals: one by a command that answers with the document, many by two commands.
+
+use std::collections::HashMap;
+
+use mongodb::bson::{Document, doc};
+
+use super::{MongoStore, concern::majority, decode, dialect, error::sorted, timed};
+use crate::{Error, LossReason, RenewAnswer, RenewAnswers, RenewRequest, rules};
+
+impl MongoStore {
+    pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
+        let found = self
+            .change(&request.key, dialect::renew(request), false)
+            .await?;
+        Ok(match found {
+            Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
+            None => RenewAnswer::Lost(LossReason::Expired),
+        })
+    }
+
+    /// Renews many leases with one command and reads the outcome with a second one. The number of
+    /// changed documents would not tell: a renewal may change nothing, see
+    /// [`rules::answer_renew`].
+    pub(super) async fn renew_batch(
+        &self,
+        requests: &[RenewRequest],
+    ) -> Result<RenewAnswers, Error> {
+        let updates: Vec<_> = requests
+            .iter()
+            .map(
+                |request| doc! { "q": dialect::filter(&request.key), "u": dialect::renew(request) },
+            )
+            .collect();
+        let command = doc! {
+            "update": self.locks.name(),
+            "updates": updates,
+            // One document that cannot be changed does not stop the rest.
+            "ordered": false,
+            "writeConcern": majority(),
+        };
+        let database = self.locks.client().database(&self.locks.namespace().db);
+        let answer = database.run_command(command).await.map_err(sorted)?;
+        if answer.contains_key("writeConcernError") {
+            return Err(Error::Interrupted {
+                store: "MongoDB",
+                source: "the renewals were not confirmed by a majority in time".into(),
+            });
+        }
+        let keys: Vec<_> = requests
+            .iter()
+            .map(|request| request.key.as_str())
+            .collect();
+        let mut found = self
+            .locks
+            .find(doc! { "_id": { "$in": keys } })
+            .projection(dialect::projection())
+            .await
+            .map_err(sorted)?;
+        let mut documents = HashMap::new();
+        while found.advance().await.map_err(sorted)? {
+            let document = found.deserialize_current().map_err(sorted)?;
+            if let Ok(key) = document.get_str("_id") {
+                documents.insert(key.to_owned(), document);
+            }
+        }
+        Ok(requests
+            .iter()
+            .map(|request| renewal(documents.get(request.key.as_str()), request))
+            .collect())
+    }
+}
+
+/// The answer to a renewal, from the document as a find shows it.
+fn renewal(document: Option<&Document>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
+    let Some(document) = document else {
+        return Ok(RenewAnswer::Lost(LossReason::Expired));
+    };
+    let (record, now) = timed(decode::told(document, &request.key)?)?;
+    Ok(rules::answer_renew(Some(&record), request.lease, now))
+}

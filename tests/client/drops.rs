@@ -1,0 +1,97 @@
+//! Guards that are dropped in odd places.
+
+use std::time::Duration;
+
+use leasehold::{Attempt, Error, Leases, MemoryStore};
+use tokio::runtime::Runtime;
+
+use super::{MOMENT, TTL, setup, until_free};
+
+#[test]
+fn a_lease_can_be_dropped_without_a_runtime() {
+    let leases = Leases::new(MemoryStore::new());
+    let lease = Runtime::new()
+        .unwrap()
+        .block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    drop(lease);
+    // The next runtime gets a keeper of its own.
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let held = leases.try_acquire("key", TTL).await.unwrap();
+        assert!(matches!(held, Attempt::Held(_)), "nobody could release it");
+        drop(leases.acquire("other", TTL).await.unwrap());
+        let next = leases.acquire("other", TTL).wait_for(TTL).await;
+        drop(next.unwrap());
+    });
+}
+
+#[test]
+fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
+    let leases = Leases::new(MemoryStore::new());
+    let runtime = Runtime::new().unwrap();
+    let handle = leases.clone();
+    let (dropped, was_dropped) = std::sync::mpsc::channel();
+    runtime.block_on(async move {
+        let lease = handle.acquire("key", TTL).await.unwrap();
+        tokio::spawn(async move {
+            // Dropped in the opposite order: it tells that the drop of the lease came through.
+            let _told = Told(dropped);
+            let _lease = lease;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    assert_eq!(was_dropped.recv(), Ok(false), "it panicked");
+}
+
+/// Tells when it is dropped whether that is by a panic.
+struct Told(std::sync::mpsc::Sender<bool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::panicking());
+    }
+}
+
+#[tokio::test]
+async fn a_lease_can_be_dropped_by_a_panic() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let ended = tokio::spawn(async move {
+        let _lease = lease;
+        panic!("the work went wrong");
+    });
+    assert!(ended.await.is_err());
+    until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_leases_are_dropped_at_once() {
+    let store = MemoryStore::new();
+    let leases = Leases::new(store.clone());
+    let mut held = Vec::new();
+    for number in 0..1_000 {
+        held.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
+    }
+    drop(held);
+    for number in 0..1_000 {
+        let key = format!("key {number}");
+        let next = leases.acquire(&key, TTL).wait_for(MOMENT).await;
+        drop(next.unwrap());
+    }
+}
+
+#[test]
+fn guards_handles_and_futures_cross_threads() {
+    fn crosses<T: Send + Sync + 'static>(_: &T) {}
+    fn is_sent<T: Send + 'static>(_: T) {}
+    let leases = Leases::new(MemoryStore::new());
+    crosses(&leases);
+    is_sent(leases.acquire("key", TTL).into_future());
+    is_sent(leases.try_acquire("key", TTL).into_future());
+    fn lease<T: Send + Sync + 'static>() {}
+    lease::<leasehold::Lease>();
+    lease::<leasehold::Held>();
+    lease::<Error>();
+}

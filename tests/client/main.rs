@@ -1,0 +1,40 @@
+//! The client side under paused time: what retries, drops, delays and dead runtimes leave behind.
+
+mod flaky;
+
+mod acquire;
+mod drops;
+mod release;
+mod renew;
+
+use std::time::Duration;
+
+use flaky::{Fate, FlakyStore};
+use leasehold::{Key, Leases, Store};
+use tokio::time::{Instant, sleep};
+
+const TTL: Duration = Duration::from_secs(30);
+const MARGIN: Duration = Duration::from_millis(100);
+/// The time limit of a call, unless a test sets another.
+const LIMIT: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(10);
+
+fn setup() -> (FlakyStore, Leases) {
+    let store = FlakyStore::new();
+    (store.clone(), Leases::new(store))
+}
+
+async fn is_free(store: &FlakyStore) -> bool {
+    let state = store.memory.inspect(&Key::new("key").unwrap()).await;
+    state.unwrap().is_none_or(|state| state.is_free())
+}
+
+/// Waits until the key is free, and says how long that took.
+async fn until_free(store: &FlakyStore) -> Duration {
+    let start = Instant::now();
+    while !is_free(store).await {
+        assert!(start.elapsed() < TTL * 2, "the key stays held");
+        sleep(Duration::from_millis(1)).await;
+    }
+    start.elapsed()
+}

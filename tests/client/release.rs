@@ -1,0 +1,125 @@
+//! Releases, in the foreground and in the background.
+
+use leasehold::{Error, LossReason};
+use tokio::time::{sleep, timeout};
+
+use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_after_the_release_of_its_lease_leaves_no_lock() {
+    let (store, leases) = setup();
+    let ttl = LIMIT * 50;
+    // The first try runs out of time, the second is granted, and then the first arrives.
+    store.next([Fate::Late(LIMIT * 2)]);
+    let lease = leases.acquire("key", ttl).await.unwrap();
+    assert_eq!(store.calls(), ["acquire"; 2]);
+    lease.release().await.unwrap();
+    sleep(LIMIT * 2).await;
+    assert!(is_free(&store).await);
+    assert_eq!(store.calls(), ["release"; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lease_is_not_released_by_its_late_requests() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(LIMIT * 2)]);
+    leases.acquire("key", LIMIT * 50).await.unwrap().detach();
+    sleep(LIMIT * 3).await;
+    assert!(!is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_hang_do_not_keep_others_from_being_released() {
+    let (store, leases) = setup();
+    let other = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(TTL * 1_000); 200]);
+    for number in 0..200 {
+        let hanging = leases.acquire(format!("key {number}"), TTL);
+        assert!(timeout(MOMENT, hanging).await.is_err());
+    }
+    drop(other);
+    assert!(until_free(&store).await < MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_refused_for_good_is_given_up() {
+    let (store, leases) = setup();
+    drop(leases.acquire("key", TTL * 100).await.unwrap());
+    store.calls();
+    store.next([Fate::Denied; 100]);
+    sleep(TTL * 50).await;
+    assert_eq!(store.calls(), ["release"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_the_background_is_not_repeated_all_the_time() {
+    let (store, leases) = setup();
+    drop(leases.acquire("key", TTL * 100).await.unwrap());
+    store.calls();
+    store.next(std::iter::repeat_n(Fate::NotSent, 10_000));
+    sleep(TTL * 100).await;
+    // 3,000 s at up to 10 s each.
+    let calls = store.calls().len();
+    assert!((300..700).contains(&calls), "{calls}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_was_lost_is_a_release() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLost, Fate::NotSent]);
+    lease.release().await.unwrap();
+    assert!(is_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_fails_goes_on_in_the_background() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::NotSent; 6]);
+    let error = lease.release().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let waited = until_free(&store).await;
+    assert!(waited < TTL / 2, "it took {waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_dropped_goes_on_in_the_background() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(TTL)]);
+    assert!(timeout(MOMENT, lease.release()).await.is_err());
+    assert!(until_free(&store).await < MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_reported_though_an_answer_to_its_release_was_lost() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    sleep(TTL).await;
+    let next = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLost]);
+    let late = lease.release().await.unwrap_err();
+    assert!(matches!(late, Error::Lost { .. }), "{late:?}");
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reports_that_the_lease_was_lost() {
+    let (_, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    sleep(TTL).await;
+    let next = leases.acquire("key", TTL).await.unwrap();
+    let late = lease.release().await.unwrap_err();
+    assert!(
+        matches!(
+            late,
+            Error::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            }
+        ),
+        "{late:?}"
+    );
+    next.release().await.unwrap();
+}
