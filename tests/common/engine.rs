@@ -11,12 +11,14 @@ use std::{
     process::{Child, Command, Stdio},
     sync::OnceLock,
     thread,
+    time::Duration,
 };
 
+use mongodb::bson::doc;
 use serde::Deserialize;
 use testcontainers::{
     ContainerAsync, ContainerRequest, GenericImage, ImageExt,
-    core::{ExecCommand, IntoContainerPort, WaitFor},
+    core::{IntoContainerPort, WaitFor},
     runners::AsyncRunner,
 };
 
@@ -142,20 +144,16 @@ impl Engine {
         container: ContainerAsync<GenericImage>,
         image: &PinnedImage,
     ) -> anyhow::Result<String> {
-        if let Self::MongoDbReplicaSet = self {
-            let script = "rs.initiate({_id: 'rs0', members: [{_id: 0, host: 'localhost'}]}); \
-                          while (!db.hello().isWritablePrimary) { sleep(50) }";
-            let initiate = ExecCommand::new(["mongosh", "--quiet", "--eval", script]);
-            let mut run = container.exec(initiate).await?;
-            run.stdout_to_vec().await?;
-        }
         let port = container.get_host_port_ipv4(image.port.tcp()).await?;
         let host = container.get_host().await?;
         remove_at_exit(container.id())?;
         std::mem::forget(container);
         Ok(match self {
-            Self::MongoDb | Self::MongoDbReplicaSet => {
-                format!("mongodb://{host}:{port}/?directConnection=true")
+            Self::MongoDb => format!("mongodb://{host}:{port}/?directConnection=true"),
+            Self::MongoDbReplicaSet => {
+                let address = format!("mongodb://{host}:{port}/?directConnection=true");
+                initiate_replica_set(&address).await?;
+                address
             }
             Self::Elasticsearch | Self::OpenSearch => format!("http://{host}:{port}"),
             Self::ElasticsearchSecured => {
@@ -207,6 +205,24 @@ impl PinnedImage {
             image.with_env_var(name, value)
         };
         self.env.iter().fold(image, with_variable).start().await
+    }
+}
+
+/// Makes a server the only member of its replica set, and waits until it takes writes.
+async fn initiate_replica_set(address: &str) -> anyhow::Result<()> {
+    let admin = mongodb::Client::with_uri_str(address)
+        .await?
+        .database("admin");
+    let members = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": "localhost:27017" }] };
+    admin
+        .run_command(doc! { "replSetInitiate": members })
+        .await?;
+    loop {
+        let hello = admin.run_command(doc! { "hello": 1 }).await?;
+        if hello.get_bool("isWritablePrimary") == Ok(true) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
