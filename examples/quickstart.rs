@@ -6,10 +6,11 @@
 //! cargo run --example quickstart
 //! ```
 //!
-//! On a real server; each worker is a process of its own:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch); each worker is a process of its own:
 //!
 //! ```text
 //! cargo run --example quickstart -- --store mongodb://localhost/app
+//! cargo run --example quickstart -- --store http://localhost:9200/app-locks
 //! ```
 //!
 //! [`work`] is what an application would write. The rest starts two workers and kills one.

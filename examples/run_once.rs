@@ -6,10 +6,11 @@
 //! cargo run --example run_once
 //! ```
 //!
-//! On a real server; each instance is a process of its own:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch); each instance is a process of its own:
 //!
 //! ```text
 //! cargo run --example run_once -- --store mongodb://localhost/app --processes 5
+//! cargo run --example run_once -- --store http://localhost:9200/app-locks --processes 5
 //! ```
 //!
 //! # How it works

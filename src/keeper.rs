@@ -85,11 +85,12 @@ impl Residue {
 
     /// Takes in how that request ended.
     pub(crate) fn ended(&mut self, answer: &Result<AcquireAnswer, Error>) {
-        let request = self.running.take();
-        if let Err(Error::TimedOut { .. }) = answer {
-            self.stragglers.extend(request);
-        } else {
-            self.open |= leaves_open(answer);
+        match (self.running.take(), answer) {
+            // One that ended meanwhile must not be waited for again.
+            (Some(request), Err(Error::TimedOut { .. })) if !request.is_finished() => {
+                self.stragglers.push(request);
+            }
+            _ => self.open |= leaves_open(answer),
         }
     }
 

@@ -33,10 +33,11 @@ fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
     let (dropped, was_dropped) = std::sync::mpsc::channel();
     runtime.block_on(async move {
         let lease = handle.acquire("key", TTL).await.unwrap();
+        // Dropped in this order, whether or not the task ever ran: the second tells that the drop of
+        // the lease came through.
+        let held = (lease, Told(dropped));
         tokio::spawn(async move {
-            // Dropped in the opposite order: it tells that the drop of the lease came through.
-            let _told = Told(dropped);
-            let _lease = lease;
+            let _held = held;
             std::future::pending::<()>().await;
         });
         tokio::task::yield_now().await;
