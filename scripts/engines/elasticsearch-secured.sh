@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034  # what it sets is read by scripts/engine
-# The same Elasticsearch with users, roles and API keys, over plain HTTP. Its address has the
-# name and password of the superuser in it.
+# The same Elasticsearch, locked down: with users, roles and API keys, over plain HTTP, and without
+# inline scripts. Its address has the name and password of the superuser in it.
 
 : "${scripts:?is set by the script that sources this file}"
 # shellcheck source=scripts/engines/elasticsearch.sh
 . "$scripts/engines/elasticsearch.sh"
 
-engine_about='the same Elasticsearch, with users and passwords (starts in 7 s)'
+engine_about='the same Elasticsearch, with users and passwords, without inline scripts (starts in 7 s)'
 engine_env=ELASTICSEARCH_SECURED_URL
 engine_package=elasticsearch
 
@@ -18,6 +18,6 @@ engine_start() {
         (umask 077 && node -p 'require("crypto").randomBytes(12).toString("hex")' >"$data/password") || return 1
     fi
     search_password=$(<"$data/password")
-    elasticsearch_start "${@:1:5}" -E xpack.security.enabled=true \
+    elasticsearch_start "${@:1:5}" -E xpack.security.enabled=true -E script.allowed_types=stored \
         -E xpack.security.http.ssl.enabled=false -E xpack.security.transport.ssl.enabled=false "${@:6}"
 }

@@ -27,7 +27,7 @@ mod with_stored_scripts {
     use super::*;
 
     async fn connect() -> Clients {
-        let fixture = Fixture::new(Engine::ElasticsearchSecured);
+        let fixture = Fixture::secured().await;
         let store = || fixture.on_elasticsearch().stored_scripts();
         store().prepare().await.unwrap();
         Clients::new(store(), store())

@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{BOTH, Engine, Fixture, LONG, common::proxy::Proxy, elasticsearch};
+use super::{BOTH, Fixture, LONG, common::proxy::Proxy, elasticsearch};
 
 /// Everything that a person or a log may get to see of an error.
 fn everything(error: &Error) -> String {
@@ -48,7 +48,7 @@ async fn an_unreachable_cluster_is_named_as_such() {
 
 #[tokio::test]
 async fn refused_credentials_are_named_as_such_and_never_shown() {
-    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    let fixture = Fixture::secured().await;
     let host = fixture.host();
     let wrong = elasticsearch(&format!("http://elastic:hunter2@{host}"));
     let wrong = ElasticsearchStore::new(wrong, &fixture.alias).stored_scripts();
@@ -73,7 +73,7 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
 
 #[tokio::test]
 async fn a_user_without_the_right_to_write_is_refused() {
-    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    let fixture = Fixture::secured().await;
     fixture
         .on_elasticsearch()
         .stored_scripts()

@@ -15,10 +15,11 @@ mod seeds;
 use std::{sync::Arc, time::Duration};
 
 use common::engine::Engine;
-use elasticsearch::Elasticsearch;
+use elasticsearch::{Elasticsearch, http::Method};
 use leasehold::{ElasticsearchStore, Error, LeaseId, OpenSearchStore, Store, conformance::Clients};
 use opensearch::OpenSearch;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
@@ -42,6 +43,24 @@ impl Fixture {
             url: engine.address(),
             alias: format!("locks-{}", LeaseId::random()),
         }
+    }
+
+    /// On the cluster with accounts. It makes an index of its own for them when the first one is
+    /// changed, and knows nobody meanwhile; so one is changed before anything else.
+    async fn secured() -> Self {
+        static ACCOUNTS: OnceCell<()> = OnceCell::const_new();
+        let fixture = Self::new(Engine::ElasticsearchSecured);
+        ACCOUNTS
+            .get_or_init(async || {
+                let role = "_security/role/leasehold-test";
+                fixture
+                    .ask(Method::Put, role, json!({ "indices": [] }))
+                    .await;
+                let health = "_cluster/health/.security?wait_for_status=yellow";
+                fixture.ask(Method::Get, health, Value::Null).await;
+            })
+            .await;
+        fixture
     }
 
     /// With the index.
@@ -93,7 +112,7 @@ impl Fixture {
     }
 
     /// Asks the engine itself, for what a store does not show.
-    async fn ask(&self, method: elasticsearch::http::Method, path: &str, body: Value) -> Value {
+    async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         let client = elasticsearch(&self.url);
         let body = (!body.is_null()).then(|| body.to_string());
         let headers = elasticsearch::http::headers::HeaderMap::new();

@@ -131,7 +131,7 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
 
 #[tokio::test]
 async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
-    let fixture = Fixture::new(Engine::ElasticsearchSecured);
+    let fixture = Fixture::secured().await;
     let inline = fixture.on_elasticsearch();
     inline.prepare().await.unwrap();
     let error = Leases::new(inline)
