@@ -9,6 +9,7 @@ use crate::{
     AcquireAnswer, AcquireRequest, Error, Held, Key, Lease, backoff,
     deadline::{Validity, deadline},
     keeper::{self, Abandoned, Residue},
+    key::MAX_OWNER_BYTES,
     leases::Shared,
     record::LeaseId,
     tries::{TRIES, Tries},
@@ -30,7 +31,7 @@ pub enum Attempt {
 ///
 /// # Errors
 ///
-/// [`Error::InvalidKey`] and [`Error::InvalidTtl`] before anything is sent; otherwise what the
+/// [`Error::InvalidKey`], [`Error::InvalidTtl`] and [`Error::InvalidOwner`] before anything is sent; otherwise what the
 /// store answers, after three tries if a retry could help.
 ///
 /// # Cancel safety
@@ -200,6 +201,10 @@ impl Pending {
     fn new(ask: Ask) -> Result<Self, Error> {
         let Ask { shared, key, ttl } = ask;
         let ttl = ttl::checked(ttl, shared.clock_margin)?;
+        let bytes = shared.owner.len();
+        if bytes == 0 || bytes > MAX_OWNER_BYTES {
+            return Err(Error::InvalidOwner { bytes });
+        }
         let request = AcquireRequest::exclusive(key?, LeaseId::random(), shared.owner.clone(), ttl);
         shared.keeper.ensure_running()?;
         Ok(Self {

@@ -2,7 +2,11 @@
 
 use std::{error::Error as StdError, time::Duration};
 
-use crate::{Held, Key, LossReason, key::MAX_KEY_BYTES, record::SCHEMA};
+use crate::{
+    Held, Key, LossReason,
+    key::{MAX_KEY_BYTES, MAX_OWNER_BYTES},
+    record::SCHEMA,
+};
 
 /// The error of a database driver, as the source of an [`Error`].
 pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
@@ -20,6 +24,13 @@ pub enum Error {
     )]
     InvalidKey {
         /// The length of the refused key, in bytes of UTF-8.
+        bytes: usize,
+    },
+
+    /// The name of the owner is empty or too long. Nothing was sent.
+    #[error("an owner is 1 to {MAX_OWNER_BYTES} bytes of text, this one has {bytes}; shorten it")]
+    InvalidOwner {
+        /// The length of the refused name, in bytes of UTF-8.
         bytes: usize,
     },
 
@@ -176,6 +187,7 @@ impl Error {
             | Self::Contention { .. }
             | Self::WaitTimedOut { .. } => true,
             Self::InvalidKey { .. }
+            | Self::InvalidOwner { .. }
             | Self::InvalidTtl { .. }
             | Self::NotPrepared { .. }
             | Self::NoRuntime

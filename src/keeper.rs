@@ -85,6 +85,10 @@ impl Residue {
 
     /// Takes in how that request ended.
     pub(crate) fn ended(&mut self, answer: &Result<AcquireAnswer, Error>) {
+        // What has ended unseen may have been granted.
+        let known = self.stragglers.len();
+        self.stragglers.retain(|straggler| !straggler.is_finished());
+        self.open |= self.stragglers.len() < known;
         match (self.running.take(), answer) {
             // One that ended meanwhile must not be waited for again.
             (Some(request), Err(Error::TimedOut { .. })) if !request.is_finished() => {
@@ -111,7 +115,8 @@ impl Residue {
 fn leaves_open(answer: &Result<AcquireAnswer, Error>) -> bool {
     match answer {
         Ok(_) => false,
-        Err(Error::Store { .. }) => true,
+        // The last of the nodes that were asked said so, and perhaps not the first.
+        Err(Error::Store { .. } | Error::Overloaded { .. }) => true,
         Err(error) => error.is_ambiguous(),
     }
 }

@@ -8,6 +8,9 @@ use crate::Error;
 /// to the same bound so that a key which works on one works on all.
 pub const MAX_KEY_BYTES: usize = 512;
 
+/// The longest name of an owner, in bytes of UTF-8: it is looked for as a whole, and shown to people.
+pub const MAX_OWNER_BYTES: usize = 512;
+
 /// The name of a lock: 1 to 512 bytes of any UTF-8 text.
 ///
 /// Text is text: `$`, `.`, `/`, blanks and line breaks have no meaning in any store. Cloning is

@@ -240,12 +240,14 @@ impl Leases {
 
     /// Removes every document without a live holder since this long, and says how many.
     ///
-    /// The same guarantees as for [`Leases::remove_expired`] hold. A store that cleans up by
-    /// itself, as MongoDB does by a TTL index, does not need it.
+    /// It never removes a lock that is live, or that was taken or renewed meanwhile. A store that
+    /// cleans up by itself, as MongoDB does by a TTL index, does not need it. Elasticsearch and
+    /// OpenSearch count the retention in whole seconds.
     ///
     /// # Errors
     ///
-    /// As for [`Leases::inspect`].
+    /// As for [`Leases::inspect`]. A purge of very many locks may take longer than the call timeout;
+    /// it then goes on after [`Error::TimedOut`], and can be repeated.
     ///
     /// # Cancel safety
     ///
@@ -286,7 +288,8 @@ pub struct LeasesBuilder {
 }
 
 impl LeasesBuilder {
-    /// Who the leases belong to, as others see it: a pod, a host, a service. By default the name of
+    /// Who the leases belong to, as others see it: a pod, a host, a service; 1 to 512 bytes of text,
+    /// which an acquire checks. By default the name of
     /// the host, the number of the process and a few random letters.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());

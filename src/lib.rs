@@ -133,7 +133,7 @@ pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
     error::{Cause, Error},
     fence::Fence,
-    key::{Key, MAX_KEY_BYTES},
+    key::{Key, MAX_KEY_BYTES, MAX_OWNER_BYTES},
     lease::Lease,
     leases::{Leases, LeasesBuilder},
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},

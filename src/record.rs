@@ -165,15 +165,6 @@ pub(crate) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
         .trunc_subsecs(3)
 }
 
-/// The time a while before another; the beginning of time if there is no such time.
-#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) fn before(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
-    TimeDelta::from_std(by)
-        .ok()
-        .and_then(|by| at.checked_sub_signed(by))
-        .unwrap_or(DateTime::<Utc>::MIN_UTC)
-}
-
 /// How long from one time to another; zero if it is not later.
 pub(crate) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
     (to - from).to_std().unwrap_or(Duration::ZERO)

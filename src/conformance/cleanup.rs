@@ -17,7 +17,7 @@ use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, expired, fresh_key, granted, request,
     sole_holder, violation,
 };
-use crate::{AcquireAnswer, ReleaseAnswer, ReleaseRequest, Store};
+use crate::{AcquireAnswer, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
 
 /// A live lock stays, an expired or released one goes, and an absent one is no error.
 pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outcome {
@@ -89,9 +89,19 @@ pub async fn clean_up_racing_with_takeover_removes_no_live_lock(clients: &Client
 
 async fn takeovers(store: &Arc<dyn Store>, key: &crate::Key) -> Outcome {
     for round in 0..40 {
-        // Left to its expiry, a few milliseconds from now.
+        // At its expiry, a few milliseconds from now, unless it is renewed before that.
         let brief = request(key, "brief", Duration::from_millis(1 + round % 5));
         store.acquire(&brief).await?;
+        let live = matches!(
+            super::renew(store, key, brief.lease, LONG).await?,
+            RenewAnswer::Renewed(_)
+        );
+        sleep(Duration::from_millis(2)).await;
+        let release = ReleaseRequest::new(key.clone(), brief.lease);
+        ensure!(
+            !live || store.release(&release).await? == ReleaseAnswer::Released,
+            "round {round}: a clean-up removed a lock that was just renewed"
+        );
         let lease = request(key, "taker", LONG);
         let start = Instant::now();
         while let AcquireAnswer::Held(_) = store.acquire(&lease).await? {

@@ -7,7 +7,8 @@ use super::{
     violation,
 };
 use crate::{
-    Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_TTL, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_OWNER_BYTES, MAX_TTL, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer,
 };
 
 /// What a database, an address or a shell might take for something else than text. All of them are
@@ -134,6 +135,15 @@ pub async fn bad_input_is_refused_and_nothing_is_stored(clients: &Clients) -> Ou
             matches!(waited, Err(Error::InvalidTtl { .. })),
             "a wait with a ttl of {ttl:?}: {waited:?}"
         );
+    }
+    for bytes in [0, MAX_OWNER_BYTES + 1] {
+        let nobody = Leases::builder(clients.first.clone())
+            .owner("o".repeat(bytes))
+            .build();
+        match nobody.try_acquire(&key, LONG).await {
+            Err(Error::InvalidOwner { bytes: told }) if told == bytes => {}
+            other => return violation(format!("an owner of {bytes} bytes: {other:?}")),
+        }
     }
     let stored = clients.second.inspect(&key).await?;
     ensure!(stored.is_none(), "bad input left a document: {stored:?}");

@@ -12,6 +12,7 @@ mod transport;
 use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 pub use self::transport::Transport;
@@ -19,12 +20,13 @@ use self::{
     answer::{Effect, Outcome, outcome, outcomes},
     dialect::{Change, Dialect, Request, SCRIPTS},
     error::{Refusal, unanswered},
+    setup::is_ours,
     transport::{SealedRequest, SealedResponse},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, record::before,
-    rules,
+    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState,
+    LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+    Store, rules,
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -51,19 +53,25 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///   (`new Date().getTime()`; the cached clock, `ctx._now`, was seen up to 194 ms late). A change
 ///   that was overtaken is run again by the shard.
 /// - A refused attempt writes nothing. Nothing is refreshed on the way: reads by key are real-time.
-/// - An acknowledged grant is on the disk of the primary (`index.translog.durability` is `request`
-///   in the index that [`prepare`](IndexStore::prepare) creates) and of every replica that is in
-///   sync. That is all that it means: with no replica in sync at the time, which
-///   [`replicas`](IndexStore::replicas) of 0 makes the rule, a grant is lost with the primary's
-///   disk, and the next client may be granted the key before the lease is over. Elasticsearch's
-///   `wait_for_active_shards` would not change it: it is a look before the write, and no promise
-///   about it.
-/// - A primary that is cut off from its cluster goes on answering until it finds out. A grant that
-///   it acknowledges meanwhile needs every replica that is in sync, so it cannot be one that the
-///   next primary does not have; but with no replica in sync there is nobody to ask.
+/// - An acknowledged grant, renewal or release is on the disk of the primary
+///   (`index.translog.durability` is `request` in the index that [`prepare`](IndexStore::prepare)
+///   creates) and of every replica in sync, because a primary acknowledges a write only when they
+///   have it, or the cluster has struck them off. A primary that is cut off can do neither. A grant
+///   that is asked for again is written again for this reason.
+/// - What changes nothing is answered by the primary alone: that a key is held, that a lease is not,
+///   and what [`inspect`](crate::Leases::inspect) shows may come from a primary that was cut off a
+///   moment ago. Lists come from any copy.
+/// - `wait_for_active_shards` is a look before the write and no promise about it. With no replica in
+///   sync, which [`replicas`](IndexStore::replicas) of 0 makes the rule, a grant is on one disk only.
+///   If that is lost, or an operator brings back an old copy (`allocate_stale_primary`, a snapshot),
+///   the key can be granted again before the lease is over.
 /// - When the primary shard moves, the clock of another node decides. A difference of up to the
 ///   clock margin of 100 ms is covered;
 ///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
+/// - A purge judges by the clock of any node that has a copy, the margin included, in whole seconds.
+///
+/// Looking at a key is an update that changes nothing, because a get does not tell the time: it
+/// needs the right to write, as everything else here. Tried on Elasticsearch 8.12 and OpenSearch 2.5.
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search
 /// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
@@ -122,14 +130,14 @@ impl<C: Transport> IndexStore<C> {
     /// Creates the index with its mapping, its alias and, if asked for, the stored scripts.
     ///
     /// It can be repeated, at every start of the application for example, and by several processes
-    /// at once. An index that is there already keeps its settings; what its mapping lacks is added.
-    /// A failure is not remembered: the next call starts anew.
+    /// at once. An index that has the alias already is kept, whatever its name and settings; what
+    /// its mapping lacks is added. A failure is not remembered: the next call starts anew.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the alias is the name of an index that this did not create, or the
-    /// mapping of the index cannot be changed into that of locks; otherwise what the cluster
-    /// answers, as [`Error`] says.
+    /// [`Error::NotPrepared`] if the alias, or the name of the index, belongs to an index without
+    /// the mapping of locks: such an index is left alone. Otherwise what the cluster answers, as
+    /// [`Error`] says.
     ///
     /// # Cancel safety
     ///
@@ -140,15 +148,50 @@ impl<C: Transport> IndexStore<C> {
                 self.ask(self.dialect.store_script(script)).await?;
             }
         }
+        let behind: Vec<String> = match self.send(self.dialect.get_alias()).await? {
+            Ok(Value::Object(found)) => found.keys().cloned().collect(),
+            Ok(_) => return Err(self.senseless("it names no indices")),
+            Err(refusal) if refusal.is_missing() => Vec::new(),
+            Err(refusal) => return Err(refusal.sorted(C::NAME, None)),
+        };
+        match &*behind {
+            [] => {}
+            [index] => return self.adopt(index).await,
+            several => {
+                let several = several.join(", ");
+                return Err(
+                    self.not_prepared(format!("its alias is on several indices: {several}"))
+                );
+            }
+        }
+        let index = self.dialect.index();
         match self.send(self.dialect.create_index(self.replicas)).await? {
             Ok(_) => Ok(()),
-            // Of this process at an earlier time, or of another one just now.
+            // Of another process just now, or one that lost its alias.
             Err(refusal) if refusal.is_existing_index() => {
-                self.ask(self.dialect.put_mapping()).await?;
-                self.ask(self.dialect.put_alias()).await?;
+                self.adopt(&index).await?;
+                self.ask(self.dialect.put_alias(&index)).await?;
                 Ok(())
             }
             Err(refusal) => Err(refusal.sorted(C::NAME, None)),
+        }
+    }
+
+    /// Brings the mapping of an index up to date, if it is one of ours.
+    async fn adopt(&self, index: &str) -> Result<(), Error> {
+        let mapping = self.ask(self.dialect.get_mapping(index)).await?;
+        if !is_ours(&mapping, index) {
+            let problem = format!("the index {index} is there, without the mapping of locks");
+            return Err(self.not_prepared(problem));
+        }
+        self.ask(self.dialect.put_mapping(index)).await?;
+        Ok(())
+    }
+
+    fn not_prepared(&self, problem: String) -> Error {
+        Error::NotPrepared {
+            store: C::NAME,
+            problem,
         }
     }
 
@@ -193,7 +236,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// A change of a document that must be there afterwards.
+    /// An answer that cannot be one to what was asked.
     fn senseless(&self, problem: &'static str) -> Error {
         Error::Interrupted {
             store: C::NAME,
@@ -201,24 +244,24 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    fn renewed(request: &RenewRequest, outcome: Option<&Outcome>) -> Result<RenewAnswer, Error> {
+    fn renewed(
+        &self,
+        request: &RenewRequest,
+        outcome: Option<&Outcome>,
+    ) -> Result<RenewAnswer, Error> {
         let Some(outcome) = outcome else {
-            return Ok(rules::answer_renew(None, request.lease, Default::default()));
+            return Ok(RenewAnswer::Lost(LossReason::Expired));
         };
-        let (record, now) = outcome.record(&request.key)?;
-        let now = match now {
-            Some(now) => now,
-            // It was renewed, so it ends a ttl from now.
-            None => {
-                let mut holders = record.holders.iter();
-                let holder = holders.find(|holder| holder.lease == request.lease);
-                before(
-                    holder.map_or(record.expires_at, |it| it.expires_at),
-                    request.ttl,
-                )
-            }
-        };
+        let (record, now) = self.timed(outcome, &request.key)?;
         Ok(rules::answer_renew(Some(&record), request.lease, now))
+    }
+
+    fn timed(&self, outcome: &Outcome, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
+        let (record, now) = outcome.record(key)?;
+        match now {
+            Some(now) => Ok((record, now)),
+            None => Err(self.senseless("it tells no time")),
+        }
     }
 }
 
@@ -244,10 +287,7 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(&request.key, change).await? else {
             return Err(self.senseless("an upsert found no document"));
         };
-        let (record, now) = outcome.record(&request.key)?;
-        // What is not shown beside the document was stored in it: it was granted just now.
-        let now = now.or_else(|| record.holders.last().map(|holder| holder.acquired_at));
-        let now = now.ok_or_else(|| self.senseless("it tells no time"))?;
+        let (record, now) = self.timed(&outcome, &request.key)?;
         Ok(rules::answer_acquire(&record, request.lease, now))
     }
 
@@ -257,7 +297,7 @@ impl<C: Transport> Store for IndexStore<C> {
             [request] => {
                 let change = self.dialect.renew(request);
                 let outcome = self.change(&request.key, change).await?;
-                return Ok(vec![Self::renewed(request, outcome.as_ref())]);
+                return Ok(vec![self.renewed(request, outcome.as_ref())]);
             }
             _ => {}
         }
@@ -269,8 +309,8 @@ impl<C: Transport> Store for IndexStore<C> {
         }
         let renewed = |(request, outcome): (&RenewRequest, Result<Outcome, Refusal>)| match outcome
         {
-            Ok(outcome) => Self::renewed(request, Some(&outcome)),
-            Err(refusal) if refusal.is_missing_document() => Self::renewed(request, None),
+            Ok(outcome) => self.renewed(request, Some(&outcome)),
+            Err(refusal) if refusal.is_missing_document() => self.renewed(request, None),
             Err(refusal) => Err(refusal.sorted(C::NAME, Some(&request.key))),
         };
         Ok(requests.iter().zip(outcomes).map(renewed).collect())
@@ -293,8 +333,7 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
-        let (record, now) = outcome.record(key)?;
-        let now = now.ok_or_else(|| self.senseless("it tells no time"))?;
+        let (record, now) = self.timed(&outcome, key)?;
         Ok(Some(rules::inspect(&record, now)))
     }
 
@@ -308,9 +347,15 @@ impl<C: Transport> Store for IndexStore<C> {
             return Err(self.senseless("it has no hits"));
         };
         let mut page = Page::default();
+        let mut looked_at = hits.len();
         for hit in hits {
-            let id = hit["_id"].as_str().unwrap_or_default();
-            let key = Key::new(id)?;
+            // What the pages go by, whatever the id is.
+            let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
+            if !key.as_str().starts_with(request.filter.wanted_prefix()) {
+                // Behind the last key with the prefix there is no other.
+                looked_at = 0;
+                break;
+            }
             match answer::hit(hit, &key) {
                 Ok((record, now)) => {
                     let state = rules::inspect(&record, now);
@@ -323,7 +368,7 @@ impl<C: Transport> Store for IndexStore<C> {
             }
             page.next = Some(key);
         }
-        if hits.len() < request.limit {
+        if looked_at < request.limit {
             page.next = None;
         }
         Ok(page)
@@ -343,19 +388,14 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         let change = self.dialect.remove_expired(key);
-        match self.change(key, change).await? {
-            Some(outcome) if outcome.effect == Effect::Deleted => Ok(true),
-            Some(_) => {
-                // Because it is alive, or because it is no lock of this version, which is an error.
-                self.inspect(key).await?;
-                Ok(false)
-            }
-            None => Ok(false),
-        }
+        let outcome = self.change(key, change).await?;
+        Ok(outcome.is_some_and(|outcome| outcome.effect == Effect::Deleted))
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.ask(self.dialect.refresh()).await?;
+        // The search inside may run on a replica, by the clock of its node.
+        let retention = retention.saturating_add(CLOCK_MARGIN);
         let answer = self.ask(self.dialect.purge(retention)).await?;
         match answer["deleted"].as_u64() {
             Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),

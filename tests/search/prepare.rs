@@ -93,15 +93,63 @@ async fn an_index_of_somebody_else_is_left_alone() {
         let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
 
-        // The index behind it has another mapping.
-        let fixture = Fixture::new(engine);
-        let other = json!({ "mappings": { "properties": { "fence": { "type": "text" } } } });
-        fixture.ask(Put, &fixture.index(), other).await;
+        // The index of the name is there, with an alias of its own or with ours.
+        for with_ours in [false, true] {
+            let fixture = Fixture::new(engine);
+            let mapping = json!({ "properties": { "total": { "type": "long" } } });
+            let alias = if with_ours { &fixture.alias } else { "theirs" };
+            let theirs = json!({ "mappings": mapping, "aliases": { alias: {} } });
+            let index = fixture.index();
+            fixture.ask(Put, &index, theirs).await;
+            let error = fixture.prepare().await.unwrap_err();
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            let shown = fixture.ask(Get, &index, Value::Null).await;
+            assert_eq!(shown[&index]["mappings"], mapping);
+            assert_eq!(shown[&index]["aliases"], json!({ alias: {} }));
+        }
+    }
+}
+
+/// What an alias is for: the locks move to another index, and nobody has to be told.
+#[tokio::test]
+async fn an_index_that_was_moved_is_found_by_its_alias() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let leases = Leases::new(fixture.store());
+        let lease = leases.acquire("key", LONG).await.unwrap();
+
+        let (old, new) = (fixture.index(), format!("{}-moved", fixture.alias));
+        let shown = fixture
+            .ask(Get, &format!("{old}/_mapping"), Value::Null)
+            .await;
+        fixture
+            .ask(Put, &new, json!({ "mappings": shown[&old]["mappings"] }))
+            .await;
+        fixture
+            .ask(Post, &format!("{old}/_refresh"), Value::Null)
+            .await;
+        let copy = json!({ "source": { "index": old }, "dest": { "index": new } });
+        fixture.ask(Post, "_reindex", copy).await;
+        let turn = json!({ "actions": [
+            { "add": { "index": new, "alias": fixture.alias } },
+            { "remove_index": { "index": old } },
+        ] });
+        fixture.ask(Post, "_aliases", turn).await;
+
+        fixture.prepare().await.unwrap();
+        lease.renew().await.unwrap();
+        let shown = fixture
+            .ask(Get, &format!("_alias/{}", fixture.alias), Value::Null)
+            .await;
+        let behind: Vec<_> = shown.as_object().unwrap().keys().collect();
+        assert_eq!(behind, [&new]);
+
+        // An alias on several takes no writes, and is not made better by a third.
+        fixture
+            .ask(Put, &old, json!({ "aliases": { &fixture.alias: {} } }))
+            .await;
         let error = fixture.prepare().await.unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-        let shown = fixture.ask(Get, &fixture.index(), Value::Null).await;
-        let fence = &shown[fixture.index()]["mappings"]["properties"]["fence"];
-        assert_eq!(fence["type"], "text");
     }
 }
 
@@ -117,8 +165,21 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
         let leases = Leases::new(fixture.store());
         let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-        // What is only missing is added.
+    }
+}
+
+/// As an older version made it: what is missing is added.
+#[tokio::test]
+async fn a_mapping_of_ours_is_brought_up_to_date() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let older = json!({
+            "mappings": { "dynamic": "strict", "_meta": { "leasehold_schema": 1 } },
+            "aliases": { &fixture.alias: {} },
+        });
+        fixture.ask(Put, &fixture.index(), older).await;
         fixture.prepare().await.unwrap();
+        let leases = Leases::new(fixture.store());
         leases
             .acquire("key", LONG)
             .await
@@ -153,19 +214,17 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
         .unwrap();
 }
 
+/// Scripts belong to the cluster, so this is on one where no test stores them.
 #[tokio::test]
 async fn a_script_that_is_not_stored_is_named() {
-    // Scripts belong to the cluster, so this needs one where nobody stores them.
-    for engine in BOTH {
-        let fixture = Fixture::prepared(engine).await;
-        let named = fixture.on_elasticsearch().stored_scripts();
-        let error = Leases::new(named)
-            .acquire("key", LONG)
-            .await
-            .map(drop)
-            .unwrap_err();
-        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-    }
+    let fixture = Fixture::prepared(Engine::Elasticsearch).await;
+    let named = fixture.on_elasticsearch().stored_scripts();
+    let error = Leases::new(named)
+        .acquire("key", LONG)
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
 }
 
 /// An index that an operator has closed to writes is no fault of the client.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{Attempt, Key, LeaseId, Leases, RenewRequest};
+use elasticsearch::http::Method::{Get, Post};
+use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Key, LeaseId, Leases, RenewRequest};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{BOTH, Fixture, LONG, SHORT, common::proxy::Proxy};
@@ -67,11 +69,71 @@ async fn a_thousand_renewals_are_one_request() {
     }
 }
 
+/// An answer that writes nothing comes from the primary alone, and one that is cut off would go on
+/// giving it. A grant that is asked for again is therefore written again: only then the replicas
+/// have it, too.
+#[tokio::test]
+async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        let key = Key::new("key").unwrap();
+        let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+        let path = format!("{}/_doc/key", fixture.alias);
+        let written = async || {
+            let document = fixture.ask(Get, &path, Value::Null).await;
+            document["_seq_no"].as_i64().unwrap()
+        };
+        let AcquireAnswer::Granted(first) = store.acquire(&request).await.unwrap() else {
+            panic!("held");
+        };
+        let before = written().await;
+        sleep(Duration::from_millis(50)).await;
+        let AcquireAnswer::Granted(again) = store.acquire(&request).await.unwrap() else {
+            panic!("held by itself");
+        };
+        assert_eq!(written().await, before + 1);
+        assert_eq!(
+            (first.fence, first.expires_at),
+            (again.fence, again.expires_at)
+        );
+        // The time is that of the second answer, so less is left.
+        assert!(again.expires_in() <= first.expires_in() - Duration::from_millis(50));
+
+        let mut other = request.clone();
+        other.lease = LeaseId::random();
+        store.acquire(&other).await.unwrap();
+        assert_eq!(written().await, before + 1);
+    }
+}
+
+/// What the stores rely on, and the documentation of neither engine promises: the answer to an
+/// update that changes nothing shows the document as the script left it, if it is asked for by a
+/// filter.
+#[tokio::test]
+async fn an_answer_that_changes_nothing_shows_what_the_script_added() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        Leases::new(fixture.store())
+            .acquire("key", LONG)
+            .await
+            .unwrap()
+            .detach();
+        let path = format!("{}/_update/key", fixture.alias);
+        let script = "ctx._source.now = 7; ctx.op = 'none'";
+        let shown = json!({ "script": script, "_source": { "includes": ["*"] } });
+        let answer = fixture.ask(Post, &path, shown).await;
+        assert_eq!(answer["result"], "noop", "{answer}");
+        assert_eq!(answer["get"]["_source"]["now"], 7, "{answer}");
+        let stored = json!({ "script": script, "_source": true });
+        let answer = fixture.ask(Post, &path, stored).await;
+        assert!(answer["get"]["_source"]["now"].is_null(), "{answer}");
+    }
+}
+
 /// The index counts what is written to it, and has a number for every change.
 #[tokio::test]
 async fn fifty_losing_attempts_write_nothing() {
-    use elasticsearch::http::Method::Get;
-
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let leases = Leases::new(fixture.store());
@@ -79,21 +141,21 @@ async fn fifty_losing_attempts_write_nothing() {
         let document = format!("{}/_doc/key", fixture.alias);
         let stats = format!("{}/_stats/indexing", fixture.alias);
         let indexed = async || {
-            let stats = fixture.ask(Get, &stats, serde_json::Value::Null).await;
+            let stats = fixture.ask(Get, &stats, Value::Null).await;
             let indexing = stats["_all"]["primaries"]["indexing"].clone();
             (
                 indexing["index_total"].as_i64().unwrap(),
                 indexing["noop_update_total"].as_i64().unwrap(),
             )
         };
-        let before = fixture.ask(Get, &document, serde_json::Value::Null).await;
+        let before = fixture.ask(Get, &document, Value::Null).await;
         let (written, noops) = indexed().await;
         assert_eq!(written, 1, "the control: a grant is counted");
         for _ in 0..50 {
             let attempt = leases.try_acquire("key", LONG).await.unwrap();
             assert!(matches!(attempt, Attempt::Held(_)));
         }
-        let after = fixture.ask(Get, &document, serde_json::Value::Null).await;
+        let after = fixture.ask(Get, &document, Value::Null).await;
         assert_eq!(before, after);
         assert_eq!(indexed().await, (written, noops + 50));
         lease.release().await.unwrap();

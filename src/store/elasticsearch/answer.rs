@@ -49,20 +49,31 @@ pub(crate) fn outcomes(answer: &Value) -> Vec<Result<Outcome, Refusal>> {
 }
 
 impl Outcome {
-    /// The lock, and the node's time if the script showed it.
+    /// The lock, and the node's time: what a change stored beside the lock, or what a script showed
+    /// that changed nothing. `None` if that is missing: a lock whose age is not known says nothing
+    /// about who is live.
     ///
     /// # Errors
     ///
     /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
     /// anything else that is not a lock.
     pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
-        record(&self.source, key)
+        let (record, stored) = record(&self.source, key)?;
+        let now = match self.effect {
+            Effect::Written => stored.written_at,
+            Effect::None => stored.now,
+            Effect::Deleted => None,
+        };
+        Ok((record, now.and_then(DateTime::from_timestamp_millis)))
     }
 }
 
 /// The lock and the time of a search's hit.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
     let (record, _) = record(&hit["_source"], key)?;
+    if hit["_id"] != key.as_str() {
+        return Err(not_a_lock(key, "it is the document of another key"));
+    }
     let now = hit["fields"]["now"][0]
         .as_i64()
         .and_then(DateTime::from_timestamp_millis);
@@ -70,7 +81,8 @@ pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>),
     Ok((record, now))
 }
 
-fn record(source: &Value, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
+/// The lock, and the fields that are not part of it.
+fn record(source: &Value, key: &Key) -> Result<(LockRecord, Beside), Error> {
     match source["schema"].as_i64() {
         Some(SCHEMA) => {}
         Some(found) => {
@@ -107,7 +119,11 @@ fn record(source: &Value, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>
         holders.collect::<Result<_, Error>>()?,
         time(stored.expires_at)?,
     );
-    Ok((record, stored.now.map(time).transpose()?))
+    let beside = Beside {
+        written_at: stored.written_at,
+        now: stored.now,
+    };
+    Ok((record, beside))
 }
 
 fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
@@ -117,12 +133,20 @@ fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
     }
 }
 
+#[derive(Debug)]
+struct Beside {
+    written_at: Option<i64>,
+    now: Option<i64>,
+}
+
 /// The document, with times in milliseconds.
 #[derive(Deserialize)]
 struct Stored {
     fence: i64,
     holders: Vec<StoredHolder>,
     expires_at: i64,
+    /// The node's time of the last change.
+    written_at: Option<i64>,
     /// Only shown, never stored.
     now: Option<i64>,
 }
@@ -151,7 +175,7 @@ mod tests {
 
     fn lock() -> Value {
         json!({
-            "key": "k", "schema": 1, "fence": 7, "expires_at": 9, "now": 5,
+            "key": "k", "schema": 1, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
             "holders": [{
                 "lease": LeaseId::random().to_string(), "owner": "me", "mode": "permits",
                 "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
@@ -170,6 +194,21 @@ mod tests {
         let holder = &record.holders[0];
         assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
         assert_eq!(holder.note.as_deref(), Some("nightly"));
+    }
+
+    /// The time of the last change must not be taken for the time of an answer that changed nothing.
+    #[test]
+    fn the_time_is_that_of_the_answer() {
+        let time = |effect, missing: &str| {
+            let mut source = lock();
+            source.as_object_mut().unwrap().remove(missing);
+            let (_, now) = Outcome { effect, source }.record(&key()).unwrap();
+            now.map(|now| now.timestamp_millis())
+        };
+        assert_eq!(time(Effect::Written, ""), Some(4));
+        assert_eq!(time(Effect::None, ""), Some(5));
+        assert_eq!(time(Effect::Written, "written_at"), None);
+        assert_eq!(time(Effect::None, "now"), None);
     }
 
     #[test]

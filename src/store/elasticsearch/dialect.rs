@@ -15,23 +15,37 @@ use serde_json::{Value, json};
 use crate::{AcquireRequest, Key, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA};
 
 /// How often the shard runs a script again that was overtaken by another change of the document.
-/// Losers of a race need one more run, which finds the winner and writes nothing; changes by
-/// several holders of one key may need more.
-const RETRIES: u32 = 8;
+/// Losers of a race need one more run, which finds the winner and writes nothing. Changes that do
+/// write, of several holders of one key or repeats of one request, overtake each other in turn: each
+/// needs as many runs as there are of them.
+const RETRIES: u32 = 32;
 /// How long the node waits for a primary shard that is not there, at the most.
-const SHARD_TIMEOUT: &str = "10s";
+const SHARD_TIMEOUT: &str = "5s";
 
 /// A script of this crate, by the name that it has among stored scripts.
 pub(crate) struct Script {
-    pub(crate) name: &'static str,
+    name: &'static str,
     pub(crate) source: &'static str,
+}
+
+impl Script {
+    /// The name among stored scripts. A hash of the source is part of it (FNV-1a, 64 bits), so that
+    /// processes of two versions that run side by side never call each other's.
+    pub(crate) fn stored_name(&self) -> String {
+        let hash = self
+            .source
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        format!("leasehold-{}-{hash:016x}", self.name)
+    }
 }
 
 macro_rules! scripts {
     ($($constant:ident = $file:literal;)*) => {
         $(pub(crate) const $constant: Script = Script {
-            // The version is that of the schema: scripts and documents change together.
-            name: concat!("leasehold-v1-", $file),
+            name: $file,
             source: include_str!(concat!($file, ".painless")),
         };)*
         /// All of them, for storing them.
@@ -47,12 +61,12 @@ scripts! {
     INSPECT = "inspect";
     REMOVE_EXPIRED = "remove_expired";
     NOW = "now";
-    DEAD = "dead";
 }
 
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
+    Get,
     Put,
     Post,
 }
@@ -170,7 +184,7 @@ impl Dialect {
 
     fn script(&self, script: &Script) -> Value {
         if self.stored_scripts {
-            json!({ "id": script.name })
+            json!({ "id": script.stored_name() })
         } else {
             json!({ "lang": "painless", "source": script.source })
         }
@@ -227,10 +241,12 @@ impl Dialect {
 
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
         let filter = &request.filter;
-        let mut conditions = vec![json!({ "term": { "schema": SCHEMA } })];
-        if !filter.wanted_prefix().is_empty() {
-            conditions.push(json!({ "prefix": { "key": filter.wanted_prefix() } }));
-        }
+        // Not a prefix query, which some clusters forbid as expensive: keys are compared by their
+        // bytes, so all that begin with the prefix stand together, from the first on.
+        let mut conditions = vec![
+            json!({ "term": { "schema": SCHEMA } }),
+            json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
+        ];
         if filter.wants_live() {
             conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
         }
@@ -258,18 +274,16 @@ impl Dialect {
 
     /// Deletes what is dead, but for what was changed since the search inside saw it.
     pub(crate) fn purge(&self, retention: Duration) -> Request {
-        // Dates end somewhere; nothing is as old as that.
-        const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
-        let retention = millis(retention).min(LONGEST);
-        let mut script = self.script(&DEAD);
-        script["params"] = json!({ "retention": retention });
+        // Date mathematics takes seconds in 32 bits.
+        let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
         Request {
             method: Method::Post,
             path: format!("{}/_delete_by_query", self.path()),
             query: &[("conflicts", "proceed")],
             body: Body::Json(json!({ "query": { "bool": { "filter": [
                 { "term": { "schema": SCHEMA } },
-                { "script": { "script": script } },
+                { "range": { "expires_at": { "lte": format!("now-{seconds}s") } } },
+                { "range": { "fence.time": { "lt": "now" } } },
             ] } } })),
         }
     }
@@ -280,7 +294,7 @@ impl Dialect {
 }
 
 /// [`RETRIES`] as text, for the query.
-const RETRIES_TEXT: &str = "8";
+const RETRIES_TEXT: &str = "32";
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
@@ -328,9 +342,11 @@ mod tests {
         dialect.use_stored_scripts();
         let sent = acquire(&dialect, "key");
         let script = &json(&sent)["script"];
-        assert_eq!(script["id"], "leasehold-v1-acquire");
+        assert_eq!(script["id"], ACQUIRE.stored_name());
         assert_eq!(script["source"], Value::Null);
-        assert_eq!(SCRIPTS.len(), 8);
+        let names: std::collections::BTreeSet<_> =
+            SCRIPTS.iter().map(Script::stored_name).collect();
+        assert_eq!(names.len(), 7);
     }
 
     #[test]
@@ -362,6 +378,13 @@ mod tests {
     }
 
     #[test]
+    fn an_endless_retention_stays_within_the_dates() {
+        let purge = Dialect::new("locks".into()).purge(Duration::MAX);
+        let range = &json(&purge)["query"]["bool"]["filter"][1]["range"];
+        assert_eq!(range["expires_at"]["lte"], "now-2000000000s");
+    }
+
+    #[test]
     fn no_time_of_this_process_is_sent() {
         let now = chrono::Utc::now().timestamp_millis();
         let near = |number: i64| (number - now).abs() < 366 * 24 * 60 * 60 * 1_000;
@@ -375,11 +398,7 @@ mod tests {
         }
         let dialect = Dialect::new("locks".into());
         let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
-        let requests = [
-            acquire(&dialect, "k"),
-            dialect.search(&list),
-            dialect.purge(Duration::from_secs(1)),
-        ];
+        let requests = [acquire(&dialect, "k"), dialect.search(&list)];
         for request in requests {
             let mut found = Vec::new();
             numbers(json(&request), &mut found);

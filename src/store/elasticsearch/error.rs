@@ -53,6 +53,11 @@ impl Refusal {
         self.status == 404 && self.kind == "document_missing_exception"
     }
 
+    /// Whether it says that what was asked for is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.status == 404
+    }
+
     /// Whether it says that the index to create is there.
     pub(crate) fn is_existing_index(&self) -> bool {
         self.kind == "resource_already_exists_exception"
@@ -64,8 +69,9 @@ impl Refusal {
         let kind = self.kind.as_str();
         let unprepared = |problem: String| Error::NotPrepared { store, problem };
         match (self.status, kind) {
-            // A disk that ran full, or an index that an operator closed to writes.
-            (_, "cluster_block_exception") => Error::Overloaded {
+            // A disk that ran full, or an index that an operator closed to writes; or the node has no
+            // room for the request.
+            (403 | 429, "cluster_block_exception") | (429, _) => Error::Overloaded {
                 store,
                 source: self.into(),
             },
@@ -98,22 +104,9 @@ impl Refusal {
                     source: self.into(),
                 },
             },
-            // The node has no room for the request, or no shard to give it to: it was not carried
-            // out.
-            (429, _)
-            | (
-                503,
-                "unavailable_shards_exception"
-                | "no_shard_available_action_exception"
-                | "master_not_discovered_exception"
-                | "cluster_manager_not_discovered_exception"
-                | "circuit_breaking_exception",
-            ) => Error::Overloaded {
-                store,
-                source: self.into(),
-            },
-            // A node that fails, or a proxy that lost the node, says nothing about the request.
-            (500.., _) => Error::Interrupted {
+            // A node that fails, a primary that is gone (perhaps after it carried the request out), a
+            // proxy that lost its node, or an answer that makes no sense: nothing is known.
+            (200..=299 | 408 | 500.., _) => Error::Interrupted {
                 store,
                 source: self.into(),
             },
@@ -220,12 +213,21 @@ mod tests {
     fn what_was_not_carried_out_is_no_ambiguity() {
         for (status, kind) in [
             (429, "es_rejected_execution_exception"),
-            (503, "unavailable_shards_exception"),
+            (429, "circuit_breaking_exception"),
             (403, "cluster_block_exception"),
         ] {
             let error = sorted(status, kind, "later");
             assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
             assert!(error.is_retryable() && !error.is_ambiguous());
+        }
+    }
+
+    /// The shard may have gone after it carried the request out.
+    #[test]
+    fn a_missing_primary_is_ambiguous() {
+        for kind in ["unavailable_shards_exception", "cluster_block_exception"] {
+            let error = sorted(503, kind, "later");
+            assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
     }
 

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use super::dialect::{Body, Dialect, Method, Request, Script};
 use crate::record::SCHEMA;
 
+/// The mark of our mappings.
+const OURS: &str = "leasehold_schema";
+
 impl Dialect {
     /// The index behind the alias.
-    fn index(&self) -> String {
+    pub(crate) fn index(&self) -> String {
         format!("{}-v{SCHEMA}", self.alias())
     }
 
@@ -16,7 +19,7 @@ impl Dialect {
     pub(crate) fn store_script(&self, script: &Script) -> Request {
         Request {
             method: Method::Put,
-            path: format!("_scripts/{}", script.name),
+            path: format!("_scripts/{}", script.stored_name()),
             query: &[],
             body: Body::Json(json!({
                 "script": { "lang": "painless", "source": script.source },
@@ -40,7 +43,7 @@ impl Dialect {
         let alias = self.alias();
         Request {
             method: Method::Put,
-            path: self.index_path(),
+            path: encoded(&self.index()),
             query: &[],
             body: Body::Json(json!({
                 "settings": { "index": settings },
@@ -51,42 +54,74 @@ impl Dialect {
     }
 
     /// Adds to an index that exists what it lacks of the mapping; refused if what it has differs.
-    pub(crate) fn put_mapping(&self) -> Request {
+    pub(crate) fn put_mapping(&self, index: &str) -> Request {
         Request {
             method: Method::Put,
-            path: format!("{}/_mapping", self.index_path()),
+            path: format!("{}/_mapping", encoded(index)),
             query: &[],
             body: Body::Json(mapping()),
         }
     }
 
     /// Gives an index that exists its alias.
-    pub(crate) fn put_alias(&self) -> Request {
+    pub(crate) fn put_alias(&self, index: &str) -> Request {
         Request {
             method: Method::Put,
-            path: format!("{}/_alias/{}", self.index_path(), self.path()),
+            path: format!("{}/_alias/{}", encoded(index), self.path()),
             query: &[],
             body: Body::None,
         }
     }
 
-    fn index_path(&self) -> String {
-        utf8_percent_encode(&self.index(), NON_ALPHANUMERIC).to_string()
+    /// Asks which indices have the alias.
+    pub(crate) fn get_alias(&self) -> Request {
+        Request {
+            method: Method::Get,
+            path: format!("_alias/{}", self.path()),
+            query: &[],
+            body: Body::None,
+        }
     }
+
+    /// Asks for the mapping of an index.
+    pub(crate) fn get_mapping(&self, index: &str) -> Request {
+        Request {
+            method: Method::Get,
+            path: format!("{}/_mapping", encoded(index)),
+            query: &[],
+            body: Body::None,
+        }
+    }
+}
+
+/// Whether an index has a mapping of ours, by the answer to [`Dialect::get_mapping`].
+pub(crate) fn is_ours(answer: &Value, index: &str) -> bool {
+    !answer[index]["mappings"]["_meta"][OURS].is_null()
+}
+
+fn encoded(index: &str) -> String {
+    utf8_percent_encode(index, NON_ALPHANUMERIC).to_string()
 }
 
 fn mapping() -> Value {
     let word = json!({ "type": "keyword" });
     let number = json!({ "type": "long" });
     let date = json!({ "type": "date", "format": "epoch_millis" });
+    // Only answered, never searched.
+    let shown =
+        json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
     json!({
         // What is not a lock is refused.
         "dynamic": "strict",
+        // What is not ours is left alone.
+        "_meta": { OURS: SCHEMA },
         "properties": {
             "key": word,
             "schema": number,
-            "fence": number,
+            // Also as the time that it mostly is, to compare it with the time.
+            "fence": { "type": "long", "fields": { "time": date } },
             "expires_at": date,
+            "written_at": shown,
             "holders": { "properties": {
                 "lease": word,
                 "owner": word,

@@ -1,9 +1,15 @@
 //! The two clients behind one way of sending.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::dialect::{Body, Method, Request};
 use crate::error::Cause;
+
+/// How long a request may take, so that one on a connection that nobody answers ends at all. It is
+/// longer than any caller waits.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
 ///
@@ -59,6 +65,7 @@ macro_rules! transport {
                     header.insert(headers::CONTENT_TYPE, lines);
                 }
                 let method = match request.method {
+                    Method::Get => HttpMethod::Get,
                     Method::Put => HttpMethod::Put,
                     Method::Post => HttpMethod::Post,
                 };
@@ -66,7 +73,7 @@ macro_rules! transport {
                 let body = bytes(request.body);
                 let response = self
                     .transport()
-                    .send(method, &request.path, header, query, body, None)
+                    .send(method, &request.path, header, query, body, Some(TIMEOUT))
                     .await?;
                 let status = response.status_code().as_u16();
                 let body = response.bytes().await?.to_vec();
