@@ -356,17 +356,8 @@ impl<C: Transport> Store for IndexStore<C> {
                 looked_at = 0;
                 break;
             }
-            match answer::hit(hit, &key) {
-                Ok((record, now)) => {
-                    let state = rules::inspect(&record, now);
-                    if rules::matches(&state, &request.filter) {
-                        page.locks.push(state);
-                    }
-                }
-                // One bad document must not hide all others.
-                Err(error) => tracing::warn!(%key, %error, "left out of a list"),
-            }
-            page.next = Some(key);
+            let lock = answer::hit(hit, &key);
+            page.look_at(key, lock, &request.filter);
         }
         if looked_at < request.limit {
             page.next = None;

@@ -300,18 +300,8 @@ impl Store for MongoStore {
             }
             // An id that is no key is no lock of ours.
             let Ok(key) = Key::new(id) else { continue };
-            match decode::told(&document, &key) {
-                Ok(told) => {
-                    let (record, now) = timed(told)?;
-                    let state = rules::inspect(&record, now);
-                    if rules::matches(&state, &request.filter) {
-                        page.locks.push(state);
-                    }
-                }
-                // One bad document must not hide all others.
-                Err(error) => tracing::warn!(%key, %error, "left out of a list"),
-            }
-            page.next = Some(key);
+            let lock = decode::told(&document, &key).and_then(timed);
+            page.look_at(key, lock, &request.filter);
         }
         if looked_at < request.limit {
             page.next = None;
