@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
     /// Where the locks are: mongodb://HOST[:PORT][/DATABASE] for MongoDB, http://HOST:PORT[/ALIAS]
-    /// (or https) for Elasticsearch or OpenSearch. Without it, in the memory of this process, which
-    /// needs no server
+    /// for Elasticsearch or OpenSearch (https with a TLS feature of their clients). Without it, in
+    /// the memory of this process, which needs no server
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) store: Option<String>,
 }
