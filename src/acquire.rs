@@ -1,19 +1,14 @@
-//! Asking for a lease: the builders, the retries, and the wait for a holder to go.
+//! Asking for a lease: the builders.
 
-use std::{future::IntoFuture, mem, sync::Arc, time::Duration};
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use tokio::time::{Instant, sleep};
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Held, Key, Lease, backoff,
-    deadline::{Validity, deadline},
-    keeper::{self, Abandoned, Residue},
-    key::MAX_OWNER_BYTES,
+    Error, Held, Key, Lease,
+    acquisition::{self, Ask, Patience},
     leases::Shared,
-    record::LeaseId,
-    tries::{TRIES, Tries},
-    ttl,
+    with::{self, WithError},
 };
 
 /// The outcome of [`Leases::try_acquire`](crate::Leases::try_acquire).
@@ -29,16 +24,22 @@ pub enum Attempt {
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
 /// it.
 ///
+/// It does not stand in the queue of those who wait with [`Leases::acquire`](crate::Leases::acquire):
+/// it may be granted a key that is just released before the first of them.
+///
 /// # Errors
 ///
-/// [`Error::InvalidKey`], [`Error::InvalidTtl`] and [`Error::InvalidOwner`] before anything is sent; otherwise what the
-/// store answers, after three tries if a retry could help.
+/// [`Error::InvalidKey`], [`Error::InvalidTtl`], [`Error::InvalidOwner`] and [`Error::Closed`] before
+/// anything is sent; otherwise what the store answers, after three tries if a retry could help.
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: dropping the future at any point leaves no lock behind. If a request was sent, a task
-/// in the background waits for its outcome and releases what it granted; the same holds after an
-/// error. Only if the runtime ends before that does a lock stay, until its ttl is over.
+/// Cancel safe: dropping the future at any point leaves no lock behind. The requests are sent by a
+/// task of their own, which waits for the outcome and releases what was granted; the same holds
+/// after an error. The key is free again one answered release after the last answer, and after an
+/// answer that was lost within the [`call_timeout`](crate::LeasesBuilder::call_timeout) beyond that.
+/// Only if the runtime ends before that, or the store cannot be reached, does a lock stay, until its
+/// ttl is over.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
@@ -48,8 +49,15 @@ pub struct TryAcquire {
 impl TryAcquire {
     pub(crate) fn new(shared: Arc<Shared>, key: Result<Key, Error>, ttl: Duration) -> Self {
         Self {
-            ask: Ask { shared, key, ttl },
+            ask: Ask::new(shared, key, ttl),
         }
+    }
+
+    /// Renews the lease in the background for as long as its guard lives: see
+    /// [`Acquire::keep_alive`].
+    pub fn keep_alive(mut self) -> Self {
+        self.ask.keep_alive = true;
+        self
     }
 }
 
@@ -58,27 +66,22 @@ impl IntoFuture for TryAcquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut pending = Pending::new(self.ask)?;
-            let mut tries = Tries::default();
-            loop {
-                match pending.attempt().await {
-                    Err(error) => tries.after(error, pending.request.ttl).await?,
-                    answer => return answer,
-                }
-            }
-        })
+        Box::pin(acquisition::acquire(self.ask, Patience::None))
     }
 }
 
 /// A request for a key that waits for its holder to go, made by
 /// [`Leases::acquire`](crate::Leases::acquire). Await it.
 ///
-/// It asks again after pauses that grow from 10 ms to 1 s, and never later than the moment at which
-/// the earliest holder expires. An error that a retry may mend is one more reason to ask again: it
-/// ends the wait only when the time given to [`wait_for`](Acquire::wait_for) is over, or, without
-/// one, when there was nothing but errors for the
-/// [`call_timeout`](crate::LeasesBuilder::call_timeout).
+/// The tasks that wait for the same key through the same [`Leases`](crate::Leases) stand in a queue,
+/// first in, first out, and the first of them asks for all: a thousand waiters send no more requests
+/// than one. A release in this process wakes the first at once. Otherwise it asks again after pauses
+/// that grow from 10 ms to 1 s, and never later than the moment at which the earliest holder expires.
+/// Between processes there is no order.
+///
+/// An error that a retry may mend is one more reason to ask again: it ends the wait only when the time
+/// given to [`wait_for`](Acquire::wait_for) is over, or, without one, when there was nothing but errors
+/// for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Errors
 ///
@@ -86,76 +89,98 @@ impl IntoFuture for TryAcquire {
 ///
 /// # Cancel safety
 ///
-/// As for [`TryAcquire`]: dropping the future at any point leaves no lock behind.
+/// As for [`TryAcquire`]: dropping the future at any point leaves no lock behind. It also leaves its
+/// place in the queue, and loses it: another call starts at the end.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
     ask: Ask,
-    patience: Option<Duration>,
+    patience: Patience,
 }
 
 impl Acquire {
     pub(crate) fn new(shared: Arc<Shared>, key: Result<Key, Error>, ttl: Duration) -> Self {
         Self {
-            ask: Ask { shared, key, ttl },
-            patience: None,
+            ask: Ask::new(shared, key, ttl),
+            patience: Patience::Endless,
         }
     }
 
     /// Waits this long for the holder to go; without it, for as long as it takes.
     ///
-    /// The key is asked for at once, and a last time when the time is over. Each of these requests
-    /// gets its time: for a bound that holds even if the store does not answer, put
-    /// `tokio::time::timeout` around, which is safe.
+    /// When the time is over the first in the queue asks a last time. Each request gets its time: for
+    /// a bound that holds even if the store does not answer, put `tokio::time::timeout` around, which
+    /// is safe. With a time of zero the key is asked for once, without a look at the queue.
     pub fn wait_for(mut self, patience: Duration) -> Self {
-        self.patience = Some(patience);
+        self.patience = Patience::For(patience);
         self
     }
 
-    async fn run(self) -> Result<Lease, Error> {
-        let start = Instant::now();
-        // A patience beyond the end of time is no bound.
-        let give_up = self.patience.and_then(|wait| start.checked_add(wait));
-        let mut pending = Pending::new(self.ask)?;
-        let mut failures = 0;
-        let mut answered = start;
-        let mut pauses = 0;
-        loop {
-            let attempt = pending.attempt().await;
-            let now = Instant::now();
-            let left = give_up.map(|at| at.saturating_duration_since(now));
-            let expires_in = match attempt {
-                Ok(Attempt::Acquired(lease)) => return Ok(lease),
-                Ok(Attempt::Held(held)) => {
-                    (failures, answered) = (0, now);
-                    if left.is_some_and(|left| left.is_zero()) {
-                        let waited = now - start;
-                        return Err(Error::WaitTimedOut { waited, held });
-                    }
-                    (!held.holders().is_empty()).then(|| held.expires_in())
-                }
-                Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    let over = match left {
-                        Some(left) => left.is_zero(),
-                        None => now - answered >= pending.shared.call_timeout,
-                    };
-                    if over && failures >= TRIES {
-                        return Err(error);
-                    }
-                    None
-                }
-                Err(error) => return Err(error),
-            };
-            let pause = backoff::pause_until_free(pauses, expires_in, fastrand::f64());
-            // When the time is over there is one more look, after what is left of it.
-            sleep(
-                left.filter(|left| !left.is_zero())
-                    .map_or(pause, |left| pause.min(left)),
-            )
-            .await;
-            pauses += 1;
-        }
+    /// Renews the lease in the background at every third of its ttl, until its guard is released,
+    /// dropped or detached, or the lease is lost.
+    ///
+    /// All that is due goes in one batch: ten thousand leases cost a handful of commands. A renewal that
+    /// fails is tried again until the lease runs out; [`Lease::at_risk`] warns before that, and
+    /// [`Lease::lost`] tells of the loss. The task that renews lives on the runtime of the first
+    /// acquire.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// # async fn lead() -> std::io::Result<()> { Ok(()) }
+    /// let lease = leases.acquire("leader", Duration::from_secs(10)).keep_alive().await?;
+    /// tokio::select! {
+    ///     done = lead() => done?,
+    ///     why = lease.lost() => return Err(why.into()),
+    /// }
+    /// lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn keep_alive(mut self) -> Self {
+        self.ask.keep_alive = true;
+        self
+    }
+
+    /// Acquires the lease, keeps it alive while the body runs, and releases it.
+    ///
+    /// If the lease is lost the body is stopped: it is dropped at the point at which it waits. The
+    /// lease is released in any case, also when the body fails, and that is waited for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Fence, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// # async fn publish(fence: Fence) -> std::io::Result<u32> { Ok(3) }
+    /// let published = leases
+    ///     .acquire("report:42", Duration::from_secs(30))
+    ///     .with(async |lease| publish(lease.fence()).await)
+    ///     .await?;
+    /// # assert_eq!(published, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WithError`] separates a lease that was not acquired, one that was lost, and the body's own
+    /// error. A release that does not get through is no error, because the body has come to its end
+    /// under the lease: it goes on in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lease in the background.
+    pub async fn with<T, E>(
+        self,
+        body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
+    ) -> Result<T, WithError<E>> {
+        let lease = self.keep_alive().await.map_err(WithError::NotAcquired)?;
+        with::run(lease, body).await
     }
 }
 
@@ -164,112 +189,15 @@ impl IntoFuture for Acquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
-    }
-}
-
-/// What both builders collect. A bad key is kept until the builder is awaited, so that the call
-/// site needs one `?` and not two.
-struct Ask {
-    shared: Arc<Shared>,
-    key: Result<Key, Error>,
-    ttl: Duration,
-}
-
-impl std::fmt::Debug for Ask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ask")
-            .field("key", &self.key)
-            .field("ttl", &self.ttl)
-            .finish_non_exhaustive()
-    }
-}
-
-/// An acquire under way, under one lease id from its first request to its last.
-///
-/// Dropped before it is granted, it hands the lease id to the keeper, which frees what may have
-/// been granted.
-struct Pending {
-    shared: Arc<Shared>,
-    request: Arc<AcquireRequest>,
-    residue: Residue,
-    /// When the newest request was sent.
-    sent: Instant,
-}
-
-impl Pending {
-    fn new(ask: Ask) -> Result<Self, Error> {
-        let Ask { shared, key, ttl } = ask;
-        let ttl = ttl::checked(ttl, shared.clock_margin)?;
-        let bytes = shared.owner.len();
-        if bytes == 0 || bytes > MAX_OWNER_BYTES {
-            return Err(Error::InvalidOwner { bytes });
-        }
-        let request = AcquireRequest::exclusive(key?, LeaseId::random(), shared.owner.clone(), ttl);
-        shared.keeper.ensure_running()?;
-        Ok(Self {
-            shared,
-            request: Arc::new(request),
-            residue: Residue::default(),
-            sent: Instant::now(),
-        })
-    }
-
-    /// Asks once.
-    async fn attempt(&mut self) -> Result<Attempt, Error> {
-        match self.send().await? {
-            AcquireAnswer::Granted(grant) => {
-                let until = deadline(self.sent, &grant, self.shared.clock_margin);
-                let validity = Validity::until(until);
-                if validity.loss(Instant::now()).is_some() {
-                    // The answer took so long that nothing is left of it.
-                    self.residue.leave_open();
-                    return Err(self.too_late());
-                }
-                let residue = mem::take(&mut self.residue);
-                let shared = self.shared.clone();
-                let lease = Lease::new(shared, &self.request, &grant, validity, residue);
-                Ok(Attempt::Acquired(lease))
+        Box::pin(async move {
+            match acquisition::acquire(self.ask, self.patience).await? {
+                Attempt::Acquired(lease) => Ok(lease),
+                // One that waits is refused with an error; this says the same.
+                Attempt::Held(held) => Err(Error::WaitTimedOut {
+                    waited: Duration::ZERO,
+                    held,
+                }),
             }
-            AcquireAnswer::Held(held) => Ok(Attempt::Held(held)),
-        }
-    }
-
-    async fn send(&mut self) -> Result<AcquireAnswer, Error> {
-        let (store, request) = (self.shared.store.clone(), self.request.clone());
-        let limit = self.limit();
-        self.sent = Instant::now();
-        let task = keeper::spawn(async move { store.acquire(&request).await })?;
-        // Kept there while it runs, so that a drop here hands it to the keeper.
-        let answer = keeper::join("acquire", limit, self.residue.started(task)).await;
-        self.residue.ended(&answer);
-        answer
-    }
-
-    fn too_late(&self) -> Error {
-        Error::TimedOut {
-            operation: "acquire",
-            limit: self.limit(),
-        }
-    }
-
-    /// An answer that comes after the ttl grants nothing any more.
-    fn limit(&self) -> Duration {
-        self.shared.call_timeout.min(self.request.ttl)
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.residue.is_empty() {
-            return;
-        }
-        self.shared.keeper.abandon(Abandoned {
-            key: self.request.key.clone(),
-            lease: self.request.lease,
-            granted: false,
-            until: self.sent + self.request.ttl,
-            residue: mem::take(&mut self.residue),
-        });
+        })
     }
 }

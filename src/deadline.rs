@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{LossReason, store::Grant};
+use crate::{Error, LossReason, store::Grant};
 
 /// The instant from which a lease must not be counted on any more.
 ///
@@ -21,11 +21,13 @@ pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> 
     sent.checked_add(usable).unwrap_or(sent)
 }
 
-/// What a holder knows of its lease. Once it is lost it stays lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a holder knows of its lease. Once it is lost it stays lost, for the first reason.
+#[derive(Clone, Debug)]
 pub(crate) struct Validity {
     deadline: Instant,
     lost: Option<LossReason>,
+    /// The last error of the renewals, if none succeeded since.
+    trouble: Option<Error>,
 }
 
 impl Validity {
@@ -33,6 +35,7 @@ impl Validity {
         Self {
             deadline,
             lost: None,
+            trouble: None,
         }
     }
 
@@ -40,33 +43,61 @@ impl Validity {
         self.deadline
     }
 
+    /// Whether the lease may be counted on at this instant.
+    pub(crate) fn is_live(&self, now: Instant) -> bool {
+        self.lost.is_none() && now < self.deadline
+    }
+
     /// Why the lease must not be counted on at this instant; `None` while it may.
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
-        self.lost
-            .or_else(|| (now >= self.deadline).then_some(LossReason::Expired))
+        if self.is_live(now) {
+            return None;
+        }
+        Some(match (&self.lost, &self.trouble) {
+            (Some(reason), _) => reason.clone(),
+            (None, Some(error)) => LossReason::Unreachable(Box::new(error.clone())),
+            (None, None) => LossReason::Expired,
+        })
     }
 
     /// How long the lease may still be counted on.
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        match self.loss(now) {
-            Some(_) => Duration::ZERO,
-            None => self.deadline.saturating_duration_since(now),
+        if !self.is_live(now) {
+            return Duration::ZERO;
         }
+        self.deadline.saturating_duration_since(now)
+    }
+
+    /// From when on the lease is at risk: a renewal has failed, and less than a third of the ttl is
+    /// left. `None` while all goes well.
+    pub(crate) fn risk(&self, ttl: Duration) -> Option<Instant> {
+        self.trouble.as_ref()?;
+        // Before the beginning of time means now.
+        Some(self.deadline.checked_sub(ttl / 3).unwrap_or(self.deadline))
     }
 
     /// Takes in a renewal. One that is answered after the deadline comes too late: the holder may
     /// already have acted on the loss. Of two renewals that cross, the later deadline counts.
     pub(crate) fn renewed(&mut self, deadline: Instant, now: Instant) -> Result<(), LossReason> {
         if let Some(reason) = self.loss(now) {
-            self.lost = Some(reason);
-            return Err(reason);
+            return Err(self.lost.insert(reason).clone());
         }
         self.deadline = self.deadline.max(deadline);
+        self.trouble = None;
         Ok(())
     }
 
-    pub(crate) fn lose(&mut self, reason: LossReason) {
-        self.lost.get_or_insert(reason);
+    /// Takes in that a renewal failed.
+    pub(crate) fn failed(&mut self, error: Error, now: Instant) {
+        if self.is_live(now) {
+            self.trouble = Some(error);
+        }
+    }
+
+    /// Takes in that the lease is lost, and gives back the reason that counts.
+    pub(crate) fn lose(&mut self, reason: LossReason, now: Instant) -> LossReason {
+        let first = self.loss(now).unwrap_or(reason);
+        self.lost.insert(first).clone()
     }
 }
 
@@ -102,9 +133,10 @@ mod tests {
     fn the_deadline_itself_is_too_late() {
         let start = Instant::now();
         let validity = Validity::until(start + SECOND);
-        assert_eq!(validity.loss(start), None);
+        assert!(validity.is_live(start) && validity.loss(start).is_none());
         assert_eq!(validity.remaining(start), SECOND);
-        assert_eq!(validity.loss(start + SECOND), Some(LossReason::Expired));
+        let loss = validity.loss(start + SECOND);
+        assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
         assert_eq!(validity.remaining(start + SECOND), Duration::ZERO);
     }
 
@@ -113,16 +145,16 @@ mod tests {
         let start = Instant::now();
         let mut validity = Validity::until(start + SECOND);
         let late = validity.renewed(start + 9 * SECOND, start + SECOND);
-        assert_eq!(late, Err(LossReason::Expired));
-        assert_eq!(validity.loss(start), Some(LossReason::Expired));
+        assert!(matches!(late, Err(LossReason::Expired)), "{late:?}");
+        assert!(!validity.is_live(start));
     }
 
     #[test]
     fn of_two_renewals_that_cross_the_later_deadline_counts() {
         let start = Instant::now();
         let mut validity = Validity::until(start + SECOND);
-        assert_eq!(validity.renewed(start + 3 * SECOND, start), Ok(()));
-        assert_eq!(validity.renewed(start + 2 * SECOND, start), Ok(()));
+        validity.renewed(start + 3 * SECOND, start).unwrap();
+        validity.renewed(start + 2 * SECOND, start).unwrap();
         assert_eq!(validity.deadline(), start + 3 * SECOND);
     }
 
@@ -130,9 +162,32 @@ mod tests {
     fn the_first_reason_stays() {
         let start = Instant::now();
         let mut validity = Validity::until(start + SECOND);
-        validity.lose(LossReason::TakenOver);
-        validity.lose(LossReason::Expired);
-        assert_eq!(validity.loss(start), Some(LossReason::TakenOver));
+        validity.lose(LossReason::TakenOver, start);
+        let reason = validity.lose(LossReason::Closed, start);
+        assert!(matches!(reason, LossReason::TakenOver), "{reason:?}");
         assert_eq!(validity.remaining(start), Duration::ZERO);
+
+        let mut expired = Validity::until(start + SECOND);
+        let reason = expired.lose(LossReason::TakenOver, start + SECOND);
+        assert!(matches!(reason, LossReason::Expired), "{reason:?}");
+    }
+
+    #[test]
+    fn the_last_error_is_the_reason_unless_a_renewal_came_after_it() {
+        let start = Instant::now();
+        let mut validity = Validity::until(start + SECOND);
+        assert_eq!(validity.risk(SECOND * 3), None);
+        validity.failed(Error::NoRuntime, start);
+        validity.failed(Error::Closed, start);
+        assert_eq!(validity.risk(SECOND * 3 / 2), Some(start + SECOND / 2));
+        let loss = validity.loss(start + SECOND);
+        assert!(
+            matches!(&loss, Some(LossReason::Unreachable(error)) if matches!(**error, Error::Closed)),
+            "{loss:?}"
+        );
+        validity.renewed(start + SECOND, start).unwrap();
+        assert_eq!(validity.risk(SECOND), None);
+        let loss = validity.loss(start + SECOND);
+        assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
     }
 }

@@ -1,21 +1,18 @@
 //! What can go wrong, and whether trying again can help.
 
-use std::{error::Error as StdError, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    Held, Key, LossReason,
+    Cause, Held, Key, LossReason,
     key::{MAX_KEY_BYTES, MAX_OWNER_BYTES},
     record::SCHEMA,
 };
-
-/// The error of a database driver, as the source of an [`Error`].
-pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
 
 /// Why an operation did not do what it was asked.
 ///
 /// That somebody else holds a lock is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an
 /// error. No variant, nor its source as far as this crate makes it, holds a credential.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The key is empty or too long. Nothing was sent.
@@ -166,6 +163,10 @@ pub enum Error {
         held: Held,
     },
 
+    /// [`Leases::close`](crate::Leases::close) was called: nothing is acquired any more.
+    #[error("these leases were closed: nothing is acquired any more")]
+    Closed,
+
     /// The lease is not held any more.
     #[error("the lease on {key} is lost: {reason}")]
     Lost {
@@ -195,6 +196,7 @@ impl Error {
             | Self::UnsupportedSchema { .. }
             | Self::NotALock { .. }
             | Self::Store { .. }
+            | Self::Closed
             | Self::Lost { .. } => false,
         }
     }
@@ -214,7 +216,7 @@ mod tests {
         let errors = [
             Error::Interrupted {
                 store: "MongoDB",
-                source: "cut".into(),
+                source: Cause::text("cut"),
             },
             Error::TimedOut {
                 operation: "acquire",

@@ -1,26 +1,36 @@
-//! What goes on behind the caller's back: the tasks of store calls, and releases that nobody
-//! waits for. Only this file spawns.
+//! What goes on behind the caller's back: the tasks of store calls, renewals, and releases that
+//! nobody waits for. Only this file spawns.
 
-use std::{future::Future, mem, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{
-        Semaphore,
-        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel},
+        oneshot,
     },
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
 use crate::{
-    AcquireAnswer, Error, Key, ReleaseAnswer, ReleaseRequest, Store, backoff, record::LeaseId,
+    Cause, Error, Store,
+    hold::{End, Hold, Watch},
+    record::LeaseId,
+    release::{Released, Releases, Unused},
+    schedule::{self, Schedule},
+    wait::WaitingRoom,
 };
-
-/// How many background releases are sent at the same time.
-const RELEASES_AT_ONCE: usize = 64;
 
 /// Runs a store call in a task of its own and waits for it this long.
 ///
@@ -31,22 +41,7 @@ pub(crate) async fn call<T: Send + 'static>(
     limit: Duration,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
-    let mut task = spawn(work)?;
-    join(operation, limit, &mut task).await
-}
-
-pub(crate) fn spawn<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<JoinHandle<T>, Error> {
-    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    Ok(runtime.spawn(work))
-}
-
-pub(crate) async fn join<T>(
-    operation: &'static str,
-    limit: Duration,
-    task: &mut JoinHandle<Result<T, Error>>,
-) -> Result<T, Error> {
+    let task = spawn(work)?;
     match timeout(limit, task).await {
         Ok(Ok(outcome)) => outcome,
         // The task was killed by a panic in the store or by the end of its runtime.
@@ -58,196 +53,300 @@ pub(crate) async fn join<T>(
     }
 }
 
-/// A request for a lease that was not waited for to its end.
-pub(crate) type Straggler = JoinHandle<Result<AcquireAnswer, Error>>;
-
-/// What may still come of the requests for one lease.
-#[derive(Debug, Default)]
-pub(crate) struct Residue {
-    /// The request that is waited for.
-    running: Option<Straggler>,
-    /// Requests that ran out of time and run on.
-    stragglers: Vec<Straggler>,
-    /// Whether one ended without telling its outcome: it may have been granted, or may still be on
-    /// its way to the server.
-    open: bool,
+pub(crate) fn spawn<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<JoinHandle<T>, Error> {
+    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+    Ok(runtime.spawn(work))
 }
 
-impl Residue {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.running.is_none() && self.stragglers.is_empty() && !self.open
-    }
-
-    /// Takes in a request as it starts, and gives it back to be waited for.
-    pub(crate) fn started(&mut self, request: Straggler) -> &mut Straggler {
-        self.running.insert(request)
-    }
-
-    /// Takes in how that request ended.
-    pub(crate) fn ended(&mut self, answer: &Result<AcquireAnswer, Error>) {
-        // What has ended unseen may have been granted.
-        let known = self.stragglers.len();
-        self.stragglers.retain(|straggler| !straggler.is_finished());
-        self.open |= self.stragglers.len() < known;
-        match (self.running.take(), answer) {
-            // One that ended meanwhile must not be waited for again.
-            (Some(request), Err(Error::TimedOut { .. })) if !request.is_finished() => {
-                self.stragglers.push(request);
-            }
-            _ => self.open |= leaves_open(answer),
-        }
-    }
-
-    /// Takes in that there is a grant that is of no use.
-    pub(crate) fn leave_open(&mut self) {
-        self.open = true;
-    }
-
-    fn take_requests(&mut self) -> impl Iterator<Item = Straggler> + use<> {
-        mem::take(&mut self.stragglers)
-            .into_iter()
-            .chain(self.running.take())
-    }
+enum Message {
+    /// Release this in the background.
+    Release(Unused, TaskTrackerToken),
+    /// Keep this lease alive until it is lost or given up.
+    Keep(Weak<Hold>),
+    /// Cancel the token when this lease is lost or given up.
+    Tell(Watch, DropGuard),
+    /// This is what became of the renewals that were sent at this instant.
+    Renewed(Instant, Vec<(LeaseId, Renewal)>),
 }
 
-/// Whether the lease may be granted although the answer does not say so. An error counts unless it
-/// says for certain that nothing was changed: a release too many costs nothing.
-fn leaves_open(answer: &Result<AcquireAnswer, Error>) -> bool {
-    match answer {
-        Ok(_) => false,
-        // The last of the nodes that were asked said so, and perhaps not the first.
-        Err(Error::Store { .. } | Error::Overloaded { .. }) => true,
-        Err(error) => error.is_ambiguous(),
-    }
+#[derive(Clone, Copy, Debug)]
+enum Renewal {
+    Done,
+    Failed,
+    Lost,
 }
 
-/// A lease that is, or may be, in the store, and that nobody has any use for.
-#[derive(Debug)]
-pub(crate) struct Abandoned {
-    pub(crate) key: Key,
-    pub(crate) lease: LeaseId,
-    /// Whether it was granted.
-    pub(crate) granted: bool,
-    /// When the grant is over by itself.
-    pub(crate) until: Instant,
-    pub(crate) residue: Residue,
-}
-
-/// The inbox of the task that releases in the background.
+/// The inbox of the task that renews, and releases in the background; and who is still at work.
 ///
 /// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
-/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone and
-/// all is released. A runtime that shuts down takes it along: what was left to release then ends
-/// with its ttl.
+/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone. A
+/// runtime that shuts down takes it along: what was left to release then ends with its ttl, and
+/// what was kept alive is lost at its deadline.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     releases: Releases,
-    inbox: Mutex<Option<UnboundedSender<Abandoned>>>,
+    inbox: Mutex<Option<UnboundedSender<Message>>>,
+    /// The leases of this process, for [`Keeper::close`].
+    held: Mutex<HashMap<LeaseId, Weak<Hold>>>,
+    closing: CancellationToken,
+    at_work: TaskTracker,
 }
 
 impl Keeper {
-    pub(crate) fn new(store: Arc<dyn Store>, call_timeout: Duration) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        call_timeout: Duration,
+        room: Arc<WaitingRoom>,
+    ) -> Self {
         Self {
-            releases: Releases {
-                store,
-                call_timeout,
-                slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
-            },
+            releases: Releases::new(store, call_timeout, room),
             inbox: Mutex::new(None),
+            held: Mutex::default(),
+            closing: CancellationToken::new(),
+            at_work: TaskTracker::new(),
         }
     }
 
     /// Starts the task unless it runs. It does not outlive its runtime, so each acquire asks.
-    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
+    pub(crate) fn ensure_running(&self, store: &Arc<dyn Store>) -> Result<(), Error> {
         let mut inbox = self.inbox.lock();
         if inbox.as_ref().is_none_or(UnboundedSender::is_closed) {
             let (sender, receiver) = unbounded_channel();
-            spawn(run(self.releases.clone(), receiver))?;
+            let keeping = Keeping {
+                store: store.clone(),
+                releases: self.releases.clone(),
+                schedule: Schedule::new(),
+                back: sender.downgrade(),
+            };
+            spawn(keeping.run(receiver))?;
             *inbox = Some(sender);
         }
         Ok(())
     }
 
-    /// Has the lease released in the background.
-    pub(crate) fn abandon(&self, abandoned: Abandoned) {
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    pub(crate) fn releases(&self) -> &Releases {
+        &self.releases
+    }
+
+    /// Counts somebody among those that [`Keeper::close`] waits for.
+    pub(crate) fn at_work(&self) -> TaskTrackerToken {
+        self.at_work.token()
+    }
+
+    /// Takes in a lease that was granted.
+    pub(crate) fn granted(&self, hold: &Arc<Hold>, keep_alive: bool) {
+        self.held.lock().insert(hold.id, Arc::downgrade(hold));
+        if keep_alive {
+            self.send(Message::Keep(Arc::downgrade(hold)));
+        }
+    }
+
+    /// A guard is dropped: its lease is released in the background.
+    pub(crate) fn abandon(&self, hold: &Hold) {
+        if self.end(hold, End::Released) {
+            self.send(Message::Release(hold.unused(), self.at_work()));
+        }
+    }
+
+    /// A lease is given up. Says whether this was the first to say so.
+    pub(crate) fn end(&self, hold: &Hold, end: End) -> bool {
+        self.held.lock().remove(&hold.id);
+        hold.end(end)
+    }
+
+    /// Releases a lease and waits for the outcome. Dropping this does not stop the release.
+    pub(crate) async fn release(&self, hold: &Hold) -> Result<Released, Error> {
+        let (report, outcome) = oneshot::channel();
+        let (releases, unused, at_work) = (self.releases.clone(), hold.unused(), self.at_work());
+        spawn(async move {
+            releases.run(unused, Some(report)).await;
+            drop(at_work);
+        })?;
+        outcome.await.unwrap_or_else(|_| Err(runtime_ended()))
+    }
+
+    /// Cancels the token when the lease is lost or given up, and at once if there is nobody to see
+    /// that.
+    pub(crate) fn tell(&self, hold: &Hold, token: DropGuard) {
+        self.send(Message::Tell(hold.watch(), token));
+    }
+
+    /// Releases every lease, lets nothing be acquired any more, and waits for what is under way.
+    pub(crate) async fn close(&self, store: &Arc<dyn Store>) {
+        self.closing.cancel();
+        // The one that ran may have ended with its runtime.
+        let _ = self.ensure_running(store);
+        let held: Vec<_> = self.held.lock().drain().collect();
+        for hold in held.iter().filter_map(|(_, hold)| hold.upgrade()) {
+            if hold.close() {
+                self.send(Message::Release(hold.unused(), self.at_work()));
+            }
+        }
+        self.at_work.close();
+        self.at_work.wait().await;
+    }
+
+    fn send(&self, message: Message) {
         if let Some(inbox) = self.inbox.lock().as_ref() {
-            // With its runtime gone nobody can release; the ttl will.
-            let _ = inbox.send(abandoned);
+            // With its runtime gone nobody can release or renew; the ttl will end it.
+            let _ = inbox.send(message);
         }
     }
 }
 
-async fn run(releases: Releases, inbox: UnboundedReceiver<Abandoned>) {
-    futures::stream::unfold(inbox, async |mut inbox| {
-        inbox.recv().await.map(|abandoned| (abandoned, inbox))
-    })
-    // Without a bound: what waits, for a straggler or between two tries, must not keep others from
-    // being released.
-    .for_each_concurrent(None, |abandoned| releases.settle(abandoned))
-    .await;
+pub(crate) fn runtime_ended() -> Error {
+    Error::Interrupted {
+        store: "the store",
+        source: Cause::text("its runtime ended"),
+    }
 }
 
-/// How leases are released that nobody waits for.
-#[derive(Clone, Debug)]
-struct Releases {
+/// The task itself. It never waits for a store, so that no lease is held up by another's trouble.
+struct Keeping {
     store: Arc<dyn Store>,
-    call_timeout: Duration,
-    /// One for each release that is sent.
-    slots: Arc<Semaphore>,
+    releases: Releases,
+    schedule: Schedule<Weak<Hold>>,
+    back: WeakUnboundedSender<Message>,
 }
 
-impl Releases {
-    /// Releases the lease now, and again whenever a request for it ends that was not waited for.
-    async fn settle(&self, mut abandoned: Abandoned) {
-        let mut stragglers: FuturesUnordered<_> = abandoned.residue.take_requests().collect();
+impl Keeping {
+    async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
         loop {
-            if abandoned.granted || abandoned.residue.open {
-                self.free(&abandoned).await;
-                (abandoned.granted, abandoned.residue.open) = (false, false);
-            }
-            // A release that overtakes its acquire would free nothing, hence this order.
-            match stragglers.next().await {
+            let message = match self.schedule.next() {
+                Some(due) => tokio::select! {
+                    message = inbox.recv() => message,
+                    () = sleep_until(due) => {
+                        self.renew_due(Instant::now());
+                        continue;
+                    }
+                },
+                None => inbox.recv().await,
+            };
+            match message {
+                Some(message) => self.take_in(message, Instant::now()),
                 None => return,
-                Some(Ok(answer)) => {
-                    abandoned.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
-                    abandoned.residue.open = leaves_open(&answer);
-                }
-                // A panic in the store, or the end of its runtime.
-                Some(Err(_)) => abandoned.residue.open = true,
             }
         }
     }
 
-    async fn free(&self, abandoned: &Abandoned) {
-        // What may still be on its way to the server gets the time that a call has.
-        let settled = Instant::now().checked_add(self.call_timeout);
-        let mut pauses = 0;
-        loop {
-            let now = Instant::now();
-            match self.send(abandoned).await {
-                Ok(ReleaseAnswer::Released) => return,
-                Ok(ReleaseAnswer::NotHeld) if !abandoned.residue.open => return,
-                Ok(ReleaseAnswer::NotHeld) if settled.is_none_or(|at| now >= at) => return,
-                Ok(ReleaseAnswer::NotHeld) => {}
-                Err(error) if now >= abandoned.until || !error.is_retryable() => {
-                    tracing::warn!(key = %abandoned.key, %error, "could not release; the ttl will");
-                    return;
-                }
-                Err(_) => {}
+    fn take_in(&mut self, message: Message, now: Instant) {
+        match message {
+            Message::Release(unused, at_work) => {
+                let releases = self.releases.clone();
+                self.spawn(async move {
+                    releases.run(unused, None).await;
+                    drop(at_work);
+                });
             }
-            sleep(backoff::pause(pauses, backoff::BACKGROUND, fastrand::f64())).await;
-            pauses += 1;
+            Message::Keep(hold) => {
+                if let Some(kept) = hold.upgrade() {
+                    self.schedule.insert(kept.id, hold, kept.ttl, now);
+                }
+            }
+            Message::Tell(watch, token) => self.spawn(async move {
+                watch.lost().await;
+                drop(token);
+            }),
+            Message::Renewed(sent, renewals) => {
+                for (id, renewal) in renewals {
+                    match renewal {
+                        Renewal::Done => self.schedule.renewed(id, sent),
+                        Renewal::Failed => self.schedule.failed(id, now, fastrand::f64()),
+                        Renewal::Lost => self.schedule.remove(id),
+                    }
+                }
+            }
         }
     }
 
-    async fn send(&self, abandoned: &Abandoned) -> Result<ReleaseAnswer, Error> {
-        // The semaphore is never closed; without a slot there is only less order.
-        let _slot = self.slots.acquire().await;
-        let request = ReleaseRequest::new(abandoned.key.clone(), abandoned.lease);
-        let store = self.store.clone();
-        call("release", self.call_timeout, async move {
-            store.release(&request).await
-        })
-        .await
+    fn renew_due(&mut self, now: Instant) {
+        let due = self.schedule.take_due(now);
+        for hold in due.overdue.iter().filter_map(|(_, hold)| hold.upgrade()) {
+            hold.failed(Error::TimedOut {
+                operation: "renew",
+                limit: schedule::patience(hold.ttl),
+            });
+        }
+        for batch in due.batches {
+            let mut holds = Vec::with_capacity(batch.len());
+            for (id, hold) in batch {
+                match hold.upgrade().filter(|hold| hold.wants_renewal()) {
+                    Some(hold) => holds.push(hold),
+                    None => self.schedule.remove(id),
+                }
+            }
+            if holds.is_empty() {
+                continue;
+            }
+            let (store, back) = (self.store.clone(), self.back.clone());
+            self.spawn(async move {
+                let sent = Instant::now();
+                let renewals = renew(&*store, &holds, sent).await;
+                // Without a keeper nobody keeps them alive any more.
+                if let Some(back) = back.upgrade() {
+                    let _ = back.send(Message::Renewed(sent, renewals));
+                }
+            });
+        }
+    }
+
+    /// This task runs, so there is a runtime, unless it is just ending.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _ = spawn(work);
+    }
+}
+
+/// Renews leases with one call, at this instant, and tells each what came of it.
+async fn renew(store: &dyn Store, holds: &[Arc<Hold>], sent: Instant) -> Vec<(LeaseId, Renewal)> {
+    let requests: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
+    let mut answers = store.renew(&requests).await.map(Vec::into_iter);
+    let outcome = |hold: &Arc<Hold>| {
+        let answer = match &mut answers {
+            Ok(answers) => answers.next().unwrap_or_else(|| Err(left_out())),
+            Err(error) => Err(error.clone()),
+        };
+        let renewal = match hold.take_in(sent, answer) {
+            Ok(()) => Renewal::Done,
+            Err(Error::Lost { .. }) => Renewal::Lost,
+            Err(_) => Renewal::Failed,
+        };
+        (hold.id, renewal)
+    };
+    holds.iter().map(outcome).collect()
+}
+
+/// Renews one lease for somebody who waits for it.
+pub(crate) async fn renew_now(
+    store: Arc<dyn Store>,
+    hold: Arc<Hold>,
+    limit: Duration,
+) -> Result<(), Error> {
+    let renewed = hold.clone();
+    let outcome = call("renew", limit, async move {
+        let sent = Instant::now();
+        let mut answers = store.renew(&[renewed.renewal()]).await;
+        let answer = match &mut answers {
+            Ok(answers) => answers.pop().unwrap_or_else(|| Err(left_out())),
+            Err(error) => Err(error.clone()),
+        };
+        renewed.take_in(sent, answer)
+    })
+    .await;
+    if let Err(error @ Error::TimedOut { .. }) = &outcome {
+        hold.failed(error.clone());
+    }
+    outcome
+}
+
+fn left_out() -> Error {
+    Error::Store {
+        store: "the store",
+        source: Cause::text("it left a renewal without an answer"),
     }
 }

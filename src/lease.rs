@@ -1,18 +1,18 @@
 //! The guard of a held lock.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use parking_lot::Mutex;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, LossReason, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest,
-    deadline::{Validity, deadline},
-    keeper::{self, Abandoned, Residue},
+    Error, Fence, Key, LossReason, ReleaseAnswer,
+    hold::{End, Hold},
+    keeper,
     leases::Shared,
     record::LeaseId,
+    release::Released,
     tries::Tries,
 };
 
@@ -20,7 +20,8 @@ use crate::{
 ///
 /// Dropping it releases it in the background: that is a message to a task, so it works anywhere
 /// and takes no time, but nobody learns whether it succeeded, and a program that ends right after
-/// it may end before it was carried out. [`Lease::release`] waits and reports.
+/// it may end before it was carried out. [`Lease::release`] waits and reports, and
+/// [`Leases::close`](crate::Leases::close) waits for all.
 ///
 /// # What it guarantees
 ///
@@ -28,70 +29,58 @@ use crate::{
 /// look and what is done on its strength the process may be paused for any length of time; where
 /// that matters, hand the [`fence`](Lease::fence) to the protected resource and let it refuse an
 /// older one.
+///
+/// # Losing it
+///
+/// A lease is lost when its time is over here, which is before it is over on the server, or when a
+/// renewal is told that it was evicted or taken over. It then stays lost. [`lost`](Lease::lost)
+/// waits for that, [`cancellation_token`](Lease::cancellation_token) hands it to other tasks, and
+/// [`at_risk`](Lease::at_risk) warns before it.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
     shared: Arc<Shared>,
-    key: Key,
-    id: LeaseId,
-    fence: Fence,
-    ttl: Duration,
-    acquired_at: DateTime<Utc>,
-    validity: Mutex<Validity>,
-    /// What may still come of the requests that did not give this lease.
-    residue: Residue,
-    /// Released, or left to its ttl: nothing to do on drop.
-    settled: bool,
+    hold: Arc<Hold>,
 }
 
 impl Lease {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        request: &AcquireRequest,
-        grant: &Grant,
-        validity: Validity,
-        residue: Residue,
-    ) -> Self {
-        Self {
-            shared,
-            key: request.key.clone(),
-            id: request.lease,
-            fence: grant.fence,
-            ttl: request.ttl,
-            acquired_at: grant.acquired_at,
-            validity: Mutex::new(validity),
-            residue,
-            settled: false,
-        }
+    pub(crate) fn new(shared: Arc<Shared>, hold: Hold, keep_alive: bool) -> Self {
+        let hold = Arc::new(hold);
+        shared.keeper.granted(&hold, keep_alive);
+        Self { shared, hold }
+    }
+
+    pub(crate) fn hold(&self) -> Arc<Hold> {
+        self.hold.clone()
     }
 
     /// The key that is held.
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.hold.key
     }
 
     /// The name of this grant, as it stands in the lock's document.
     pub fn id(&self) -> LeaseId {
-        self.id
+        self.hold.id
     }
 
     /// The fencing token: greater than that of every earlier grant of the key.
     pub fn fence(&self) -> Fence {
-        self.fence
+        self.hold.fence
     }
 
     /// Who holds it, as others see it.
     pub fn owner(&self) -> &str {
-        &self.shared.owner
+        &self.hold.owner
     }
 
     /// The time to live that each renewal gives anew.
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        self.hold.ttl
     }
 
     /// When it was granted, on the server's clock.
     pub fn acquired_at(&self) -> DateTime<Utc> {
-        self.acquired_at
+        self.hold.acquired_at
     }
 
     /// How long the lease may be counted on without a renewal; zero once it is lost.
@@ -99,12 +88,76 @@ impl Lease {
     /// This is by the clock of this process, from the instant before the request was sent, less
     /// the clock margin: it is over before the server gives the key to another.
     pub fn remaining(&self) -> Duration {
-        self.validity.lock().remaining(Instant::now())
+        self.hold.remaining()
+    }
+
+    /// The instant at which the lease is lost unless it is renewed, on the clock of this process. It
+    /// may be lost before that: see [`is_live`](Lease::is_live).
+    pub fn deadline(&self) -> Instant {
+        self.hold.deadline()
     }
 
     /// Whether the lease may still be counted on. Once this is `false` it stays so.
     pub fn is_live(&self) -> bool {
-        self.loss().is_none()
+        self.hold.is_live()
+    }
+
+    /// Waits until the lease is lost, and says why.
+    ///
+    /// It ends at the [`deadline`](Lease::deadline) even while a renewal hangs, and as soon as a
+    /// renewal, by [`keep_alive`](crate::Acquire::keep_alive) or by [`renew`](Lease::renew), is
+    /// answered that the lease is over. Without renewals nobody asks the server: an eviction shows
+    /// no earlier than the deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe, and made for `tokio::select!`: a later call waits for the same loss.
+    pub async fn lost(&self) -> LossReason {
+        self.hold.lost().await
+    }
+
+    /// Waits until the lease is at risk: a renewal has failed, and none succeeded since, and less
+    /// than a third of the ttl is left. Time to bring work to a safe point. It also ends when the
+    /// lease is lost.
+    ///
+    /// The lease may recover: ask [`remaining`](Lease::remaining), or wait again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a later call looks anew.
+    pub async fn at_risk(&self) {
+        self.hold.at_risk().await;
+    }
+
+    /// A token that is cancelled as soon as the lease must not be counted on any more: it is lost,
+    /// released, dropped or detached. For tasks that outlive a borrow of the guard.
+    ///
+    /// It is watched by a task on the runtime of the first acquire, and cancelled when that ends.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// # async fn serve() {}
+    /// let lease = leases.acquire("leader", Duration::from_secs(10)).keep_alive().await?;
+    /// let stop = lease.cancellation_token();
+    /// let server = tokio::spawn(async move { stop.run_until_cancelled(serve()).await });
+    /// # drop(lease);
+    /// # server.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let token = self.hold.token.get_or_init(|| {
+            let token = CancellationToken::new();
+            let guard = token.clone().drop_guard();
+            self.shared.keeper.tell(&self.hold, guard);
+            token
+        });
+        // One that is cancelled by its user does not cancel those of others.
+        token.child_token()
     }
 
     /// Gives the lease its ttl anew, counted from now.
@@ -117,16 +170,22 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses at most the knowledge of a renewal that was carried out.
+    /// Cancel safe: a renewal that was sent runs to its end, and counts if it succeeds in time.
     pub async fn renew(&self) -> Result<(), Error> {
         let mut tries = Tries::default();
         loop {
-            if let Some(reason) = self.loss() {
-                return Err(self.lost(reason));
+            if let Some(reason) = self.hold.loss() {
+                return Err(self.hold.lost_error(reason));
             }
-            match self.send_renewal().await {
-                Err(error) => tries.after(error, self.remaining()).await?,
-                renewed => return renewed,
+            // An answer after the deadline is of no use.
+            let limit = self.shared.call_timeout.min(self.remaining());
+            let (store, hold) = (self.shared.store.clone(), self.hold());
+            let Err(error) = keeper::renew_now(store, hold, limit).await else {
+                return Ok(());
+            };
+            match tries.pause_after(&error) {
+                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
+                None => return Err(error),
             }
         }
     }
@@ -143,27 +202,19 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future goes on with the release in the background.
-    pub async fn release(mut self) -> Result<(), Error> {
-        let lost_before = self.loss();
-        let mut tries = Tries::default();
-        let mut unclear = false;
-        loop {
-            match self.send_release().await {
-                Ok(answer) => {
-                    self.settled = true;
-                    return match answer {
-                        ReleaseAnswer::Released => Ok(()),
-                        // An earlier try was carried out, and its answer got lost. But what was over
-                        // before the first try may have been another's by then.
-                        ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
-                        ReleaseAnswer::NotHeld => Err(self.lost(LossReason::TakenOver)),
-                    };
-                }
-                Err(error) => {
-                    unclear |= error.is_ambiguous();
-                    tries.after(error, self.ttl).await?;
-                }
-            }
+    pub async fn release(self) -> Result<(), Error> {
+        let lost_before = self.hold.loss();
+        if !self.shared.keeper.end(&self.hold, End::Released) {
+            // A close has released it, and still does.
+            return Err(self.hold.lost_error(LossReason::Closed));
+        }
+        let Released { answer, unclear } = self.shared.keeper.release(&self.hold).await?;
+        match answer {
+            ReleaseAnswer::Released => Ok(()),
+            // An earlier try was carried out, and its answer got lost. But what was over before the
+            // first try may have been another's by then.
+            ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
+            ReleaseAnswer::NotHeld => Err(self.hold.lost_error(LossReason::TakenOver)),
         }
     }
 
@@ -172,80 +223,24 @@ impl Lease {
     /// For a job that must run once per tick of a schedule, by whoever comes first: take a key that
     /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
     /// later finds the key held. (`examples/run_once.rs`)
-    pub fn detach(mut self) {
-        self.settled = true;
-        // Nobody may release this lease any more, on whichever request it was granted.
-        self.residue = Residue::default();
-    }
-
-    async fn send_renewal(&self) -> Result<(), Error> {
-        let store = self.shared.store.clone();
-        let request = [RenewRequest::new(self.key.clone(), self.id, self.ttl)];
-        let work = async move { store.renew(&request).await };
-        // An answer after the deadline is of no use.
-        let limit = self.shared.call_timeout.min(self.remaining());
-        let sent = Instant::now();
-        let mut answers = keeper::call("renew", limit, work).await?;
-        match answers.pop().transpose()? {
-            Some(RenewAnswer::Renewed(grant)) => {
-                let until = deadline(sent, &grant, self.shared.clock_margin);
-                let renewed = self.validity.lock().renewed(until, Instant::now());
-                renewed.map_err(|reason| self.lost(reason))
-            }
-            Some(RenewAnswer::Lost(reason)) => {
-                self.validity.lock().lose(reason);
-                Err(self.lost(reason))
-            }
-            None => Err(Error::Store {
-                store: "the store",
-                source: "it left a renewal without an answer".into(),
-            }),
-        }
-    }
-
-    async fn send_release(&self) -> Result<ReleaseAnswer, Error> {
-        let store = self.shared.store.clone();
-        let request = ReleaseRequest::new(self.key.clone(), self.id);
-        let work = async move { store.release(&request).await };
-        keeper::call("release", self.shared.call_timeout, work).await
-    }
-
-    fn loss(&self) -> Option<LossReason> {
-        self.validity.lock().loss(Instant::now())
-    }
-
-    fn lost(&self, reason: LossReason) -> Error {
-        Error::Lost {
-            key: self.key.clone(),
-            reason,
-        }
+    pub fn detach(self) {
+        self.shared.keeper.end(&self.hold, End::Detached);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // An earlier request may still be granted, now that the key is free.
-        if self.settled && self.residue.is_empty() {
-            return;
-        }
-        let deadline = self.validity.lock().deadline();
-        self.shared.keeper.abandon(Abandoned {
-            key: self.key.clone(),
-            lease: self.id,
-            granted: !self.settled,
-            until: deadline + self.shared.clock_margin,
-            residue: mem::take(&mut self.residue),
-        });
+        self.shared.keeper.abandon(&self.hold);
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("key", &self.key)
-            .field("id", &self.id)
-            .field("fence", &self.fence)
-            .field("owner", &self.shared.owner)
+            .field("key", &self.hold.key)
+            .field("id", &self.hold.id)
+            .field("fence", &self.hold.fence)
+            .field("owner", &self.hold.owner)
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

@@ -11,6 +11,7 @@ use crate::{
     Acquire, Error, Eviction, Filter, Key, ListRequest, LockState, ReleaseAnswer, ReleaseRequest,
     Store, TryAcquire,
     keeper::{self, Keeper},
+    wait::WaitingRoom,
 };
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) clock_margin: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) keeper: Keeper,
+    pub(crate) room: Arc<WaitingRoom>,
 }
 
 impl Leases {
@@ -257,6 +259,37 @@ impl Leases {
             .await
     }
 
+    /// Releases every lease of this handle and its clones, and waits until that is done: for the end
+    /// of a program.
+    ///
+    /// From now on an acquire answers [`Error::Closed`], also one that waits. Guards that still
+    /// live are lost ([`LossReason::Closed`](crate::LossReason::Closed)). What was dropped before
+    /// and is still to be released is waited for too, and so are requests under way; each for
+    /// as long as its ttl at the worst, if the store cannot be reached. So put
+    /// `tokio::time::timeout` around where the end must not take that long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("leader", Duration::from_secs(10)).keep_alive().await?;
+    /// leases.close().await;
+    /// assert!(!lease.is_live());
+    /// let late = leases.try_acquire("leader", Duration::from_secs(10)).await;
+    /// assert!(matches!(late, Err(Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future only stops the waiting. It can be called again, to wait again.
+    pub async fn close(&self) {
+        self.shared.keeper.close(&self.shared.store).await;
+    }
+
     async fn call<T, W, F>(&self, operation: &'static str, work: W) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -313,7 +346,8 @@ impl LeasesBuilder {
 
     /// The leases. Nothing is sent or spawned yet.
     pub fn build(self) -> Leases {
-        let keeper = Keeper::new(self.store.clone(), self.call_timeout);
+        let room = Arc::new(WaitingRoom::default());
+        let keeper = Keeper::new(self.store.clone(), self.call_timeout, room.clone());
         Leases {
             shared: Arc::new(Shared {
                 store: self.store,
@@ -321,6 +355,7 @@ impl LeasesBuilder {
                 clock_margin: self.clock_margin,
                 call_timeout: self.call_timeout,
                 keeper,
+                room,
             }),
         }
     }

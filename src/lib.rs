@@ -102,21 +102,30 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
+mod acquisition;
 mod backoff;
+mod calls;
+mod cause;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod deadline;
 mod error;
 mod fence;
+mod hold;
 mod keeper;
 mod key;
 mod lease;
 mod leases;
+mod loss;
 mod record;
+mod release;
 pub mod rules;
+mod schedule;
 mod store;
 mod tries;
 mod ttl;
+mod wait;
+mod with;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
@@ -131,19 +140,22 @@ pub use crate::store::mongodb::{
 };
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
-    error::{Cause, Error},
+    cause::Cause,
+    error::Error,
     fence::Fence,
     key::{Key, MAX_KEY_BYTES, MAX_OWNER_BYTES},
     lease::Lease,
     leases::{Leases, LeasesBuilder},
+    loss::LossReason,
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
     store::{
-        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, LossReason, MAX_RENEWALS,
+        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, MAX_RENEWALS,
         ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,
     },
     ttl::MAX_TTL,
+    with::WithError,
 };
 
 /// Keeps the README's example compiling.

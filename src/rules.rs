@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     AcquireAnswer, AcquireRequest, Eviction, Fence, Filter, Grant, Held, Holder, LockRecord,
-    LockState, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    LockState, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     record::{LeaseId, after},
 };
 
@@ -118,12 +118,10 @@ pub fn answer_renew(
     match (record, holder) {
         (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
         // An eviction leaves its holders, and raises the fence.
-        (Some(record), Some(holder)) if record.fence > holder.fence => {
-            RenewAnswer::Lost(LossReason::TakenOver)
-        }
+        (Some(record), Some(holder)) if record.fence > holder.fence => RenewAnswer::TakenOver,
         // Without a document the lease expired so long ago that it was cleaned up.
-        (_, Some(_)) | (None, None) => RenewAnswer::Lost(LossReason::Expired),
-        (Some(_), None) => RenewAnswer::Lost(LossReason::TakenOver),
+        (_, Some(_)) | (None, None) => RenewAnswer::Expired,
+        (Some(_), None) => RenewAnswer::TakenOver,
     }
 }
 
@@ -371,12 +369,12 @@ mod tests {
 
         let late = renew(Some(&record), &request, at(10_000));
         assert_eq!(late.write, Write::Keep);
-        assert_eq!(late.answer, RenewAnswer::Lost(LossReason::Expired));
+        assert_eq!(late.answer, RenewAnswer::Expired);
         let next = granted(LeaseId::random(), Some(&record), 10_000);
         let stale = renew(Some(&next), &request, at(10_001));
-        assert_eq!(stale.answer, RenewAnswer::Lost(LossReason::TakenOver));
+        assert_eq!(stale.answer, RenewAnswer::TakenOver);
         let gone = renew(None, &request, at(10_001));
-        assert_eq!(gone.answer, RenewAnswer::Lost(LossReason::Expired));
+        assert_eq!(gone.answer, RenewAnswer::Expired);
     }
 
     #[test]
@@ -392,7 +390,7 @@ mod tests {
         assert!(inspect(&free, at(1)).is_free());
         let renewal = RenewRequest::new(record.key.clone(), lease, TTL);
         let renewal = renew(Some(&free), &renewal, at(1));
-        assert_eq!(renewal.answer, RenewAnswer::Lost(LossReason::TakenOver));
+        assert_eq!(renewal.answer, RenewAnswer::TakenOver);
         let next = granted(LeaseId::random(), Some(&free), 1);
         assert!(next.fence > eviction.fence);
         assert_eq!(next.holders.len(), 1);

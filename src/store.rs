@@ -194,19 +194,9 @@ pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 pub enum RenewAnswer {
     /// The lease lives on.
     Renewed(Grant),
-    /// The lease was not live, and still is not.
-    Lost(LossReason),
-}
-
-/// How a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// It was not renewed in time.
-    #[error("it expired before it was renewed")]
+    /// The lease is over: it was not renewed in time. Nothing was written.
     Expired,
-    /// It was evicted, or is not among the holders of its key any more.
-    #[error("it was taken over after its expiry, evicted, or released elsewhere")]
+    /// The lease was evicted, or is not among the holders of its key. Nothing was written.
     TakenOver,
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use crate::{Error, backoff};
 
 /// How often an operation is sent before its error is handed to the caller.
@@ -16,15 +14,29 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// Pauses before the next try, not longer than this. Gives the error back if trying again
-    /// cannot help, or was tried often enough.
-    pub(crate) async fn after(&mut self, error: Error, longest: Duration) -> Result<(), Error> {
+    /// How long to pause before the next try; `None` if trying again cannot help, or was tried often
+    /// enough.
+    pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         self.failed += 1;
-        if self.failed >= TRIES || !error.is_retryable() {
-            return Err(error);
-        }
-        let pause = backoff::pause(self.failed, backoff::WAITING, fastrand::f64());
-        sleep(pause.min(longest)).await;
-        Ok(())
+        let again = self.failed < TRIES && error.is_retryable();
+        again.then(|| backoff::pause(self.failed, backoff::WAITING, fastrand::f64()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_tried_three_times() {
+        let passing = Error::TimedOut {
+            operation: "acquire",
+            limit: Duration::from_secs(1),
+        };
+        let mut tries = Tries::default();
+        assert!(tries.pause_after(&passing).is_some());
+        assert!(tries.pause_after(&passing).is_some());
+        assert!(tries.pause_after(&passing).is_none());
+        assert!(Tries::default().pause_after(&Error::Closed).is_none());
     }
 }

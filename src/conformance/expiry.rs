@@ -10,8 +10,8 @@ use super::{
     renew, request, sole_holder, until_free, violation,
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Grant, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Grant, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    Store,
 };
 
 /// A second client that keeps asking is granted the key at the expiry by the server's clock, not
@@ -81,13 +81,13 @@ pub async fn a_stale_renewal_is_refused(clients: &Clients) -> Outcome {
     let (stale, _) = expired(&clients.first, "stale renewal", "stale").await?;
     let answer = renew(&clients.first, &stale.key, stale.lease, LONG).await?;
     ensure!(
-        answer == RenewAnswer::Lost(LossReason::Expired),
+        answer == RenewAnswer::Expired,
         "the renewal of an expired lease was answered {answer:?}"
     );
     let next = granted(&clients.second, &request(&stale.key, "next", LONG)).await?;
     let answer = renew(&clients.first, &stale.key, stale.lease, LONG).await?;
     ensure!(
-        answer == RenewAnswer::Lost(LossReason::TakenOver),
+        answer == RenewAnswer::TakenOver,
         "the renewal of a lease that was taken over was answered {answer:?}"
     );
     holds_as_granted(&clients.first, &stale, &next).await

@@ -4,7 +4,7 @@ use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, granted, renew, request,
     sole_holder, state, until_free, violation,
 };
-use crate::{Fence, Key, LossReason, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
+use crate::{Fence, Key, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
@@ -109,7 +109,7 @@ pub async fn an_eviction_frees_the_key(clients: &Clients) -> Outcome {
     );
     let answer = renew(&clients.first, &key, evicted.lease, LONG).await?;
     ensure!(
-        answer == RenewAnswer::Lost(LossReason::TakenOver),
+        answer == RenewAnswer::TakenOver,
         "the renewal of an evicted lease was answered {answer:?}"
     );
     let next = request(&key, "next", LONG);

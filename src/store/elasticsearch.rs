@@ -24,9 +24,8 @@ use self::{
     transport::{SealedRequest, SealedResponse},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState,
-    LossReason, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
-    Store, rules,
+    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockRecord, LockState,
+    Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -206,7 +205,7 @@ impl<C: Transport> IndexStore<C> {
             (200..=299, Ok(answer)) => Ok(Ok(answer)),
             (200..=299, Err(error)) => Err(Error::Interrupted {
                 store: C::NAME,
-                source: format!("the answer is not JSON: {error}").into(),
+                source: Cause::text(format!("the answer is not JSON: {error}")),
             }),
             (_, Ok(answer)) => Ok(Err(Refusal::read(status, &answer))),
             (_, Err(_)) => Ok(Err(Refusal::foreign(status))),
@@ -240,7 +239,7 @@ impl<C: Transport> IndexStore<C> {
     fn senseless(&self, problem: &'static str) -> Error {
         Error::Interrupted {
             store: C::NAME,
-            source: format!("the answer makes no sense: {problem}").into(),
+            source: Cause::text(format!("the answer makes no sense: {problem}")),
         }
     }
 
@@ -250,7 +249,7 @@ impl<C: Transport> IndexStore<C> {
         outcome: Option<&Outcome>,
     ) -> Result<RenewAnswer, Error> {
         let Some(outcome) = outcome else {
-            return Ok(RenewAnswer::Lost(LossReason::Expired));
+            return Ok(RenewAnswer::Expired);
         };
         let (record, now) = self.timed(outcome, &request.key)?;
         Ok(rules::answer_renew(Some(&record), request.lease, now))
@@ -392,7 +391,7 @@ impl<C: Transport> Store for IndexStore<C> {
             Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),
             _ => Err(Error::Store {
                 store: C::NAME,
-                source: format!("a purge ended early: {}", answer["failures"]).into(),
+                source: Cause::text(format!("a purge ended early: {}", answer["failures"])),
             }),
         }
     }

@@ -23,8 +23,8 @@ use self::{
     error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper, rules,
+    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockRecord, LockState,
+    Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -202,7 +202,7 @@ impl MongoStore {
         }
         Err(Error::Interrupted {
             store: "MongoDB",
-            source: "other clients, or the connection, got in between each time".into(),
+            source: Cause::text("other clients, or the connection, got in between each time"),
         })
     }
 }
@@ -212,7 +212,7 @@ fn timed(Told { record, now }: Told) -> Result<(LockRecord, DateTime<Utc>), Erro
     now.map(|now| (record, now))
         .ok_or_else(|| Error::Interrupted {
             store: "MongoDB",
-            source: "the server did not tell its time".into(),
+            source: Cause::text("the server did not tell its time"),
         })
 }
 
@@ -240,7 +240,7 @@ impl Store for MongoStore {
             Some((record, now)) => Ok(rules::answer_acquire(&record, request.lease, now)),
             None => Err(Error::Interrupted {
                 store: "MongoDB",
-                source: "an upsert gave back no document".into(),
+                source: Cause::text("an upsert gave back no document"),
             }),
         }
     }

@@ -182,7 +182,7 @@ impl Store for BrokenStore {
                 self.write(&request.key, decision.write);
             }
             answers.push(Ok(match (self.fault, decision.answer) {
-                (Fault::RenewsBlindly, RenewAnswer::Lost(_)) => {
+                (Fault::RenewsBlindly, RenewAnswer::Expired | RenewAnswer::TakenOver) => {
                     let now = self.now();
                     RenewAnswer::Renewed(leasehold::Grant {
                         fence: Fence::new(1),

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockState, MemoryStore, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockState,
+    MemoryStore, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -60,7 +60,7 @@ impl FlakyStore {
     ) -> Result<T, Error> {
         self.calls.lock().push(call);
         let store = "the flaky store";
-        let source = || "a fate".into();
+        let source = || Cause::text("a fate");
         let fate = self.fates.lock().pop_front();
         match fate {
             None => work.await,

@@ -268,7 +268,7 @@ impl Side {
     ) -> Result<Told, String> {
         match answer.as_ref().map_err(|error| format!("{error:?}"))? {
             RenewAnswer::Renewed(grant) => self.granted(key, grant),
-            RenewAnswer::Lost(reason) => Ok(Told::Lost(format!("{reason:?}"))),
+            lost => Ok(Told::Lost(format!("{lost:?}"))),
         }
     }
 

@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, io};
 
 use serde_json::Value;
 
-use crate::{Error, Key, error::Cause};
+use crate::{Cause, Error, Key};
 
 /// What a cluster said instead of doing what it was asked.
 #[derive(Debug)]

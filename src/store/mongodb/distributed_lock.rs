@@ -17,7 +17,7 @@ use super::{
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
 };
-use crate::{Error, Key, keeper, record::after, ttl};
+use crate::{Cause, Error, Key, keeper, record::after, ttl};
 
 /// How long one call may take, all of its commands together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -133,9 +133,10 @@ impl MongoDistributedLock {
                 Ok(_) => Ok(()),
                 Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => Err(Error::Store {
                     store: "MongoDB",
-                    source: "several documents have the same key: stop the services that use \
-                             the collection, remove the documents, and prepare again"
-                        .into(),
+                    source: Cause::text(
+                        "several documents have the same key: stop the services that use the \
+                         collection, remove the documents, and prepare again",
+                    ),
                 }),
                 Err(error) => Err(sorted(error)),
             }
@@ -268,7 +269,7 @@ impl MongoDistributedLock {
         else {
             return Err(Error::Store {
                 store: "MongoDB",
-                source: "the server does not tell its time".into(),
+                source: Cause::text("the server does not tell its time"),
             });
         };
         let not_a_lock = || Error::NotALock {

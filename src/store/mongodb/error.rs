@@ -42,7 +42,7 @@ pub(crate) fn sorted(error: DriverError) -> Error {
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
     let number = code(&error);
     let kind = error.kind.clone();
-    let source = Box::new(error);
+    let source = error.into();
     match *kind {
         ErrorKind::Authentication { .. } => Error::Denied { store, source },
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {

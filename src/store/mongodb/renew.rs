@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mongodb::bson::{Document, doc};
 
 use super::{MongoStore, concern::majority, decode, dialect, error::sorted, timed};
-use crate::{Error, LossReason, RenewAnswer, RenewAnswers, RenewRequest, rules};
+use crate::{Cause, Error, RenewAnswer, RenewAnswers, RenewRequest, rules};
 
 impl MongoStore {
     pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
@@ -14,7 +14,7 @@ impl MongoStore {
             .await?;
         Ok(match found {
             Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
-            None => RenewAnswer::Lost(LossReason::Expired),
+            None => RenewAnswer::Expired,
         })
     }
 
@@ -43,7 +43,7 @@ impl MongoStore {
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {
                 store: "MongoDB",
-                source: "the renewals were not confirmed by a majority in time".into(),
+                source: Cause::text("the renewals were not confirmed by a majority in time"),
             });
         }
         let keys: Vec<_> = requests
@@ -73,7 +73,7 @@ impl MongoStore {
 /// The answer to a renewal, from the document as a find shows it.
 fn renewal(document: Option<&Document>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
     let Some(document) = document else {
-        return Ok(RenewAnswer::Lost(LossReason::Expired));
+        return Ok(RenewAnswer::Expired);
     };
     let (record, now) = timed(decode::told(document, &request.key)?)?;
     Ok(rules::answer_renew(Some(&record), request.lease, now))

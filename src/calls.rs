@@ -1,0 +1,109 @@
+//! The store calls of one operation: tried again when one fails or takes too long, and each run to
+//! its end.
+
+use std::{panic::AssertUnwindSafe, pin::pin, time::Duration};
+
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Either, select},
+    stream::FuturesUnordered,
+};
+use tokio::time::{Instant, timeout};
+
+use crate::{Cause, Error};
+
+/// An answer, and the instant before its request was sent.
+pub(crate) type Answer<T> = (Instant, Result<T, Error>);
+
+/// The calls under way.
+///
+/// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
+/// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), and be
+/// a task that nobody cancels.
+pub(crate) struct Calls<T> {
+    running: FuturesUnordered<BoxFuture<'static, Answer<T>>>,
+    /// Answers that came while something else was waited for.
+    answered: Vec<Answer<T>>,
+}
+
+impl<T: Send + 'static> Calls<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            running: FuturesUnordered::new(),
+            answered: Vec::new(),
+        }
+    }
+
+    /// Takes in a call; it is sent as soon as an answer is waited for.
+    pub(crate) fn start(&mut self, work: impl Future<Output = Result<T, Error>> + Send + 'static) {
+        let sent = Instant::now();
+        let outcome = AssertUnwindSafe(work).catch_unwind();
+        self.running.push(Box::pin(async move {
+            (sent, outcome.await.unwrap_or_else(|_| Err(panicked())))
+        }));
+    }
+
+    /// Whether nothing is under way and no answer left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.answered.is_empty()
+    }
+
+    /// The next answer to any of the calls; `None` when there is none within this time.
+    ///
+    /// Cancel safe, as all of these are: the calls stay in here.
+    pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
+        match self.answered.pop() {
+            Some(answer) => Some(answer),
+            None => timeout(limit, self.running.next()).await.ok().flatten(),
+        }
+    }
+
+    /// The next answer, however long it takes; `None` when no call is under way any more.
+    pub(crate) async fn next_at_last(&mut self) -> Option<Answer<T>> {
+        match self.answered.pop() {
+            Some(answer) => Some(answer),
+            None => self.running.next().await,
+        }
+    }
+
+    /// Waits for something else, or for an answer to come first, which the next call gives: `None`.
+    pub(crate) async fn unless_answered<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
+        if !self.answered.is_empty() {
+            return None;
+        }
+        if self.running.is_empty() {
+            return Some(other.await);
+        }
+        match select(pin!(other), self.running.next()).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right((answer, _)) => {
+                self.answered.extend(answer);
+                None
+            }
+        }
+    }
+
+    /// Waits for something else, and keeps the calls going meanwhile.
+    pub(crate) async fn beside<O>(&mut self, other: impl Future<Output = O>) -> O {
+        let mut other = pin!(other);
+        while !self.running.is_empty() {
+            match select(other.as_mut(), self.running.next()).await {
+                Either::Left((output, _)) => return output,
+                Either::Right((answer, _)) => self.answered.extend(answer),
+            }
+        }
+        other.await
+    }
+
+    /// Runs every call to its end.
+    pub(crate) async fn finish(mut self) {
+        while self.running.next().await.is_some() {}
+    }
+}
+
+fn panicked() -> Error {
+    Error::Interrupted {
+        store: "the store",
+        source: Cause::text("it panicked"),
+    }
+}

@@ -1,0 +1,158 @@
+//! How a lease is released: with somebody waiting for the outcome, or in the background.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    Error, Key, ReleaseAnswer, ReleaseRequest, Store, backoff, calls::Calls, record::LeaseId,
+    tries::Tries, wait::WaitingRoom,
+};
+
+/// How many background releases are sent at the same time.
+const RELEASES_AT_ONCE: usize = 64;
+
+/// A lease that is, or may be, in the store, and that nobody has any use for.
+#[derive(Clone, Debug)]
+pub(crate) struct Unused {
+    pub(crate) key: Key,
+    pub(crate) lease: LeaseId,
+    pub(crate) ttl: Duration,
+    /// Whether a request for it may still be on its way to the server.
+    pub(crate) open: bool,
+}
+
+/// How a release ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Released {
+    pub(crate) answer: ReleaseAnswer,
+    /// Whether an earlier try may have been carried out, and its answer lost.
+    pub(crate) unclear: bool,
+}
+
+pub(crate) type Report = oneshot::Sender<Result<Released, Error>>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Releases {
+    store: Arc<dyn Store>,
+    call_timeout: Duration,
+    room: Arc<WaitingRoom>,
+    /// One for each background release that is sent.
+    slots: Arc<Semaphore>,
+}
+
+impl Releases {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        call_timeout: Duration,
+        room: Arc<WaitingRoom>,
+    ) -> Self {
+        Self {
+            store,
+            call_timeout,
+            room,
+            slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
+        }
+    }
+
+    /// Releases a lease, and tries again until it is released or its ttl is over.
+    ///
+    /// Somebody who waits for the outcome gets it after a few tries at the latest, whatever it is. This
+    /// has to run in a task that nobody cancels.
+    pub(crate) async fn run(&self, unused: Unused, report: Option<Report>) {
+        let mut calls = Calls::new();
+        self.settle(&unused, report, &mut calls).await;
+        calls.finish().await;
+    }
+
+    async fn settle(
+        &self,
+        unused: &Unused,
+        mut report: Option<Report>,
+        calls: &mut Calls<ReleaseAnswer>,
+    ) {
+        let start = Instant::now();
+        // Nobody renews it any more, so the server has forgotten it by then.
+        let forgotten = start.checked_add(unused.ttl);
+        // What may still be on its way to the server gets the time that a call has.
+        let settled = start.checked_add(self.call_timeout);
+        let mut tries = Tries::default();
+        let mut unclear = false;
+        let mut pauses = 0;
+        loop {
+            let now = Instant::now();
+            // Nobody waits any more.
+            report = report.filter(|report| !report.is_closed());
+            let outcome = self.send(unused, report.as_mut(), calls).await;
+            let error = match outcome {
+                Ok(answer) => {
+                    self.room.released(&unused.key, unused.lease);
+                    if let Some(report) = report.take() {
+                        // Who has gone meanwhile does not want to know.
+                        let _ = report.send(Ok(Released { answer, unclear }));
+                    }
+                    let over = settled.is_none_or(|at| now >= at);
+                    if answer == ReleaseAnswer::Released || !unused.open || over {
+                        return;
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            let mut pause = backoff::pause(pauses, backoff::BACKGROUND, fastrand::f64());
+            if let Some(error) = error {
+                unclear |= error.is_ambiguous();
+                let over = forgotten.is_none_or(|at| now >= at) || !error.is_retryable();
+                if report.is_some() {
+                    match tries.pause_after(&error) {
+                        Some(short) => pause = short,
+                        None => drop(report.take().map(|report| report.send(Err(error.clone())))),
+                    }
+                } else if over {
+                    tracing::warn!(key = %unused.key, %error, "could not release; the ttl will");
+                }
+                if over && report.is_none() {
+                    return;
+                }
+            }
+            calls.beside(tokio::time::sleep(pause)).await;
+            pauses += 1;
+        }
+    }
+
+    async fn send(
+        &self,
+        unused: &Unused,
+        report: Option<&mut Report>,
+        calls: &mut Calls<ReleaseAnswer>,
+    ) -> Result<ReleaseAnswer, Error> {
+        // The semaphore is never closed; without a slot there is only less order.
+        let _slot = match report {
+            None => calls.beside(self.slots.acquire()).await.ok(),
+            Some(_) => None,
+        };
+        let request = ReleaseRequest::new(unused.key.clone(), unused.lease);
+        let store = self.store.clone();
+        calls.start(async move { store.release(&request).await });
+        let answer = match report {
+            None => calls.next(self.call_timeout).await,
+            // Who gives up waiting has it tried again at once.
+            Some(report) => tokio::select! {
+                answer = calls.next(self.call_timeout) => answer,
+                () = report.closed() => None,
+            },
+        };
+        answer.map_or_else(
+            || {
+                Err(Error::TimedOut {
+                    operation: "release",
+                    limit: self.call_timeout,
+                })
+            },
+            |(_, answer)| answer,
+        )
+    }
+}

@@ -1,0 +1,59 @@
+//! A piece of work under a lease.
+
+use crate::{Error, Lease, LossReason};
+
+/// Why [`Acquire::with`](crate::Acquire::with) did not bring its body to a good end.
+#[derive(Debug, thiserror::Error)]
+pub enum WithError<E> {
+    /// The lease was not acquired, and the body did not run.
+    #[error("the lease was not acquired: {0}")]
+    NotAcquired(#[source] Error),
+    /// The lease was lost before the body had come to its end, which was stopped; or before it was
+    /// released, so that the end of the body may have overlapped with the work of another.
+    #[error("the lease was lost while the work was under way: {0}")]
+    Lost(#[source] LossReason),
+    /// The body itself failed. The lease was released.
+    #[error(transparent)]
+    Body(E),
+}
+
+impl<E> WithError<E> {
+    /// The same as one error of a type that takes in both, such as `anyhow::Error` or
+    /// `Box<dyn Error + Send + Sync>`: for a body whose error is itself no
+    /// [`std::error::Error`], so that `?` does not do it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore, WithError};
+    /// # async fn example(leases: Leases) -> anyhow::Result<()> {
+    /// # async fn publish() -> anyhow::Result<()> { Ok(()) }
+    /// let work = leases.acquire("report:42", Duration::from_secs(30));
+    /// work.with(async |_| publish().await).await.map_err(WithError::merge)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn merge<X: From<Error> + From<LossReason> + From<E>>(self) -> X {
+        match self {
+            Self::NotAcquired(error) => error.into(),
+            Self::Lost(reason) => reason.into(),
+            Self::Body(error) => error.into(),
+        }
+    }
+}
+
+/// Runs the body until it ends or the lease is lost, and releases the lease.
+pub(crate) async fn run<T, E>(
+    lease: Lease,
+    body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
+) -> Result<T, WithError<E>> {
+    let outcome = tokio::select! {
+        // A body that comes to its end after the loss comes too late.
+        biased;
+        reason = lease.lost() => Err(WithError::Lost(reason)),
+        outcome = body(&lease) => outcome.map_err(WithError::Body),
+    };
+    match lease.release().await {
+        Err(Error::Lost { reason, .. }) if outcome.is_ok() => Err(WithError::Lost(reason)),
+        _ => outcome,
+    }
+}
