@@ -37,10 +37,8 @@ impl<T: Send + 'static> Calls<T> {
     /// Takes in a call; it is sent as soon as an answer is waited for.
     pub(crate) fn start(&mut self, work: impl Future<Output = Result<T, Error>> + Send + 'static) {
         let sent = Instant::now();
-        let outcome = AssertUnwindSafe(work).catch_unwind();
-        self.running.push(Box::pin(async move {
-            (sent, outcome.await.unwrap_or_else(|_| Err(panicked())))
-        }));
+        self.running
+            .push(Box::pin(async move { (sent, caught(work).await) }));
     }
 
     /// Whether nothing is under way and no answer left.
@@ -101,9 +99,13 @@ impl<T: Send + 'static> Calls<T> {
     }
 }
 
-fn panicked() -> Error {
-    Error::Interrupted {
-        store: "the store",
-        source: Cause::text("it panicked"),
-    }
+/// A panic in a store is an error, like any other that leaves open what was carried out.
+pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let outcome = AssertUnwindSafe(work).catch_unwind().await;
+    outcome.unwrap_or_else(|_| {
+        Err(Error::Interrupted {
+            store: "the store",
+            source: Cause::text("it panicked"),
+        })
+    })
 }

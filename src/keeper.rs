@@ -25,6 +25,7 @@ use tokio_util::{
 
 use crate::{
     Cause, Error, Store,
+    calls::caught,
     hold::{End, Hold, Watch},
     record::LeaseId,
     release::{Released, Releases, Unused},
@@ -305,7 +306,7 @@ impl Keeping {
 /// Renews leases with one call, at this instant, and tells each what came of it.
 async fn renew(store: &dyn Store, holds: &[Arc<Hold>], sent: Instant) -> Vec<(LeaseId, Renewal)> {
     let requests: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
-    let mut answers = store.renew(&requests).await.map(Vec::into_iter);
+    let mut answers = caught(store.renew(&requests)).await.map(Vec::into_iter);
     let outcome = |hold: &Arc<Hold>| {
         let answer = match &mut answers {
             Ok(answers) => answers.next().unwrap_or_else(|| Err(left_out())),
@@ -330,7 +331,7 @@ pub(crate) async fn renew_now(
     let renewed = hold.clone();
     let outcome = call("renew", limit, async move {
         let sent = Instant::now();
-        let mut answers = store.renew(&[renewed.renewal()]).await;
+        let mut answers = caught(store.renew(&[renewed.renewal()])).await;
         let answer = match &mut answers {
             Ok(answers) => answers.pop().unwrap_or_else(|| Err(left_out())),
             Err(error) => Err(error.clone()),

@@ -10,6 +10,8 @@ use leasehold::{
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
+use super::gates::Gates;
+
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
@@ -33,6 +35,8 @@ pub struct FlakyStore {
     pub memory: MemoryStore,
     fates: Arc<Mutex<VecDeque<Fate>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
+    hanging: Arc<Mutex<Option<Key>>>,
+    pub gates: Gates,
 }
 
 impl FlakyStore {
@@ -41,7 +45,14 @@ impl FlakyStore {
             memory: MemoryStore::new(),
             fates: Arc::default(),
             calls: Arc::default(),
+            hanging: Arc::default(),
+            gates: Gates::default(),
         }
+    }
+
+    /// From now on the renewals of this key are never answered, nor what is in one call with them.
+    pub fn hang_on(&self, key: &str) {
+        *self.hanging.lock() = Some(Key::new(key).unwrap());
     }
 
     pub fn next(&self, fates: impl IntoIterator<Item = Fate>) {
@@ -59,9 +70,20 @@ impl FlakyStore {
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         self.calls.lock().push(call);
+        let fate = self.fates.lock().pop_front();
+        self.gates.pass().await;
+        let answer = self.carry_out(fate, work).await;
+        self.gates.pass().await;
+        answer
+    }
+
+    async fn carry_out<T>(
+        &self,
+        fate: Option<Fate>,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let store = "the flaky store";
         let source = || Cause::text("a fate");
-        let fate = self.fates.lock().pop_front();
         match fate {
             None => work.await,
             Some(Fate::NotSent) => Err(Error::Unreachable {
@@ -104,6 +126,13 @@ impl Store for FlakyStore {
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        let hanging = self.hanging.lock().clone();
+        if requests
+            .iter()
+            .any(|request| Some(&request.key) == hanging.as_ref())
+        {
+            std::future::pending::<()>().await;
+        }
         self.meet("renew", self.memory.renew(requests)).await
     }
 

@@ -1,11 +1,18 @@
 //! The client side under paused time: what retries, drops, delays and dead runtimes leave behind.
 
 mod flaky;
+mod gates;
 
 mod acquire;
+mod cancel;
+mod close;
 mod drops;
+mod keep_alive;
+mod loss;
+mod queue;
 mod release;
 mod renew;
+mod with;
 
 use std::time::Duration;
 

@@ -1,0 +1,243 @@
+//! Tasks of one process that wait for the same key.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::join_all};
+use leasehold::{Attempt, Error, Lease, Leases};
+use parking_lot::Mutex;
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{Fate, FlakyStore, MARGIN, MOMENT, TTL, is_free, setup, until_free};
+
+type Waiter = JoinHandle<Result<Lease, Error>>;
+
+/// Begins to wait; it stands in the queue when this returns.
+async fn wait(leases: &Leases) -> Waiter {
+    let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+    stand_in_line().await;
+    waiter
+}
+
+/// Lets every task come to the point at which it waits.
+async fn stand_in_line() {
+    for _ in 0..20 {
+        yield_now().await;
+    }
+}
+
+/// Another process with the same locks.
+fn elsewhere(store: &FlakyStore) -> Leases {
+    Leases::new(store.memory.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_are_served_in_the_order_in_which_they_came() {
+    let (_, leases) = setup();
+    let holder = leases.acquire("key", TTL).await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for number in 0..50 {
+        let (leases, served) = (leases.clone(), served.clone());
+        waiters.push(tokio::spawn(async move {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            served.lock().push(number);
+            sleep(MOMENT).await;
+            lease.release().await.unwrap();
+        }));
+        stand_in_line().await;
+    }
+    holder.release().await.unwrap();
+    join_all(waiters).await;
+    assert_eq!(*served.lock(), (0..50).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_this_process_wakes_the_next_at_once() {
+    let ways: [fn(Lease); 2] = [drop, |lease| {
+        drop(tokio::spawn(lease.release()));
+    }];
+    for end in ways {
+        let (_, leases) = setup();
+        let holder = leases.acquire("key", TTL * 10).await.unwrap();
+        let waiter = wait(&leases).await;
+        // By now it asks at its slowest pace.
+        sleep(TTL).await;
+        let start = Instant::now();
+        end(holder);
+        let lease = waiter.await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        lease.release().await.unwrap();
+    }
+}
+
+/// Waits this long for a key that another process holds, and says how many requests that took.
+async fn requests_of(waiters: usize, patience: Duration) -> usize {
+    let (store, leases) = setup();
+    let other = elsewhere(&store);
+    let holder = other.acquire("key", TTL * 100).await.unwrap();
+    let acquire = || leases.acquire("key", TTL).wait_for(patience);
+    let waiting = join_all((0..waiters).map(|_| acquire().into_future())).await;
+    for outcome in waiting {
+        let Err(Error::WaitTimedOut { held, waited }) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(held.owner(), holder.owner());
+        assert!(waited >= patience);
+    }
+    let requests = store.calls();
+    assert!(requests.iter().all(|&call| call == "acquire"));
+    requests.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_send_no_more_requests_than_one() {
+    let patience = Duration::from_secs(60);
+    let (one, thousand) = (
+        requests_of(1, patience).await,
+        requests_of(1_000, patience).await,
+    );
+    // The pauses vary by chance, from a half to the whole.
+    assert!(one >= 60 && thousand <= 2 * 60 + 10, "{one} and {thousand}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_that_come_at_once_to_a_free_key_take_turns() {
+    let (store, leases) = setup();
+    let serve = async |_| {
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        sleep(MOMENT).await;
+        lease.release().await.unwrap();
+    };
+    let start = Instant::now();
+    join_all((0..1_000).map(serve)).await;
+    assert_eq!(start.elapsed(), MOMENT * 1_000);
+    let calls = store.calls();
+    // One acquire and one release each, and what the first in the queue asks before it hears of
+    // the first release.
+    assert!((2_000..2_010).contains(&calls.len()), "{}", calls.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_goes_away_does_not_hold_up_those_behind_it() {
+    let (store, leases) = setup();
+    let holder = elsewhere(&store).acquire("key", TTL * 10).await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..10 {
+        waiters.push(wait(&leases).await);
+    }
+    // The first, which asks for all; the last; and one in between.
+    for gone in [9, 4, 0] {
+        waiters.remove(gone).abort();
+    }
+    sleep(TTL).await;
+    holder.release().await.unwrap();
+    for waiter in waiters {
+        let lease = timeout(TTL, waiter).await.unwrap().unwrap().unwrap();
+        lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_goes_away_in_the_middle_of_its_request_neither() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(TTL / 10)]);
+    let first = wait(&leases).await;
+    let second = wait(&leases).await;
+    first.abort();
+    let start = Instant::now();
+    let lease = second.await.unwrap().unwrap();
+    assert!(start.elapsed() < MOMENT);
+    // The request of the first one arrives, is refused, and changes nothing.
+    sleep(TTL / 5).await;
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.holders[0].lease, lease.id());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_time_is_over_does_not_hold_up_those_behind_it() {
+    let (store, leases) = setup();
+    let holder = elsewhere(&store).acquire("key", TTL * 10).await.unwrap();
+    let short = tokio::spawn(leases.acquire("key", TTL).wait_for(TTL).into_future());
+    stand_in_line().await;
+    let behind = wait(&leases).await;
+    let error = short.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    holder.release().await.unwrap();
+    drop(timeout(TTL, behind).await.unwrap().unwrap().unwrap());
+}
+
+/// A future that is kept and not polled, as in a `select!` whose other branch is at work.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_not_polled_does_not_hold_up_those_behind_it() {
+    let (store, leases) = setup();
+    let holder = elsewhere(&store).acquire("key", TTL * 10).await.unwrap();
+    let mut idle = leases.acquire("key", TTL).into_future();
+    assert!((&mut idle).now_or_never().is_none());
+    stand_in_line().await;
+    let behind = wait(&leases).await;
+    holder.release().await.unwrap();
+    // It is granted the key, lets it run out, and the next one gets it.
+    let start = Instant::now();
+    let lease = behind.await.unwrap().unwrap();
+    assert!(start.elapsed() <= TTL + MARGIN + Duration::from_secs(1));
+    assert!(lease.is_live());
+    let late = idle.await;
+    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_its_waiter_does_not_live_to_see_goes_to_the_next() {
+    let (store, leases) = setup();
+    let holder = leases.acquire("key", TTL).await.unwrap();
+    let first = wait(&leases).await;
+    let second = wait(&leases).await;
+    store.next([Fate::AnswerLate(Duration::ZERO), Fate::AnswerLate(MOMENT)]);
+    holder.release().await.unwrap();
+    sleep(MOMENT / 2).await;
+    assert!(!is_free(&store).await, "it is granted, and not yet told");
+    first.abort();
+    let start = Instant::now();
+    drop(timeout(TTL / 2, second).await.unwrap().unwrap().unwrap());
+    assert!(start.elapsed() < Duration::from_secs(2));
+    until_free(&store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_reach_every_waiter() {
+    let (store, leases) = setup();
+    store.next([Fate::Denied; 3]);
+    let waiting = (0..3).map(|_| leases.acquire("key", TTL).into_future());
+    for outcome in join_all(waiting).await {
+        assert!(matches!(outcome, Err(Error::Denied { .. })), "{outcome:?}");
+    }
+    // Of a store that cannot be reached, each hears when its own time is over.
+    store.next(std::iter::repeat_n(Fate::NotSent, 10_000));
+    let start = Instant::now();
+    let waiting = (0..100).map(|_| leases.acquire("key", TTL).wait_for(TTL).into_future());
+    for outcome in join_all(waiting).await {
+        assert!(
+            matches!(outcome, Err(Error::Unreachable { .. })),
+            "{outcome:?}"
+        );
+    }
+    assert!(start.elapsed() < TTL * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_does_not_stand_in_the_queue() {
+    let (store, leases) = setup();
+    let holder = elsewhere(&store).acquire("key", TTL * 10).await.unwrap();
+    let waiter = wait(&leases).await;
+    sleep(TTL).await;
+    let start = Instant::now();
+    let attempt = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)));
+    let now = leases.acquire("key", TTL).wait_for(Duration::ZERO).await;
+    assert!(matches!(now, Err(Error::WaitTimedOut { .. })), "{now:?}");
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    holder.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+}
