@@ -290,6 +290,11 @@ impl Leases {
         self.shared.keeper.close(&self.shared.store).await;
     }
 
+    /// Whether [`close`](Leases::close) was called.
+    pub fn is_closed(&self) -> bool {
+        self.shared.keeper.closing().is_cancelled()
+    }
+
     async fn call<T, W, F>(&self, operation: &'static str, work: W) -> Result<T, Error>
     where
         T: Send + 'static,
