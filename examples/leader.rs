@@ -139,7 +139,10 @@ async fn terminate_myself() -> Result<()> {
     sleep(Duration::from_secs(2)).await;
     let myself = std::process::id().to_string();
     let kill = Command::new("kill").args(["-TERM", &myself]).status().await;
-    ensure!(kill.context("no `kill`")?.success(), "the signal was not sent");
+    ensure!(
+        kill.context("no `kill`")?.success(),
+        "the signal was not sent"
+    );
     Ok(())
 }
 

@@ -224,6 +224,7 @@ impl Acquisition {
                 }
                 Ok(Attempt::Held(held)) => {
                     place.refused(held.clone());
+                    shared.keeper.listen(&shared.store);
                     if over {
                         let waited = now - start;
                         return Err(Error::WaitTimedOut { waited, held });

@@ -9,6 +9,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest pause of somebody who waits: how late a release is noticed at the worst.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
+/// After this many pauses they are as long as they get for somebody who waits.
+pub(crate) const SLOWEST: u32 = 7;
 /// The longest pause of what goes on in the background, where nobody waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 
@@ -37,7 +39,8 @@ mod tests {
 
     #[test]
     fn it_doubles_up_to_the_longest() {
-        let pauses = [0, 1, 2, 6, 7, 40].map(|pauses| pause(pauses, WAITING, 1.0).as_millis());
+        let pauses =
+            [0, 1, 2, 6, SLOWEST, 40].map(|pauses| pause(pauses, WAITING, 1.0).as_millis());
         assert_eq!(pauses, [10, 20, 40, 640, 1000, 1000]);
         assert_eq!(pause(40, BACKGROUND, 1.0), BACKGROUND);
     }

@@ -31,6 +31,7 @@ use crate::{
     release::{Released, Releases, Unused},
     schedule::{self, Schedule},
     wait::WaitingRoom,
+    wakeups,
 };
 
 /// Runs a store call in a task of its own and waits for it this long.
@@ -88,6 +89,7 @@ enum Renewal {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     releases: Releases,
+    room: Arc<WaitingRoom>,
     inbox: Mutex<Option<UnboundedSender<Message>>>,
     /// The leases of this process, for [`Keeper::close`].
     held: Mutex<HashMap<LeaseId, Weak<Hold>>>,
@@ -102,7 +104,8 @@ impl Keeper {
         room: Arc<WaitingRoom>,
     ) -> Self {
         Self {
-            releases: Releases::new(store, call_timeout, room),
+            releases: Releases::new(store, call_timeout, room.clone()),
+            room,
             inbox: Mutex::new(None),
             held: Mutex::default(),
             closing: CancellationToken::new(),
@@ -191,6 +194,16 @@ impl Keeper {
         }
         self.at_work.close();
         self.at_work.wait().await;
+    }
+
+    /// Has the store listened to for keys that become free, unless that is done or of no use.
+    pub(crate) fn listen(&self, store: &Arc<dyn Store>) {
+        if self.room.wants_listener() {
+            let (room, closing) = (self.room.clone(), self.closing.clone());
+            if spawn(wakeups::listen(store.clone(), room, closing)).is_err() {
+                self.room.stops_listening();
+            }
+        }
     }
 
     fn send(&self, message: Message) {

@@ -125,6 +125,7 @@ mod store;
 mod tries;
 mod ttl;
 mod wait;
+mod wakeups;
 mod with;
 
 #[cfg(feature = "elasticsearch")]
@@ -149,7 +150,7 @@ pub use crate::{
     loss::LossReason,
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
     store::{
-        AcquireAnswer, AcquireRequest, Eviction, Grant, Held, LockState, MAX_RENEWALS,
+        AcquireAnswer, AcquireRequest, Eviction, FreedKeys, Grant, Held, LockState, MAX_RENEWALS,
         ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,

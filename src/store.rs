@@ -15,6 +15,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use futures::stream::BoxStream;
 
 use crate::{
     Error, Fence, Key, ListRequest, Page,
@@ -72,7 +73,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes every document without a live holder since this long. Returns how many it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
+
+    /// Opens a stream of the keys whose lock is freed from now on (released or evicted; not those that
+    /// expire), for a database that can tell as it happens.
+    ///
+    /// `None`, which is what the provided method says, where it cannot: those who wait then only ask from
+    /// time to time. A key that is told is a hint: someone else may have it by now, and one that is freed
+    /// need not be told.
+    ///
+    /// Each item is what came since the one before; as long as the server answers there is one at least
+    /// every few seconds, empty if need be, so that whoever reads the stream can stop between two items
+    /// without cutting a request. After an error, or its end, the stream is of no use any more; another
+    /// one may be opened.
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        Ok(None)
+    }
 }
+
+/// Keys that became free, as [`Store::freed`] tells of them: one item for each look, which may be
+/// empty.
+pub type FreedKeys = BoxStream<'static, Result<Vec<Key>, Error>>;
 
 /// A question of [`Store::acquire`].
 #[derive(Clone, Debug)]
@@ -308,5 +328,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         (**self).purge(retention).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        (**self).freed().await
     }
 }

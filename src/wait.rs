@@ -22,6 +22,21 @@ use crate::{Error, Held, Key, LeaseId, backoff};
 #[derive(Debug, Default)]
 pub(crate) struct WaitingRoom {
     queues: Mutex<HashMap<Key, Queue>>,
+    ear: Mutex<Ear>,
+}
+
+/// Whether the store tells of keys that become free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ear {
+    /// Nobody listens.
+    #[default]
+    Closed,
+    /// A task listens, and may not have been heard yet.
+    Opening,
+    /// The store tells.
+    Open,
+    /// It cannot tell.
+    Deaf,
 }
 
 #[derive(Debug)]
@@ -83,15 +98,61 @@ impl WaitingRoom {
         self.wake(key, |queue| queue.here.is_none_or(|here| here == lease));
     }
 
+    /// The store says that this key became free. One that was held here has its own way to say so.
+    pub(crate) fn freed(&self, key: &Key) {
+        self.wake(key, |queue| queue.here.is_none());
+    }
+
     fn wake(&self, key: &Key, news: impl FnOnce(&Queue) -> bool) {
         if let Some(queue) = self.queues.lock().get_mut(key)
             && news(queue)
         {
-            queue.here = None;
-            queue.woken = true;
-            queue.pauses = 0;
-            queue.next = Instant::now();
-            queue.call_first();
+            queue.wake(Instant::now());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.lock().is_empty()
+    }
+
+    /// Whether somebody has to begin to listen to the store. Whoever is told so has to.
+    pub(crate) fn wants_listener(&self) -> bool {
+        let mut ear = self.ear.lock();
+        let wants = *ear == Ear::Closed;
+        if wants {
+            *ear = Ear::Opening;
+        }
+        wants
+    }
+
+    /// The store tells from now on, or does not for a while.
+    pub(crate) fn hears(&self, open: bool) {
+        *self.ear.lock() = if open { Ear::Open } else { Ear::Opening };
+        if open {
+            let mut queues = self.queues.lock();
+            let waiting = queues.values_mut().filter(|queue| queue.here.is_none());
+            waiting.for_each(|queue| queue.wake(Instant::now()));
+        }
+    }
+
+    /// The store cannot tell.
+    pub(crate) fn is_deaf(&self) {
+        *self.ear.lock() = Ear::Deaf;
+    }
+
+    /// Nobody listens any more.
+    pub(crate) fn stops_listening(&self) {
+        let mut ear = self.ear.lock();
+        if *ear != Ear::Deaf {
+            *ear = Ear::Closed;
+        }
+    }
+
+    /// The first of the pauses: where the store tells, asking is but a safety net.
+    fn first_pause(&self) -> u32 {
+        match *self.ear.lock() {
+            Ear::Open => backoff::SLOWEST,
+            _ => 0,
         }
     }
 }
@@ -109,9 +170,19 @@ impl Queue {
             .is_some_and(|first| Arc::ptr_eq(first, &place.turn))
     }
 
+    /// The key may be free: the first one asks at once.
+    fn wake(&mut self, now: Instant) {
+        self.here = None;
+        self.woken = true;
+        self.pauses = 0;
+        self.next = now;
+        self.call_first();
+    }
+
     /// Puts off the next request; not if the key may be free by now.
-    fn pause(&mut self, expires_in: Option<Duration>, now: Instant) {
-        let pause = backoff::pause_until_free(self.pauses, expires_in, fastrand::f64());
+    fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
+        let pauses = self.pauses.max(least);
+        let pause = backoff::pause_until_free(pauses, expires_in, fastrand::f64());
         self.pauses = self.pauses.saturating_add(1);
         if !std::mem::take(&mut self.woken) {
             self.next = now + pause;
@@ -157,11 +228,12 @@ impl Place {
     /// The key is held.
     pub(crate) fn refused(&self, held: Held) {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
+        let least = self.room.first_pause();
         self.queue(|queue| {
             let now = Instant::now();
             (queue.asking, queue.failures, queue.answered) = (false, 0, now);
             queue.news = Some(Ok(held));
-            queue.pause(expires_in, now);
+            queue.pause(least, expires_in, now);
         });
     }
 
@@ -171,7 +243,7 @@ impl Place {
             queue.asking = false;
             queue.failures = queue.failures.saturating_add(1);
             queue.news = Some(Err(error));
-            queue.pause(None, Instant::now());
+            queue.pause(0, None, Instant::now());
             (queue.failures, queue.answered)
         })
     }
@@ -183,9 +255,8 @@ impl Place {
             let now = Instant::now();
             (queue.asking, queue.failures, queue.answered) = (false, 0, now);
             queue.here = Some(lease);
-            queue.pauses = u32::MAX / 2;
             queue.woken = false;
-            queue.pause(Some(expires_in), now);
+            queue.pause(backoff::SLOWEST, Some(expires_in), now);
         });
     }
 

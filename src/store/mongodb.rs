@@ -5,6 +5,7 @@ mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
+mod freed;
 mod renew;
 
 use std::{fmt, time::Duration};
@@ -23,8 +24,9 @@ use self::{
     error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockRecord, LockState,
-    Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper, rules,
+    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, FreedKeys, Key, ListRequest, LockRecord,
+    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper,
+    rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -61,6 +63,18 @@ const TTL_INDEX: &str = "leasehold_expires_at";
 ///   another clock: the clock margin of 100 ms covers a difference up to that, and
 ///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater one.
 /// - A refused attempt writes nothing, not even to the oplog.
+///
+/// # Freed keys
+///
+/// A replica set or sharded cluster from MongoDB 6.0 on tells of releases and evictions as they happen
+/// ([`Store::freed`]), by a change stream; a standalone or older server does not.
+///
+/// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave
+///   some for the locks; and the server looks at all that is written to it, for each stream.
+/// - A change stream shows what a majority has, so it may be late: without a majority nothing comes
+///   until there is one again. It is not early: the primary has freed a key before it is told.
+/// - It needs the right `changeStream`, which is in `readWrite`.
+/// - It ends if the collection is dropped or renamed.
 ///
 /// # Example
 ///
@@ -345,5 +359,9 @@ impl Store for MongoStore {
             .await
             .map_err(sorted)?;
         Ok(removed.deleted_count)
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.watch_freed().await
     }
 }

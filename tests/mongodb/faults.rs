@@ -111,7 +111,7 @@ async fn without_the_drivers_retries_the_lease_id_does_it() {
 }
 
 /// Commands of this client fail so many times, in this way.
-async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, MongoStore) {
+pub(super) async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, MongoStore) {
     let mut options = fixture.options().await;
     let name = format!("test {}", LeaseId::random());
     options.app_name = Some(name.clone());
@@ -126,7 +126,7 @@ async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, Mongo
 }
 
 /// The server has one fail point of this kind, so its tests take turns.
-static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(super) static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn request() -> AcquireRequest {
     let key = Key::new("key").unwrap();

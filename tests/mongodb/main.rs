@@ -9,6 +9,7 @@ mod distributed_lock;
 mod documents;
 mod errors;
 mod faults;
+mod freed;
 mod model;
 mod processes;
 
