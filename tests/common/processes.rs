@@ -11,6 +11,7 @@ use std::{
 };
 
 use leasehold::{Attempt, Leases, Store};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -128,6 +129,24 @@ impl Process {
                 return told;
             }
         }
+    }
+
+    /// Makes it stand still, as a long pause of its machine does; all of it, once this returns.
+    fn stop(&self) {
+        let pid = self.signal(Signal::STOP);
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+    }
+
+    /// Makes it go on after a stop.
+    fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) -> Pid {
+        let pid = self.child.id().expect("the process has ended");
+        let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        pid
     }
 }
 

@@ -1,32 +1,65 @@
-//! A TCP proxy that can keep an answer back after the server has carried out the request.
+//! A TCP proxy that can lose or hold back requests, and answers after the server has carried out the
+//! request.
+//!
+//! A request is meant by a word in it, anywhere in its bytes. Clients send one request after the
+//! other on a connection, so all that a client sends until an answer comes is one request.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::{oneshot, watch},
+    time::{sleep, timeout},
 };
 
-/// Passes everything on, unless it is told to cut.
+/// Passes everything on, unless it is told otherwise.
 #[derive(Clone)]
 pub struct Proxy {
     pub address: SocketAddr,
-    cut: Arc<Mutex<Option<Cut>>>,
-    cuts: Arc<AtomicUsize>,
-    seen: Arc<Mutex<Vec<String>>>,
+    state: Arc<Mutex<State>>,
 }
 
-#[derive(Clone, Copy)]
-struct Cut {
-    word: &'static str,
-    before: bool,
+#[derive(Default)]
+struct State {
+    /// The next request with the word meets the fate.
+    next: Vec<(&'static str, Fate)>,
+    chaos: Option<Chaos>,
+    cuts: usize,
+    lost: usize,
+    seen: Vec<String>,
+}
+
+/// What happens to a request.
+enum Fate {
+    Passed,
+    RequestCut,
+    RequestHeld(Hold),
+    /// It was held, and is with the server now.
+    RequestLate,
+    AnswerCut,
+    AnswerSwallowed,
+    AnswerHeld(Hold),
+}
+
+/// Loses a share of the answers to requests with one of the words.
+struct Chaos {
+    share: f64,
+    random: fastrand::Rng,
+    words: &'static [&'static str],
+}
+
+impl Chaos {
+    fn fate(&mut self) -> Fate {
+        if self.random.f64() >= self.share {
+            Fate::Passed
+        } else if self.random.bool() {
+            Fate::AnswerCut
+        } else {
+            Fate::AnswerSwallowed
+        }
+    }
 }
 
 impl Proxy {
@@ -34,9 +67,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Self {
             address: listener.local_addr().unwrap(),
-            cut: Arc::default(),
-            cuts: Arc::default(),
-            seen: Arc::default(),
+            state: Arc::default(),
         };
         let accepting = proxy.clone();
         tokio::spawn(async move {
@@ -52,80 +83,275 @@ impl Proxy {
     }
 
     /// Cuts the connection of the next request with this word in it: the server carries it out, and
-    /// its answer is lost.
+    /// its answer is lost. Told twice, it does so to the next two, and so do the others.
     pub fn lose_the_answer_to(&self, word: &'static str) {
-        *self.cut.lock() = Some(Cut {
-            word,
-            before: false,
-        });
+        self.next(word, Fate::AnswerCut);
     }
 
     /// Cuts the connection instead of passing on the next request with this word in it.
     pub fn lose_the_request(&self, word: &'static str) {
-        *self.cut.lock() = Some(Cut { word, before: true });
+        self.next(word, Fate::RequestCut);
+    }
+
+    /// The server carries out the next request with this word in it, and the client hears nothing,
+    /// now or ever again on this connection, which stays open until the client closes it.
+    pub fn swallow_the_answer_to(&self, word: &'static str) {
+        self.next(word, Fate::AnswerSwallowed);
+    }
+
+    /// The server carries out the next request with this word in it; its answer waits at the gate.
+    pub fn hold_the_answer_to(&self, word: &'static str) -> Gate {
+        let (gate, hold) = gate(word);
+        self.next(word, Fate::AnswerHeld(hold));
+        gate
+    }
+
+    /// The next request with this word in it waits at the gate. Let go it is carried out, even if
+    /// its client has gone.
+    pub fn hold_the_request(&self, word: &'static str) -> Gate {
+        let (gate, hold) = gate(word);
+        self.next(word, Fate::RequestHeld(hold));
+        gate
+    }
+
+    /// From now on this share of the answers is lost to requests with one of the words in them: cut
+    /// or swallowed, as often the one as the other.
+    pub fn lose_share_of_answers(&self, share: f64, seed: u64, words: &'static [&'static str]) {
+        self.state.lock().chaos = Some(Chaos {
+            share,
+            random: fastrand::Rng::with_seed(seed),
+            words,
+        });
+    }
+
+    /// Forgets what it was told. Requests that are under way meet their fate.
+    pub fn behave(&self) {
+        let mut state = self.state.lock();
+        state.next.clear();
+        state.chaos = None;
     }
 
     /// How often a connection was cut.
     pub fn cuts(&self) -> usize {
-        self.cuts.load(Ordering::SeqCst)
+        self.state.lock().cuts
+    }
+
+    /// How many answers were cut or swallowed.
+    pub fn lost(&self) -> usize {
+        self.state.lock().lost
     }
 
     /// The first lines of the HTTP requests since the last time.
     pub fn http_requests(&self) -> Vec<String> {
-        std::mem::take(&mut self.seen.lock())
+        std::mem::take(&mut self.state.lock().seen)
     }
 
-    /// Clients send one request after the other on a connection, so each begins a read.
-    fn note(&self, request: &[u8]) {
-        let line = request
-            .split(|byte| *byte == b'\r')
-            .next()
-            .unwrap_or_default();
+    fn next(&self, word: &'static str, fate: Fate) {
+        self.state.lock().next.push((word, fate));
+    }
+
+    /// Each request begins a read.
+    fn note(&self, read: &[u8]) {
+        let line = read.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line).into_owned();
         if line.ends_with("HTTP/1.1") {
-            self.seen.lock().push(line);
+            self.state.lock().seen.push(line);
         }
     }
 
-    /// The cut that is meant for this request.
-    fn cut_for(&self, request: &[u8]) -> Option<Cut> {
-        self.cut.lock().take_if(|cut| {
-            let word = cut.word.as_bytes();
-            request.windows(word.len()).any(|part| part == word)
-        })
+    /// The fate that is meant for this request, of which this much was looked at before.
+    fn fate_of(&self, request: &[u8], before: usize) -> Option<Fate> {
+        let has = |word: &str| {
+            // It may have come in two parts.
+            let new = &request[before.saturating_sub(word.len() - 1)..];
+            new.windows(word.len()).any(|part| part == word.as_bytes())
+        };
+        let state = &mut *self.state.lock();
+        if let Some(at) = state.next.iter().position(|(word, _)| has(word)) {
+            return Some(state.next.remove(at).1);
+        }
+        let chaos = state.chaos.as_mut()?;
+        let meant = chaos.words.iter().any(|word| has(word));
+        meant.then(|| chaos.fate())
     }
 
-    async fn pass(&self, mut client: TcpStream, server: String) -> std::io::Result<()> {
-        let mut server = TcpStream::connect(server).await?;
-        let (mut request, mut answer) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-        let mut lose = false;
+    async fn pass(self, client: TcpStream, server: String) -> io::Result<()> {
+        let server = TcpStream::connect(server).await?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let connection = Connection {
+            proxy: self,
+            client,
+            server,
+            request: Vec::with_capacity(1 << 16),
+            answer: Vec::with_capacity(1 << 16),
+            fate: None,
+        };
+        connection.pass().await
+    }
+}
+
+struct Connection {
+    proxy: Proxy,
+    client: TcpStream,
+    server: TcpStream,
+    /// What the client sent since the last answer.
+    request: Vec<u8>,
+    /// What is not passed on yet.
+    answer: Vec<u8>,
+    /// That of the request, once it is known: the word may be late in it.
+    fate: Option<Fate>,
+}
+
+impl Connection {
+    async fn pass(mut self) -> io::Result<()> {
+        loop {
+            let before = self.request.len();
+            tokio::select! {
+                read = self.client.read_buf(&mut self.request) => {
+                    if read? == 0 {
+                        return self.without_client().await;
+                    }
+                    self.pass_request(before).await?;
+                }
+                read = self.server.read_buf(&mut self.answer) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    self.pass_answer().await?;
+                }
+            }
+        }
+    }
+
+    async fn pass_request(&mut self, before: usize) -> io::Result<()> {
+        self.proxy.note(&self.request[before..]);
+        if self.fate.is_none() {
+            self.fate = self.proxy.fate_of(&self.request, before);
+        }
+        match self.fate.take() {
+            Some(Fate::RequestCut) => return self.cut(0),
+            Some(Fate::RequestHeld(hold)) => {
+                let cut = hold.cuts(&mut self.client, &mut self.request).await;
+                if cut {
+                    return self.cut(0);
+                }
+                self.fate = Some(Fate::RequestLate);
+            }
+            fate => self.fate = fate,
+        }
+        self.server.write_all(&self.request[before..]).await
+    }
+
+    async fn pass_answer(&mut self) -> io::Result<()> {
+        self.request.clear();
+        match self.fate.take() {
+            Some(Fate::AnswerCut) => return self.cut(1),
+            Some(Fate::AnswerSwallowed) => return self.swallow().await,
+            Some(Fate::AnswerHeld(hold)) => {
+                let cut = hold.cuts(&mut self.server, &mut self.answer).await;
+                if cut {
+                    return self.cut(1);
+                }
+            }
+            _ => {}
+        }
+        self.client.write_all(&self.answer).await?;
+        self.answer.clear();
+        Ok(())
+    }
+
+    /// A server may give up what it does for a client that goes. What was held back is there to be
+    /// carried out late, so the server does not learn of it before that.
+    async fn without_client(mut self) -> io::Result<()> {
+        if matches!(self.fate, Some(Fate::RequestLate)) {
+            self.server.read_buf(&mut self.answer).await?;
+        }
+        Ok(())
+    }
+
+    /// The error ends the connection.
+    fn cut(&self, lost: usize) -> io::Result<()> {
+        let mut state = self.proxy.state.lock();
+        state.cuts += 1;
+        state.lost += lost;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+
+    /// Says nothing more to either side, until the client has closed the connection.
+    async fn swallow(&mut self) -> io::Result<()> {
+        self.proxy.state.lock().lost += 1;
+        tokio::io::copy(&mut self.client, &mut tokio::io::sink()).await?;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+/// Where a request or an answer waits until the test lets it go. Dropped it is open.
+#[must_use = "a gate that is dropped is open"]
+pub struct Gate {
+    word: &'static str,
+    reached: watch::Receiver<bool>,
+    cut: oneshot::Sender<()>,
+}
+
+/// The proxy's side of a gate.
+struct Hold {
+    reached: watch::Sender<bool>,
+    cut: oneshot::Receiver<()>,
+}
+
+fn gate(word: &'static str) -> (Gate, Hold) {
+    let (at_gate, reached) = watch::channel(false);
+    let (cut, cutting) = oneshot::channel();
+    let hold = Hold {
+        reached: at_gate,
+        cut: cutting,
+    };
+    (Gate { word, reached, cut }, hold)
+}
+
+impl Gate {
+    /// Waits until something has come to the gate. If that is an answer, the server has carried out
+    /// the request.
+    pub async fn reached(&self) {
+        let came = timeout(Duration::from_secs(60), self.came()).await;
+        assert_eq!(came, Ok(true), "nothing with {:?} has come", self.word);
+    }
+
+    /// Passes on what waits, or will come.
+    pub fn open(self) {}
+
+    /// Opens this much after something has come.
+    pub fn open_after(self, late: Duration) {
+        tokio::spawn(async move {
+            if self.came().await {
+                sleep(late).await;
+            }
+        });
+    }
+
+    /// Cuts the connection instead.
+    pub fn cut(self) {
+        // The connection may have ended by itself.
+        let _ = self.cut.send(());
+    }
+
+    /// Nothing comes any more once the proxy was told to behave.
+    async fn came(&self) -> bool {
+        let mut reached = self.reached.clone();
+        reached.wait_for(|reached| *reached).await.is_ok()
+    }
+}
+
+impl Hold {
+    /// Collects all that comes from that side until the test has decided; whether it cuts.
+    async fn cuts(mut self, from: &mut TcpStream, held: &mut Vec<u8>) -> bool {
+        self.reached.send_replace(true);
+        let mut more = true;
         loop {
             tokio::select! {
-                read = client.read(&mut request) => {
-                    let read = read?;
-                    if read == 0 {
-                        return Ok(());
-                    }
-                    self.note(&request[..read]);
-                    let cut = self.cut_for(&request[..read]);
-                    lose |= cut.is_some();
-                    if cut.is_some_and(|cut| cut.before) {
-                        self.cuts.fetch_add(1, Ordering::SeqCst);
-                        return Ok(());
-                    }
-                    server.write_all(&request[..read]).await?;
-                }
-                read = server.read(&mut answer) => {
-                    let read = read?;
-                    if read == 0 {
-                        return Ok(());
-                    }
-                    if lose {
-                        self.cuts.fetch_add(1, Ordering::SeqCst);
-                        return Ok(());
-                    }
-                    client.write_all(&answer[..read]).await?;
-                }
+                cut = &mut self.cut => return cut.is_ok(),
+                read = from.read_buf(held), if more => more = matches!(read, Ok(1..)),
             }
         }
     }
