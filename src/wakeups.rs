@@ -3,17 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Store, backoff, calls::caught, wait::WaitingRoom};
+use crate::{Store, backoff, keeper, wait::WaitingRoom};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
+/// A store that has nothing to tell says so every few seconds. One that is silent for this long has
+/// lost its connection, and nothing else may notice.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Passes on what the store tells, until nobody has waited for a while.
 ///
-/// It never cuts a request: it stops between two looks.
+/// It stops between two looks, and cuts no request that may still be answered.
 pub(crate) async fn listen(
     store: Arc<dyn Store>,
     room: Arc<WaitingRoom>,
@@ -23,12 +26,13 @@ pub(crate) async fn listen(
     let mut failures = 0;
     let mut idle_since = None;
     while !closing.is_cancelled() && !idles(&ear.0, &mut idle_since) {
-        match caught(store.freed()).await {
+        let asked = store.clone();
+        match keeper::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
             Ok(Some(mut keys)) => {
                 failures = 0;
                 // What was released before this nobody will tell.
                 ear.0.hears(true);
-                while let Some(Ok(keys)) = keys.next().await {
+                while let Ok(Some(Ok(keys))) = timeout(SILENCE, keys.next()).await {
                     keys.iter().for_each(|key| ear.0.freed(key));
                     if closing.is_cancelled() || idles(&ear.0, &mut idle_since) {
                         return;
