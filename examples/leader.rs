@@ -50,10 +50,10 @@ async fn instance(name: String, leases: Leases) -> Result<()> {
         match term.await {
             Ok(()) => println!("{name} steps down."),
             // What it led may have a new leader by now. It stands in line again.
-            Err(WithError::Lost(reason)) if !leases.is_closed() => {
+            Err(WithError::Lost { reason, .. }) if !leases.is_closed() => {
                 println!("{name} has lost its lease: {reason}.");
             }
-            Err(WithError::Lost(_) | WithError::NotAcquired(Error::Closed)) => return Ok(()),
+            Err(WithError::Lost { .. } | WithError::NotAcquired(Error::Closed)) => return Ok(()),
             Err(error) => return Err(error.merge()),
         }
     }

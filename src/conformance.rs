@@ -36,6 +36,7 @@ mod exclusion;
 mod expiry;
 mod fence;
 mod guard;
+mod holding;
 mod input;
 mod listing;
 mod seeds;
@@ -64,6 +65,11 @@ pub use self::{
         a_dropped_lease_is_released, a_lease_is_over_for_its_holder_first,
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
         a_waiter_gives_up_in_time,
+    },
+    holding::{
+        a_close_releases_everything, a_kept_lease_outlives_its_ttl,
+        a_kept_lease_that_is_evicted_is_lost, a_waiter_that_goes_away_holds_up_nobody,
+        waiters_of_one_process_take_turns, work_under_a_lease_holds_the_key_until_it_ends,
     },
     input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
     listing::{
@@ -116,6 +122,12 @@ macro_rules! conformance_suite {
             a_dropped_acquire_leaves_no_lock
             a_detached_lease_stays_until_its_ttl_is_over
             a_lease_is_over_for_its_holder_first
+            a_kept_lease_outlives_its_ttl
+            a_kept_lease_that_is_evicted_is_lost
+            work_under_a_lease_holds_the_key_until_it_ends
+            waiters_of_one_process_take_turns
+            a_waiter_that_goes_away_holds_up_nobody
+            a_close_releases_everything
         }
     };
     (@tests ($connect:path) $runtime:tt $($property:ident)*) => {

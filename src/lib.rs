@@ -38,6 +38,40 @@
 //! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
 //!   Renew, or look at the server, after a suspension.
 //!
+//! # Holding on, and losing it
+//!
+//! [`Acquire::with`] is the short way: it keeps the lease alive while a body of work runs, stops the
+//! body when the lease is lost, and releases. With a guard in hand the same is
+//! [`keep_alive`](Acquire::keep_alive), [`Lease::lost`] and [`Lease::release`]:
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use leasehold::{Leases, MemoryStore};
+//! # async fn work() -> std::io::Result<()> { Ok(()) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let leases = Leases::new(MemoryStore::new());
+//! let lease = leases.acquire("leader", Duration::from_secs(10)).keep_alive().await?;
+//! tokio::select! {
+//!     done = work() => done?,
+//!     why = lease.lost() => return Err(why.into()),
+//! }
+//! lease.release().await?;
+//! leases.close().await; // at the end of the program: whatever is still held
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! How long the ttl should be: it is how long others wait when the holder dies, and how long the
+//! database may be away before a healthy holder loses its lease. A kept lease is renewed after a third
+//! of it, and what fails is tried again for the other two. 10 to 60 seconds suit most.
+//!
+//! # Cancellation
+//!
+//! Every future of this crate may be dropped at any point, by a `select!` or a timeout. Requests are sent
+//! by tasks of their own, which run them to their end and release what nobody takes. Each async method
+//! says under "Cancel safety" what a drop means for it.
+//!
 //! # Stores
 //!
 //! | store | what it is | for |

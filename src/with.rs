@@ -1,6 +1,6 @@
 //! A piece of work under a lease.
 
-use crate::{Error, Lease, LossReason};
+use crate::{Error, Key, Lease, LossReason};
 
 /// Why [`Acquire::with`](crate::Acquire::with) did not bring its body to a good end.
 #[derive(Debug, thiserror::Error)]
@@ -10,8 +10,13 @@ pub enum WithError<E> {
     NotAcquired(#[source] Error),
     /// The lease was lost before the body had come to its end, which was stopped; or before it was
     /// released, so that the end of the body may have overlapped with the work of another.
-    #[error("the lease was lost while the work was under way: {0}")]
-    Lost(#[source] LossReason),
+    #[error("the lease on {key} was lost while the work was under way: {reason}")]
+    Lost {
+        /// The key.
+        key: Key,
+        /// How it was lost.
+        reason: LossReason,
+    },
     /// The body itself failed. The lease was released.
     #[error(transparent)]
     Body(E),
@@ -28,14 +33,13 @@ impl<E> WithError<E> {
     /// # async fn example(leases: Leases) -> anyhow::Result<()> {
     /// # async fn publish() -> anyhow::Result<()> { Ok(()) }
     /// let work = leases.acquire("report:42", Duration::from_secs(30));
-    /// work.with(async |_| publish().await).await.map_err(WithError::merge)?;
-    /// # Ok(())
+    /// work.with(async |_| publish().await).await.map_err(WithError::merge)
     /// # }
     /// ```
-    pub fn merge<X: From<Error> + From<LossReason> + From<E>>(self) -> X {
+    pub fn merge<X: From<Error> + From<E>>(self) -> X {
         match self {
             Self::NotAcquired(error) => error.into(),
-            Self::Lost(reason) => reason.into(),
+            Self::Lost { key, reason } => Error::Lost { key, reason }.into(),
             Self::Body(error) => error.into(),
         }
     }
@@ -46,14 +50,15 @@ pub(crate) async fn run<T, E>(
     lease: Lease,
     body: impl AsyncFnOnce(&Lease) -> Result<T, E>,
 ) -> Result<T, WithError<E>> {
+    let key = lease.key().clone();
     let outcome = tokio::select! {
         // A body that comes to its end after the loss comes too late.
         biased;
-        reason = lease.lost() => Err(WithError::Lost(reason)),
+        reason = lease.lost() => Err(WithError::Lost { key, reason }),
         outcome = body(&lease) => outcome.map_err(WithError::Body),
     };
     match lease.release().await {
-        Err(Error::Lost { reason, .. }) if outcome.is_ok() => Err(WithError::Lost(reason)),
+        Err(Error::Lost { key, reason }) if outcome.is_ok() => Err(WithError::Lost { key, reason }),
         _ => outcome,
     }
 }

@@ -51,8 +51,10 @@ controls! {
     losers_write: LosersWrite is caught by a_loser_writes_nothing;
     a_repeated_request_is_refused: ForgetsLease is caught by a_repeated_request_is_granted_once;
     a_renewal_without_a_look: RenewsBlindly is caught by
-        a_stale_renewal_is_refused, many_renewals_go_in_one_call;
-    a_renewal_that_is_not_stored: RenewalIsForgotten is caught by a_renewal_counts_from_now;
+        a_stale_renewal_is_refused, many_renewals_go_in_one_call,
+        a_kept_lease_that_is_evicted_is_lost;
+    a_renewal_that_is_not_stored: RenewalIsForgotten is caught by
+        a_renewal_counts_from_now, a_kept_lease_outlives_its_ttl;
     a_removal_not_bounded_by_expiry: RemovesBlindly is caught by
         two_contenders_see_an_expired_lock, remove_expired_removes_only_what_is_dead,
         clean_up_racing_with_takeover_removes_no_live_lock;
@@ -61,7 +63,9 @@ controls! {
     keys_that_are_trimmed: TrimsKeys is caught by odd_keys_are_just_text;
     a_release_that_does_nothing: NeverReleases is caught by
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
-        a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock;
+        a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock,
+        work_under_a_lease_holds_the_key_until_it_ends, waiters_of_one_process_take_turns,
+        a_waiter_that_goes_away_holds_up_nobody, a_close_releases_everything;
     a_list_without_its_filter: ListsEverything is caught by
         a_list_shows_what_its_filter_describes, releasing_an_owner_frees_all_of_its_locks;
     a_list_that_skips_between_pages: SkipsAtPageEnd is caught by

@@ -177,7 +177,8 @@ pub async fn a_lease_is_over_for_its_holder_first(clients: &Clients) -> Outcome 
     Ok(())
 }
 
-fn pair(clients: &Clients) -> (Leases, Leases) {
+/// Two handles, as two processes would have them.
+pub(super) fn pair(clients: &Clients) -> (Leases, Leases) {
     let leases = |store: &Arc<dyn Store>| Leases::new(store.clone());
     (leases(&clients.first), leases(&clients.second))
 }

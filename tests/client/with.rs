@@ -78,7 +78,13 @@ async fn a_body_whose_lease_is_lost_is_stopped() {
     });
     let error = work.await.unwrap_err();
     assert!(
-        matches!(error, WithError::Lost(LossReason::TakenOver)),
+        matches!(
+            error,
+            WithError::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            }
+        ),
         "{error:?}"
     );
     assert!(stopped.load(Ordering::SeqCst));
@@ -97,7 +103,13 @@ async fn a_loss_that_only_the_release_learns_of_is_a_loss() {
     });
     let error = work.await.unwrap_err();
     assert!(
-        matches!(error, WithError::Lost(LossReason::TakenOver)),
+        matches!(
+            error,
+            WithError::Lost {
+                reason: LossReason::TakenOver,
+                ..
+            }
+        ),
         "{error:?}"
     );
 }
