@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 
 use crate::{
     Error, Held, Key, Lease,
-    acquisition::{self, Ask, Patience},
+    acquisition::{self, Patience},
+    ask::{Ask, lease_options},
     leases::Shared,
     with::{self, WithError},
 };
@@ -19,6 +20,19 @@ pub enum Attempt {
     Acquired(Lease),
     /// Somebody else holds the key.
     Held(Held),
+}
+
+impl Attempt {
+    /// The lease. One that waits is refused with an error; this says the same.
+    pub(crate) fn acquired(self) -> Result<Lease, Error> {
+        match self {
+            Self::Acquired(lease) => Ok(lease),
+            Self::Held(held) => Err(Error::WaitTimedOut {
+                waited: Duration::ZERO,
+                held,
+            }),
+        }
+    }
 }
 
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
@@ -43,21 +57,16 @@ pub enum Attempt {
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
+    key: Result<Key, Error>,
     ask: Ask,
 }
 
+lease_options!(TryAcquire);
+
 impl TryAcquire {
     pub(crate) fn new(shared: Arc<Shared>, key: Result<Key, Error>, ttl: Duration) -> Self {
-        Self {
-            ask: Ask::new(shared, key, ttl),
-        }
-    }
-
-    /// Renews the lease in the background for as long as its guard lives: see
-    /// [`Acquire::keep_alive`].
-    pub fn keep_alive(mut self) -> Self {
-        self.ask.keep_alive = true;
-        self
+        let ask = Ask::new(shared, ttl);
+        Self { key, ask }
     }
 }
 
@@ -66,7 +75,7 @@ impl IntoFuture for TryAcquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(acquisition::acquire(self.ask, Patience::None))
+        Box::pin(acquisition::acquire(self.ask, self.key, Patience::None))
     }
 }
 
@@ -94,14 +103,18 @@ impl IntoFuture for TryAcquire {
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
+    key: Result<Key, Error>,
     ask: Ask,
     patience: Patience,
 }
 
+lease_options!(Acquire);
+
 impl Acquire {
     pub(crate) fn new(shared: Arc<Shared>, key: Result<Key, Error>, ttl: Duration) -> Self {
         Self {
-            ask: Ask::new(shared, key, ttl),
+            key,
+            ask: Ask::new(shared, ttl),
             patience: Patience::Endless,
         }
     }
@@ -113,35 +126,6 @@ impl Acquire {
     /// is safe. With a time of zero the key is asked for once, without a look at the queue.
     pub fn wait_for(mut self, patience: Duration) -> Self {
         self.patience = Patience::For(patience);
-        self
-    }
-
-    /// Renews the lease in the background at every third of its ttl, until its guard is released,
-    /// dropped or detached, or the lease is lost.
-    ///
-    /// All that is due goes in one batch: ten thousand leases cost a handful of commands. A renewal that
-    /// fails is tried again until the lease runs out; [`Lease::at_risk`] warns before that, and
-    /// [`Lease::lost`] tells of the loss. The task that renews lives on the runtime of the first
-    /// acquire.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use leasehold::{Leases, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let leases = Leases::new(MemoryStore::new());
-    /// # async fn lead() -> std::io::Result<()> { Ok(()) }
-    /// let lease = leases.acquire("leader", Duration::from_secs(10)).keep_alive().await?;
-    /// tokio::select! {
-    ///     done = lead() => done?,
-    ///     why = lease.lost() => return Err(why.into()),
-    /// }
-    /// lease.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn keep_alive(mut self) -> Self {
-        self.ask.keep_alive = true;
         self
     }
 
@@ -190,14 +174,8 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            match acquisition::acquire(self.ask, self.patience).await? {
-                Attempt::Acquired(lease) => Ok(lease),
-                // One that waits is refused with an error; this says the same.
-                Attempt::Held(held) => Err(Error::WaitTimedOut {
-                    waited: Duration::ZERO,
-                    held,
-                }),
-            }
+            let attempt = acquisition::acquire(self.ask, self.key, self.patience).await?;
+            attempt.acquired()
         })
     }
 }

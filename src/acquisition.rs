@@ -9,50 +9,19 @@ use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Key, Lease,
-    calls::Calls,
-    hold::{End, Hold},
+    AcquireAnswer, AcquireRequest, Attempt, Error, Fence, Key, Lease,
+    ask::Ask,
+    calls::{Answer, Calls},
+    hold::{End, Hold, Terms},
     keeper,
-    key::MAX_OWNER_BYTES,
     leases::Shared,
-    record::LeaseId,
     release::Unused,
     tries::{TRIES, Tries},
-    ttl,
     wait::Turn,
 };
-
-/// What a builder collects. A bad key is kept until the builder is awaited, so that the call site
-/// needs one `?` and not two.
-pub(crate) struct Ask {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) key: Result<Key, Error>,
-    pub(crate) ttl: Duration,
-    pub(crate) keep_alive: bool,
-}
-
-impl Ask {
-    pub(crate) fn new(shared: Arc<Shared>, key: Result<Key, Error>, ttl: Duration) -> Self {
-        Self {
-            shared,
-            key,
-            ttl,
-            keep_alive: false,
-        }
-    }
-}
-
-impl std::fmt::Debug for Ask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ask")
-            .field("key", &self.key)
-            .field("ttl", &self.ttl)
-            .field("keep_alive", &self.keep_alive)
-            .finish_non_exhaustive()
-    }
-}
 
 /// How long a caller waits for a holder to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +35,17 @@ pub(crate) enum Patience {
 }
 
 /// Asks, in a task of its own, and waits for the reply. One lease id stands for all of it.
-pub(crate) async fn acquire(ask: Ask, patience: Patience) -> Result<Attempt, Error> {
+pub(crate) async fn acquire(
+    ask: Ask,
+    key: Result<Key, Error>,
+    patience: Patience,
+) -> Result<Attempt, Error> {
     let (reply, outcome) = oneshot::channel();
-    let shared = ask.shared.clone();
+    let (shared, keep_alive) = (ask.shared.clone(), ask.keep_alive);
     // Counted before the look at what is closed, so that a close waits for it or is seen here.
     let at_work = shared.keeper.at_work();
-    let acquisition = Acquisition::new(ask)?;
-    keeper::spawn(async move {
-        acquisition.run(patience, reply).await;
-        drop(at_work);
-    })?;
+    let acquisition = Acquisition::new(ask, key?)?;
+    keeper::spawn(acquisition.run(patience, reply, at_work))?;
     let attempt = match outcome.await {
         Ok(outcome) => outcome?,
         Err(_) => return Err(keeper::runtime_ended()),
@@ -88,6 +58,13 @@ pub(crate) async fn acquire(ask: Ask, patience: Patience) -> Result<Attempt, Err
                 false => too_late(lease.ttl()),
             })
         }
+        Attempt::Acquired(lease) => {
+            // Not before somebody has it in hand: what nobody polls is not to be held for ever.
+            if keep_alive {
+                lease.keep()?;
+            }
+            Ok(Attempt::Acquired(lease))
+        }
         attempt => Ok(attempt),
     }
 }
@@ -95,7 +72,7 @@ pub(crate) async fn acquire(ask: Ask, patience: Patience) -> Result<Attempt, Err
 struct Acquisition {
     shared: Arc<Shared>,
     request: Arc<AcquireRequest>,
-    keep_alive: bool,
+    min_hold: Option<Duration>,
     calls: Calls<AcquireAnswer>,
     /// Whether there is a grant that is of no use.
     granted: bool,
@@ -105,30 +82,29 @@ struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(ask: Ask) -> Result<Self, Error> {
+    fn new(ask: Ask, key: Key) -> Result<Self, Error> {
+        let request = ask.request(key)?;
         let shared = ask.shared;
-        let ttl = ttl::checked(ask.ttl, shared.clock_margin)?;
-        let bytes = shared.owner.len();
-        if bytes == 0 || bytes > MAX_OWNER_BYTES {
-            return Err(Error::InvalidOwner { bytes });
-        }
-        let (key, owner) = (ask.key?, shared.owner.clone());
         if shared.keeper.closing().is_cancelled() {
             return Err(Error::Closed);
         }
-        shared.keeper.ensure_running(&shared.store)?;
-        let request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
+        shared.keeper.ensure_running()?;
         Ok(Self {
             shared,
             request: Arc::new(request),
-            keep_alive: ask.keep_alive,
+            min_hold: ask.min_hold,
             calls: Calls::new(),
             granted: false,
             open: false,
         })
     }
 
-    async fn run(mut self, patience: Patience, mut reply: oneshot::Sender<Result<Attempt, Error>>) {
+    async fn run(
+        mut self,
+        patience: Patience,
+        mut reply: oneshot::Sender<Result<Attempt, Error>>,
+        at_work: TaskTrackerToken,
+    ) {
         let closing = self.shared.keeper.closing().clone();
         let outcome = tokio::select! {
             biased;
@@ -143,26 +119,49 @@ impl Acquisition {
         };
         // A lease that nobody takes is released by its drop.
         let _ = reply.send(outcome);
-        let Some(hold) = hold else {
-            return self.settle().await;
-        };
-        if self.calls.is_empty() && !self.open {
-            return;
+        match hold {
+            None => self.settle(at_work).await,
+            Some(_) if self.calls.is_empty() => {}
+            Some(hold) => self.outlive(hold, at_work).await,
         }
-        // What an earlier request may still be granted has no effect while the lease is held, and
-        // has to be released after it.
-        match self.calls.beside(hold.ended()).await {
-            End::Released => self.settle().await,
-            // Nobody may release this lease any more, on whichever request it was granted.
-            End::Detached => self.calls.finish().await,
+    }
+
+    /// What earlier requests may still be granted has no effect while the lease is held, and has to be
+    /// released after it.
+    async fn outlive(mut self, hold: Arc<Hold>, at_work: TaskTrackerToken) {
+        (self.granted, self.open) = (false, false);
+        let end = self.calls.beside(hold.ended()).await;
+        if end == End::Detached {
+            return self.leave(hold.fence()).await;
+        }
+        // They were carried out before the release, unless that is not known.
+        let open = |(_, answer): &Answer<_>| leaves_open(answer);
+        self.open = self.calls.answered().iter().any(open);
+        // A release of ours must not come before the holder's own, which would be told of a loss.
+        self.calls.beside(hold.over()).await;
+        self.settle(at_work).await;
+    }
+
+    /// Nobody may release a detached lease any more; but what a late request is granted after it is
+    /// over is another.
+    async fn leave(mut self, fence: Fence) {
+        while let Some((_, answer)) = self.calls.next_at_last().await {
+            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
+                self.release().await;
+            }
         }
     }
 
     async fn ask(&mut self, patience: Patience) -> Result<Attempt, Error> {
         match patience {
             Patience::None | Patience::For(Duration::ZERO) => self.ask_now(patience).await,
-            Patience::For(wait) => self.ask_in_turn(Some(wait)).await,
-            Patience::Endless => self.ask_in_turn(None).await,
+            // Who holds the key already must not wait behind those who wait for it to go.
+            _ if self.request.reentrant => match self.attempt().await {
+                Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
+                Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
+                answer => answer,
+            },
+            _ => self.ask_in_turn(patience).await,
         }
     }
 
@@ -188,15 +187,27 @@ impl Acquisition {
     }
 
     /// Asks whenever it is the turn of this task, until the key is granted or the time is over.
-    async fn ask_in_turn(&mut self, patience: Option<Duration>) -> Result<Attempt, Error> {
+    async fn ask_in_turn(&mut self, patience: Patience) -> Result<Attempt, Error> {
         let start = Instant::now();
-        // A patience beyond the end of time is no bound.
-        let give_up = patience.and_then(|wait| start.checked_add(wait));
+        let give_up = match patience {
+            // A patience beyond the end of time is no bound.
+            Patience::For(wait) => start.checked_add(wait),
+            Patience::None | Patience::Endless => None,
+        };
         let shared = self.shared.clone();
         let place = shared.room.enter(&self.request.key);
         let mut last_look = give_up;
+        // Without a bound of its own, that of a single call counts.
+        let hopeless = match give_up {
+            None => start.checked_add(shared.call_timeout),
+            Some(_) => None,
+        };
         loop {
-            let attempt = match self.calls.unless_answered(place.turn(last_look)).await {
+            let attempt = match self
+                .calls
+                .unless_answered(place.turn(last_look, hopeless))
+                .await
+            {
                 Some(Turn::Ask) => {
                     place.asks();
                     self.attempt().await
@@ -219,12 +230,12 @@ impl Acquisition {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    place.granted(lease.id(), lease.remaining());
+                    place.granted(lease.id(), lease.mode(), lease.remaining());
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
                     place.refused(held.clone());
-                    shared.keeper.listen(&shared.store);
+                    shared.keeper.listen();
                     if over {
                         let waited = now - start;
                         return Err(Error::WaitTimedOut { waited, held });
@@ -232,8 +243,12 @@ impl Acquisition {
                 }
                 Err(error) if error.is_retryable() => {
                     let (failures, answered) = place.failed(error.clone()).unwrap_or((TRIES, now));
-                    let hopeless = || now - answered.max(start) >= shared.call_timeout;
-                    if failures >= TRIES && (over || give_up.is_none() && hopeless()) {
+                    let silence = now.saturating_duration_since(answered.max(start));
+                    let despairs = give_up.is_none() && silence >= shared.call_timeout;
+                    if failures >= TRIES && (over || despairs) {
+                        if despairs {
+                            place.despairs();
+                        }
                         return Err(error);
                     }
                 }
@@ -262,12 +277,19 @@ impl Acquisition {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
         };
-        let margin = self.shared.clock_margin;
-        let Some(hold) = Hold::new(&self.request, &grant, sent, margin) else {
+        let terms = Terms {
+            request: self.request.clone(),
+            min_hold: self.min_hold,
+            clock_margin: self.shared.clock_margin,
+        };
+        let Some(hold) = Hold::new(terms, &grant, sent) else {
             self.granted = true;
             return Err(too_late(limit));
         };
-        let lease = Lease::new(self.shared.clone(), hold, self.keep_alive);
+        if self.open {
+            hold.leave_open();
+        }
+        let lease = Lease::new(self.shared.clone(), hold);
         // A close that came before the lease was taken in did not see it.
         match self.shared.keeper.closing().is_cancelled() {
             true => Err(Error::Closed),
@@ -277,20 +299,64 @@ impl Acquisition {
 
     /// Releases what was granted and is of no use, now and whenever a request ends that was not
     /// waited for.
-    async fn settle(mut self) {
+    async fn settle(mut self, at_work: TaskTrackerToken) {
+        let limit = self.shared.call_timeout;
+        // After that nobody waits for a request that hangs; this task still does.
+        let waited_for = Instant::now().checked_add(self.request.ttl + limit);
+        let (mut at_work, mut silent) = (Some(at_work), false);
         loop {
             if self.granted || self.open {
-                let shared = self.shared.clone();
-                let release = shared.keeper.releases().run(self.unused(), None);
-                self.calls.beside(release).await;
+                self.release().await;
+            }
+            if self.calls.is_empty() {
+                return;
             }
             // A release that overtakes its acquire would free nothing, hence this order.
-            let Some((_, answer)) = self.calls.next_at_last().await else {
-                return;
+            let answer = match (silent, waited_for.filter(|_| at_work.is_some())) {
+                (false, _) => self.calls.next(limit).await,
+                (true, Some(end)) => self.calls.next(end - Instant::now()).await,
+                (true, None) => self.calls.next_at_last().await,
             };
-            self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
-            self.open = leaves_open(&answer);
+            match answer {
+                Some((_, answer)) => {
+                    self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
+                    self.open = leaves_open(&answer);
+                }
+                // It may have been carried out long ago, on a connection that has died unnoticed.
+                None if !silent => {
+                    silent = true;
+                    self.release_aside();
+                }
+                None => drop(at_work.take()),
+            }
         }
+    }
+
+    /// Releases what may have been granted, and does not wait for it: an answer that comes after all
+    /// is released at once.
+    fn release_aside(&self) {
+        let at_work = self.shared.keeper.at_work();
+        let releases = self.shared.keeper.releases().clone();
+        let unused = Unused {
+            open: true,
+            ..self.unused()
+        };
+        // This task runs, so there is a runtime.
+        let _ = keeper::spawn(async move {
+            let mut calls = Calls::new();
+            releases.settle(&unused, None, &mut calls).await;
+            drop(at_work);
+            calls.finish().await;
+        });
+    }
+
+    async fn release(&mut self) {
+        let (shared, unused) = (self.shared.clone(), self.unused());
+        let mut calls = Calls::new();
+        let release = shared.keeper.releases().settle(&unused, None, &mut calls);
+        self.calls.beside(release).await;
+        (self.granted, self.open) = (false, false);
+        self.calls.beside(calls.finish()).await;
     }
 
     fn unused(&self) -> Unused {
@@ -298,6 +364,8 @@ impl Acquisition {
             key: self.request.key.clone(),
             lease: self.request.lease,
             ttl: self.request.ttl,
+            // The work has not begun.
+            min_hold: None,
             open: self.open,
         }
     }

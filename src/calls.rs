@@ -93,6 +93,11 @@ impl<T: Send + 'static> Calls<T> {
         other.await
     }
 
+    /// Takes the answers that came while something else was waited for.
+    pub(crate) fn answered(&mut self) -> Vec<Answer<T>> {
+        std::mem::take(&mut self.answered)
+    }
+
     /// Runs every call to its end.
     pub(crate) async fn finish(mut self) {
         while self.running.next().await.is_some() {}

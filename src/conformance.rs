@@ -39,6 +39,7 @@ mod guard;
 mod holding;
 mod input;
 mod listing;
+mod modes;
 mod seeds;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -75,6 +76,13 @@ pub use self::{
     listing::{
         a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
         releasing_an_owner_frees_all_of_its_locks,
+    },
+    modes::{
+        a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
+        a_reader_that_is_gone_blocks_nobody, an_owner_enters_again,
+        leases_are_upgraded_and_downgraded, opposite_orders_do_not_deadlock,
+        permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
+        several_keys_are_taken_all_or_none,
     },
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
 };
@@ -128,6 +136,15 @@ macro_rules! conformance_suite {
             waiters_of_one_process_take_turns
             a_waiter_that_goes_away_holds_up_nobody
             a_close_releases_everything
+            readers_and_a_writer_take_turns
+            a_reader_that_is_gone_blocks_nobody
+            permits_are_never_more_than_there_are
+            an_owner_enters_again
+            leases_are_upgraded_and_downgraded
+            several_keys_are_taken_all_or_none
+            opposite_orders_do_not_deadlock
+            a_minimum_hold_outlasts_the_release
+            a_lease_goes_on_in_another_process
         }
     };
     (@tests ($connect:path) $runtime:tt $($property:ident)*) => {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::{
     Cause, Held, Key, LossReason,
-    key::{MAX_KEY_BYTES, MAX_OWNER_BYTES},
+    key::{MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     record::SCHEMA,
+    ttl::MAX_TTL,
 };
 
 /// Why an operation did not do what it was asked.
@@ -29,6 +30,35 @@ pub enum Error {
     InvalidOwner {
         /// The length of the refused name, in bytes of UTF-8.
         bytes: usize,
+    },
+
+    /// No permits were asked for, or more than there are. Nothing was sent.
+    #[error("of {capacity} permits, 1 to {capacity} can be asked for, not {permits}")]
+    InvalidPermits {
+        /// How many were asked for.
+        permits: u32,
+        /// How many there are, as the request says.
+        capacity: u32,
+    },
+
+    /// A lease of permits cannot become exclusive or shared. Nothing was sent.
+    #[error(
+        "a lease of permits cannot become exclusive or shared: release it, and acquire another"
+    )]
+    InvalidConversion,
+
+    /// The note is too long. Nothing was sent.
+    #[error("a note has at most {MAX_NOTE_BYTES} bytes of text, this one has {bytes}; shorten it")]
+    InvalidNote {
+        /// The length of the refused note, in bytes of UTF-8.
+        bytes: usize,
+    },
+
+    /// The minimum hold is too long. Nothing was sent.
+    #[error("a minimum hold is at most {MAX_TTL:?}, this one is {min_hold:?}")]
+    InvalidMinHold {
+        /// The refused time.
+        min_hold: Duration,
     },
 
     /// The time to live is out of bounds. Nothing was sent.
@@ -189,6 +219,10 @@ impl Error {
             | Self::WaitTimedOut { .. } => true,
             Self::InvalidKey { .. }
             | Self::InvalidOwner { .. }
+            | Self::InvalidPermits { .. }
+            | Self::InvalidConversion
+            | Self::InvalidNote { .. }
+            | Self::InvalidMinHold { .. }
             | Self::InvalidTtl { .. }
             | Self::NotPrepared { .. }
             | Self::NoRuntime

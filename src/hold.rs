@@ -1,7 +1,10 @@
 //! One lease in this process: what its guard, the keeper and those who wait for its end share.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,10 +16,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, LossReason, RenewAnswer, RenewRequest,
+    AcquireRequest, Error, Fence, Grant, Key, LossReason, MinHold, Mode, RenewAnswer, RenewRequest,
     deadline::{Validity, deadline},
     record::LeaseId,
     release::Unused,
+    schedule,
 };
 
 /// What becomes of the lease when nobody holds its guard any more.
@@ -31,49 +35,91 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 struct State {
     validity: Validity,
+    /// These two change with a conversion.
+    mode: Mode,
+    fence: Fence,
+    /// Whether an upgrade was sent that may have given it a new fence.
+    upgrading: bool,
     end: Option<End>,
+    /// The release that belongs to the end has been answered, or given up.
+    over: bool,
+}
+
+/// What was agreed on.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) request: Arc<AcquireRequest>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) clock_margin: Duration,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) key: Key,
-    pub(crate) id: LeaseId,
-    pub(crate) owner: Arc<str>,
-    pub(crate) fence: Fence,
-    pub(crate) ttl: Duration,
-    pub(crate) acquired_at: DateTime<Utc>,
-    clock_margin: Duration,
+    terms: Terms,
+    acquired_at: DateTime<Utc>,
     state: watch::Sender<State>,
+    kept: AtomicBool,
+    /// Whether a request for it may still be on its way to the server.
+    open: AtomicBool,
     pub(crate) token: OnceLock<CancellationToken>,
 }
 
 impl Hold {
     /// A grant, which was asked for at this instant; `None` if the answer took so long that nothing
     /// is left of it.
-    pub(crate) fn new(
-        request: &AcquireRequest,
-        grant: &Grant,
-        sent: Instant,
-        clock_margin: Duration,
-    ) -> Option<Self> {
-        let validity = Validity::until(deadline(sent, grant, clock_margin));
+    pub(crate) fn new(terms: Terms, grant: &Grant, sent: Instant) -> Option<Self> {
+        let validity = Validity::until(deadline(sent, grant, terms.clock_margin));
         if !validity.is_live(Instant::now()) {
             return None;
         }
-        Some(Self {
-            key: request.key.clone(),
-            id: request.lease,
-            owner: request.owner.clone(),
+        let state = State {
+            validity,
+            mode: terms.request.mode,
             fence: grant.fence,
-            ttl: request.ttl,
+            upgrading: false,
+            end: None,
+            over: false,
+        };
+        Some(Self {
+            terms,
             acquired_at: grant.acquired_at,
-            clock_margin,
-            state: watch::Sender::new(State {
-                validity,
-                end: None,
-            }),
+            state: watch::Sender::new(state),
+            kept: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             token: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn request(&self) -> &AcquireRequest {
+        &self.terms.request
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.request().key
+    }
+
+    pub(crate) fn id(&self) -> LeaseId {
+        self.request().lease
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.request().ttl
+    }
+
+    pub(crate) fn min_hold(&self) -> Option<Duration> {
+        self.terms.min_hold
+    }
+
+    pub(crate) fn acquired_at(&self) -> DateTime<Utc> {
+        self.acquired_at
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.state.borrow().mode
+    }
+
+    pub(crate) fn fence(&self) -> Fence {
+        self.state.borrow().fence
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -94,28 +140,53 @@ impl Hold {
 
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
         Error::Lost {
-            key: self.key.clone(),
+            key: self.key().clone(),
             reason,
         }
     }
 
     pub(crate) fn renewal(&self) -> RenewRequest {
-        RenewRequest::new(self.key.clone(), self.id, self.ttl)
+        RenewRequest::new(self.key().clone(), self.id(), self.ttl())
     }
 
     /// Whether somebody counts on it, so that it is worth a renewal.
     pub(crate) fn wants_renewal(&self) -> bool {
         let state = self.state.borrow();
-        state.end.is_none() && state.validity.is_live(Instant::now())
+        self.is_kept() && state.end.is_none() && state.validity.is_live(Instant::now())
     }
 
     pub(crate) fn unused(&self) -> Unused {
         Unused {
-            key: self.key.clone(),
-            lease: self.id,
-            ttl: self.ttl,
-            open: false,
+            key: self.key().clone(),
+            lease: self.id(),
+            ttl: self.ttl(),
+            min_hold: self.min_hold().map(|time| MinHold {
+                time,
+                under: LeaseId::random(),
+            }),
+            open: self.open.load(Ordering::Relaxed),
         }
+    }
+
+    /// A request for it may still be on its way to the server, and has to be released after it.
+    pub(crate) fn leave_open(&self) {
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is renewed in the background from now on.
+    pub(crate) fn keep(&self, kept: bool) {
+        self.kept.store(kept, Ordering::Relaxed);
+    }
+
+    /// When it is to be renewed first: at a third of its ttl, counted from the request that granted
+    /// it, and at once if that is past.
+    pub(crate) fn first_renewal(&self, now: Instant) -> Instant {
+        let left = self.remaining() + self.terms.clock_margin;
+        now + left.saturating_sub(schedule::after_renewal(self.ttl()))
     }
 
     /// Takes in that a renewal failed.
@@ -131,12 +202,19 @@ impl Hold {
         answer: Result<RenewAnswer, Error>,
     ) -> Result<(), Error> {
         let mut outcome = Ok(());
-        self.state.send_modify(|State { validity, .. }| {
-            let now = Instant::now();
+        self.state.send_modify(|state| {
+            let (now, validity) = (Instant::now(), &mut state.validity);
             let lost = |reason| Err(self.lost_error(reason));
             outcome = match answer {
+                // A late request was granted the same lease anew, after it had been lost and another
+                // had been granted the key.
+                Ok(RenewAnswer::Renewed(grant))
+                    if grant.fence != state.fence && !state.upgrading =>
+                {
+                    lost(validity.lose(LossReason::TakenOver, now))
+                }
                 Ok(RenewAnswer::Renewed(grant)) => {
-                    let until = deadline(sent, &grant, self.clock_margin);
+                    let until = deadline(sent, &grant, self.terms.clock_margin);
                     validity.renewed(until, now).or_else(lost)
                 }
                 Ok(RenewAnswer::Expired) => lost(validity.lose(LossReason::Expired, now)),
@@ -150,6 +228,25 @@ impl Hold {
         outcome
     }
 
+    /// An upgrade is sent, which gives the lease another fence.
+    pub(crate) fn upgrades(&self) {
+        self.state.send_modify(|state| state.upgrading = true);
+    }
+
+    /// Takes in a conversion.
+    pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
+        self.state
+            .send_modify(|state| (state.mode, state.fence) = (mode, fence));
+    }
+
+    /// Takes in that the server said the lease is lost, and gives back the reason that counts.
+    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
+        let mut first = reason.clone();
+        self.state
+            .send_modify(|state| first = state.validity.lose(reason, Instant::now()));
+        first
+    }
+
     /// Nobody counts on the lease any more. Says whether this was the first to say so, who then has
     /// to see to it that it is released.
     pub(crate) fn end(&self, end: End) -> bool {
@@ -158,14 +255,6 @@ impl Hold {
             state.end.get_or_insert(end);
             first
         })
-    }
-
-    /// As [`end`](Self::end), with the guard still in somebody's hand.
-    pub(crate) fn close(&self) -> bool {
-        self.state.send_modify(|State { validity, .. }| {
-            validity.lose(LossReason::Closed, Instant::now());
-        });
-        self.end(End::Released)
     }
 
     /// Waits until nobody counts on the lease any more.
@@ -178,6 +267,17 @@ impl Hold {
             // The sender is part of `self`, so this cannot fail.
             let _ = states.changed().await;
         }
+    }
+
+    /// The release that belongs to the end has been answered, or given up.
+    pub(crate) fn is_over(&self) {
+        self.state.send_modify(|state| state.over = true);
+    }
+
+    /// Waits for that.
+    pub(crate) async fn over(&self) {
+        // The sender is part of `self`, so this cannot fail.
+        let _ = self.state.subscribe().wait_for(|state| state.over).await;
     }
 
     /// Waits until the lease is lost.
@@ -194,7 +294,7 @@ impl Hold {
                 if !validity.is_live(Instant::now()) {
                     return;
                 }
-                (validity.risk(self.ttl), validity.deadline())
+                (validity.risk(self.ttl()), validity.deadline())
             };
             let at = risk.unwrap_or(deadline);
             if Instant::now() >= at {
@@ -218,7 +318,7 @@ impl Watch {
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
             let deadline = {
-                let State { validity, end } = &*self.0.borrow_and_update();
+                let State { validity, end, .. } = &*self.0.borrow_and_update();
                 match (validity.loss(Instant::now()), end) {
                     (None, None) => validity.deadline(),
                     (loss, _) => return loss,

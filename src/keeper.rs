@@ -1,8 +1,12 @@
 //! What goes on behind the caller's back: the tasks of store calls, renewals, and releases that
-//! nobody waits for. Only this file spawns.
+//! nobody waits for. Nothing else spawns.
+
+mod calls;
+mod task;
 
 use std::{
     collections::HashMap,
+    fmt,
     future::Future,
     sync::{Arc, Weak},
     time::Duration,
@@ -12,24 +16,26 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{
-        mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel},
+        mpsc::{UnboundedSender, unbounded_channel},
         oneshot,
     },
     task::JoinHandle,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
+pub(crate) use self::calls::{convert, only, renew_now};
+use self::{calls::renew, task::Keeping};
 use crate::{
-    Cause, Error, Store,
-    calls::caught,
+    Cause, Error, LossReason, Store,
+    calls::Calls,
     hold::{End, Hold, Watch},
     record::LeaseId,
-    release::{Released, Releases, Unused},
-    schedule::{self, Schedule},
+    release::{Released, Releases, Report},
+    schedule::Schedule,
     wait::WaitingRoom,
     wakeups,
 };
@@ -64,13 +70,38 @@ pub(crate) fn spawn<T: Send + 'static>(
 
 enum Message {
     /// Release this in the background.
-    Release(Unused, TaskTrackerToken),
+    Release(Debt),
     /// Keep this lease alive until it is lost or given up.
     Keep(Weak<Hold>),
+    /// This lease is given up.
+    Forget(LeaseId),
     /// Cancel the token when this lease is lost or given up.
     Tell(Watch, DropGuard),
     /// This is what became of the renewals that were sent at this instant.
     Renewed(Instant, Vec<(LeaseId, Renewal)>),
+}
+
+/// A release that is due, and counts as work until it is done or given up.
+pub(crate) struct Debt {
+    hold: Arc<Hold>,
+    _at_work: TaskTrackerToken,
+}
+
+impl Debt {
+    async fn settle(self, releases: Releases, report: Option<Report>) {
+        let mut calls = Calls::new();
+        let unused = self.hold.unused();
+        releases.settle(&unused, report, &mut calls).await;
+        drop(self);
+        calls.finish().await;
+    }
+}
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        // Settled, or gone down with its runtime.
+        self.hold.is_over();
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,17 +115,33 @@ enum Renewal {
 ///
 /// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
 /// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone. A
-/// runtime that shuts down takes it along: what was left to release then ends with its ttl, and
-/// what was kept alive is lost at its deadline.
+/// runtime that shuts down takes it along; the next acquire starts another, which gets what was sent
+/// meanwhile. What the first one kept alive is lost at its deadline.
 #[derive(Debug)]
 pub(crate) struct Keeper {
+    store: Arc<dyn Store>,
     releases: Releases,
     room: Arc<WaitingRoom>,
-    inbox: Mutex<Option<UnboundedSender<Message>>>,
+    inbox: Mutex<Inbox>,
     /// The leases of this process, for [`Keeper::close`].
     held: Mutex<HashMap<LeaseId, Weak<Hold>>>,
     closing: CancellationToken,
     at_work: TaskTracker,
+}
+
+#[derive(Default)]
+struct Inbox {
+    task: Option<UnboundedSender<Message>>,
+    /// What was sent while there was no task.
+    waiting: Vec<Message>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox")
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Keeper {
@@ -104,9 +151,10 @@ impl Keeper {
         room: Arc<WaitingRoom>,
     ) -> Self {
         Self {
-            releases: Releases::new(store, call_timeout, room.clone()),
+            releases: Releases::new(store.clone(), call_timeout, room.clone()),
+            store,
             room,
-            inbox: Mutex::new(None),
+            inbox: Mutex::default(),
             held: Mutex::default(),
             closing: CancellationToken::new(),
             at_work: TaskTracker::new(),
@@ -114,18 +162,22 @@ impl Keeper {
     }
 
     /// Starts the task unless it runs. It does not outlive its runtime, so each acquire asks.
-    pub(crate) fn ensure_running(&self, store: &Arc<dyn Store>) -> Result<(), Error> {
+    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
         let mut inbox = self.inbox.lock();
-        if inbox.as_ref().is_none_or(UnboundedSender::is_closed) {
+        if inbox.task.as_ref().is_none_or(UnboundedSender::is_closed) {
             let (sender, receiver) = unbounded_channel();
             let keeping = Keeping {
-                store: store.clone(),
+                store: self.store.clone(),
                 releases: self.releases.clone(),
                 schedule: Schedule::new(),
                 back: sender.downgrade(),
             };
             spawn(keeping.run(receiver))?;
-            *inbox = Some(sender);
+            for message in inbox.waiting.drain(..) {
+                // It was made just now.
+                let _ = sender.send(message);
+            }
+            inbox.task = Some(sender);
         }
         Ok(())
     }
@@ -144,52 +196,92 @@ impl Keeper {
     }
 
     /// Takes in a lease that was granted.
-    pub(crate) fn granted(&self, hold: &Arc<Hold>, keep_alive: bool) {
-        self.held.lock().insert(hold.id, Arc::downgrade(hold));
-        if keep_alive {
-            self.send(Message::Keep(Arc::downgrade(hold)));
-        }
+    pub(crate) fn granted(&self, hold: &Arc<Hold>) {
+        self.held.lock().insert(hold.id(), Arc::downgrade(hold));
+    }
+
+    /// Keeps a lease alive from now on.
+    pub(crate) fn keep(&self, hold: &Arc<Hold>) -> Result<(), Error> {
+        // It may have been waited for longer than the task has lived.
+        self.ensure_running()?;
+        hold.keep(true);
+        self.send(Message::Keep(Arc::downgrade(hold)));
+        Ok(())
     }
 
     /// A guard is dropped: its lease is released in the background.
-    pub(crate) fn abandon(&self, hold: &Hold) {
-        if self.end(hold, End::Released) {
-            self.send(Message::Release(hold.unused(), self.at_work()));
+    pub(crate) fn abandon(&self, hold: &Arc<Hold>) {
+        if let Some(debt) = self.end(hold) {
+            self.send(Message::Release(debt));
         }
     }
 
-    /// A lease is given up. Says whether this was the first to say so.
-    pub(crate) fn end(&self, hold: &Hold, end: End) -> bool {
-        self.held.lock().remove(&hold.id);
-        hold.end(end)
+    /// A lease is given up, and left to its ttl.
+    pub(crate) fn detach(&self, hold: &Hold) {
+        self.forget(hold);
+        hold.end(End::Detached);
+    }
+
+    /// A lease is given up. Its release is due, unless somebody else was the first to give it up.
+    pub(crate) fn end(&self, hold: &Arc<Hold>) -> Option<Debt> {
+        // Counted before it is given up, so that a close that does not find it waits for it.
+        let at_work = self.at_work();
+        self.forget(hold);
+        hold.end(End::Released).then(|| Debt {
+            hold: hold.clone(),
+            _at_work: at_work,
+        })
+    }
+
+    fn forget(&self, hold: &Hold) {
+        self.held.lock().remove(&hold.id());
+        if hold.is_kept() {
+            self.send(Message::Forget(hold.id()));
+        }
     }
 
     /// Releases a lease and waits for the outcome. Dropping this does not stop the release.
-    pub(crate) async fn release(&self, hold: &Hold) -> Result<Released, Error> {
+    pub(crate) async fn release(&self, debt: Debt) -> Result<Released, Error> {
         let (report, outcome) = oneshot::channel();
-        let (releases, unused, at_work) = (self.releases.clone(), hold.unused(), self.at_work());
-        spawn(async move {
-            releases.run(unused, Some(report)).await;
-            drop(at_work);
-        })?;
-        outcome.await.unwrap_or_else(|_| Err(runtime_ended()))
+        if Handle::try_current().is_err() {
+            self.send(Message::Release(debt));
+            return Err(Error::NoRuntime);
+        }
+        let hold = debt.hold.clone();
+        spawn(debt.settle(self.releases.clone(), Some(report)))?;
+        if let Ok(outcome) = outcome.await {
+            return outcome;
+        }
+        // The task went down with its runtime. Another one may have the keeper.
+        self.send(Message::Release(Debt {
+            hold,
+            _at_work: self.at_work(),
+        }));
+        Err(runtime_ended())
     }
 
     /// Cancels the token when the lease is lost or given up, and at once if there is nobody to see
     /// that.
     pub(crate) fn tell(&self, hold: &Hold, token: DropGuard) {
-        self.send(Message::Tell(hold.watch(), token));
+        if let Some(task) = &self.inbox.lock().task {
+            let _ = task.send(Message::Tell(hold.watch(), token));
+        }
     }
 
     /// Releases every lease, lets nothing be acquired any more, and waits for what is under way.
-    pub(crate) async fn close(&self, store: &Arc<dyn Store>) {
+    pub(crate) async fn close(&self) {
         self.closing.cancel();
-        // The one that ran may have ended with its runtime.
-        let _ = self.ensure_running(store);
+        // The one that ran may have ended with its runtime, and left work.
+        let _ = self.ensure_running();
         let held: Vec<_> = self.held.lock().drain().collect();
         for hold in held.iter().filter_map(|(_, hold)| hold.upgrade()) {
-            if hold.close() {
-                self.send(Message::Release(hold.unused(), self.at_work()));
+            hold.lose(LossReason::Closed);
+            if let Some(debt) = self.end(&hold) {
+                // Here and not in the keeper, whose runtime may stand still.
+                match Handle::try_current() {
+                    Ok(here) => drop(here.spawn(debt.settle(self.releases.clone(), None))),
+                    Err(_) => self.send(Message::Release(debt)),
+                }
             }
         }
         self.at_work.close();
@@ -197,20 +289,35 @@ impl Keeper {
     }
 
     /// Has the store listened to for keys that become free, unless that is done or of no use.
-    pub(crate) fn listen(&self, store: &Arc<dyn Store>) {
-        if self.room.wants_listener() {
-            let (room, closing) = (self.room.clone(), self.closing.clone());
-            if spawn(wakeups::listen(store.clone(), room, closing)).is_err() {
-                self.room.stops_listening();
-            }
+    pub(crate) fn listen(&self) {
+        if let Some(ear) = self.room.wants_listener() {
+            // Without a runtime the ear is dropped, and the next who waits wants one again.
+            let _ = spawn(wakeups::listen(
+                self.store.clone(),
+                ear,
+                self.closing.clone(),
+            ));
         }
     }
 
     fn send(&self, message: Message) {
-        if let Some(inbox) = self.inbox.lock().as_ref() {
-            // With its runtime gone nobody can release or renew; the ttl will end it.
-            let _ = inbox.send(message);
+        let mut inbox = self.inbox.lock();
+        let undelivered = match &inbox.task {
+            Some(task) => task.send(message).err().map(|error| error.0),
+            None => Some(message),
+        };
+        match undelivered {
+            None | Some(Message::Forget(_)) => {}
+            // With its runtime gone nobody can release or renew, until the next one comes.
+            Some(message) => inbox.waiting.push(message),
         }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Nobody can wait any more.
+        self.closing.cancel();
     }
 }
 
@@ -218,149 +325,5 @@ pub(crate) fn runtime_ended() -> Error {
     Error::Interrupted {
         store: "the store",
         source: Cause::text("its runtime ended"),
-    }
-}
-
-/// The task itself. It never waits for a store, so that no lease is held up by another's trouble.
-struct Keeping {
-    store: Arc<dyn Store>,
-    releases: Releases,
-    schedule: Schedule<Weak<Hold>>,
-    back: WeakUnboundedSender<Message>,
-}
-
-impl Keeping {
-    async fn run(mut self, mut inbox: UnboundedReceiver<Message>) {
-        loop {
-            let message = match self.schedule.next() {
-                Some(due) => tokio::select! {
-                    message = inbox.recv() => message,
-                    () = sleep_until(due) => {
-                        self.renew_due(Instant::now());
-                        continue;
-                    }
-                },
-                None => inbox.recv().await,
-            };
-            match message {
-                Some(message) => self.take_in(message, Instant::now()),
-                None => return,
-            }
-        }
-    }
-
-    fn take_in(&mut self, message: Message, now: Instant) {
-        match message {
-            Message::Release(unused, at_work) => {
-                let releases = self.releases.clone();
-                self.spawn(async move {
-                    releases.run(unused, None).await;
-                    drop(at_work);
-                });
-            }
-            Message::Keep(hold) => {
-                if let Some(kept) = hold.upgrade() {
-                    self.schedule.insert(kept.id, hold, kept.ttl, now);
-                }
-            }
-            Message::Tell(watch, token) => self.spawn(async move {
-                watch.lost().await;
-                drop(token);
-            }),
-            Message::Renewed(sent, renewals) => {
-                for (id, renewal) in renewals {
-                    match renewal {
-                        Renewal::Done => self.schedule.renewed(id, sent),
-                        Renewal::Failed => self.schedule.failed(id, now, fastrand::f64()),
-                        Renewal::Lost => self.schedule.remove(id),
-                    }
-                }
-            }
-        }
-    }
-
-    fn renew_due(&mut self, now: Instant) {
-        let due = self.schedule.take_due(now);
-        for hold in due.overdue.iter().filter_map(|(_, hold)| hold.upgrade()) {
-            hold.failed(Error::TimedOut {
-                operation: "renew",
-                limit: schedule::patience(hold.ttl),
-            });
-        }
-        for batch in due.batches {
-            let mut holds = Vec::with_capacity(batch.len());
-            for (id, hold) in batch {
-                match hold.upgrade().filter(|hold| hold.wants_renewal()) {
-                    Some(hold) => holds.push(hold),
-                    None => self.schedule.remove(id),
-                }
-            }
-            if holds.is_empty() {
-                continue;
-            }
-            let (store, back) = (self.store.clone(), self.back.clone());
-            self.spawn(async move {
-                let sent = Instant::now();
-                let renewals = renew(&*store, &holds, sent).await;
-                // Without a keeper nobody keeps them alive any more.
-                if let Some(back) = back.upgrade() {
-                    let _ = back.send(Message::Renewed(sent, renewals));
-                }
-            });
-        }
-    }
-
-    /// This task runs, so there is a runtime, unless it is just ending.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _ = spawn(work);
-    }
-}
-
-/// Renews leases with one call, at this instant, and tells each what came of it.
-async fn renew(store: &dyn Store, holds: &[Arc<Hold>], sent: Instant) -> Vec<(LeaseId, Renewal)> {
-    let requests: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
-    let mut answers = caught(store.renew(&requests)).await.map(Vec::into_iter);
-    let outcome = |hold: &Arc<Hold>| {
-        let answer = match &mut answers {
-            Ok(answers) => answers.next().unwrap_or_else(|| Err(left_out())),
-            Err(error) => Err(error.clone()),
-        };
-        let renewal = match hold.take_in(sent, answer) {
-            Ok(()) => Renewal::Done,
-            Err(Error::Lost { .. }) => Renewal::Lost,
-            Err(_) => Renewal::Failed,
-        };
-        (hold.id, renewal)
-    };
-    holds.iter().map(outcome).collect()
-}
-
-/// Renews one lease for somebody who waits for it.
-pub(crate) async fn renew_now(
-    store: Arc<dyn Store>,
-    hold: Arc<Hold>,
-    limit: Duration,
-) -> Result<(), Error> {
-    let renewed = hold.clone();
-    let outcome = call("renew", limit, async move {
-        let sent = Instant::now();
-        let mut answers = caught(store.renew(&[renewed.renewal()])).await;
-        let answer = match &mut answers {
-            Ok(answers) => answers.pop().unwrap_or_else(|| Err(left_out())),
-            Err(error) => Err(error.clone()),
-        };
-        renewed.take_in(sent, answer)
-    })
-    .await;
-    if let Err(error @ Error::TimedOut { .. }) = &outcome {
-        hold.failed(error.clone());
-    }
-    outcome
-}
-
-fn left_out() -> Error {
-    Error::Store {
-        store: "the store",
-        source: Cause::text("it left a renewal without an answer"),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use crate::Error;
 
 /// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and every store keeps
@@ -10,6 +12,10 @@ pub const MAX_KEY_BYTES: usize = 512;
 
 /// The longest name of an owner, in bytes of UTF-8: it is looked for as a whole, and shown to people.
 pub const MAX_OWNER_BYTES: usize = 512;
+
+/// The longest remark of a holder, in bytes of UTF-8: a line for people, which goes along with every
+/// answer.
+pub const MAX_NOTE_BYTES: usize = 1_024;
 
 /// The name of a lock: 1 to 512 bytes of any UTF-8 text.
 ///
@@ -23,7 +29,8 @@ pub const MAX_OWNER_BYTES: usize = 512;
 /// assert!(Key::new("").is_err());
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Key(Arc<str>);
 
 impl Key {
@@ -43,6 +50,14 @@ impl Key {
     /// The text of the key.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        Self::new(text)
     }
 }
 

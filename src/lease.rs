@@ -7,14 +7,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, Fence, Key, LossReason, ReleaseAnswer,
-    hold::{End, Hold},
-    keeper,
-    leases::Shared,
-    record::LeaseId,
-    release::Released,
-    tries::Tries,
+    ConvertRequest, Error, Fence, Held, Key, LossReason, Mode, ReleaseAnswer, hold::Hold, keeper,
+    leases::Shared, record::LeaseId, release::Released, ticket::Ticket, tries::Tries,
 };
+
+/// The answer to [`Lease::upgrade`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "an upgrade may be refused"]
+pub enum Upgrade {
+    /// The lease is exclusive now.
+    Exclusive,
+    /// Others hold the key too, so the lease is shared as before.
+    Held(Held),
+}
 
 /// A lock that is held until it is released, dropped, or runs out of time.
 ///
@@ -25,7 +30,9 @@ use crate::{
 ///
 /// # What it guarantees
 ///
-/// While [`is_live`](Lease::is_live) says so, no other lease on the key is granted. Between that
+/// While [`is_live`](Lease::is_live) says so, no other lease that conflicts with it is granted, unless
+/// an operator evicts it: that is heard of with the next renewal. The clock of this process counts,
+/// which stands still while its machine is suspended: [`renew`](Lease::renew) after that. Between the
 /// look and what is done on its strength the process may be paused for any length of time; where
 /// that matters, hand the [`fence`](Lease::fence) to the protected resource and let it refuse an
 /// older one.
@@ -43,10 +50,15 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(shared: Arc<Shared>, hold: Hold, keep_alive: bool) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, hold: Hold) -> Self {
         let hold = Arc::new(hold);
-        shared.keeper.granted(&hold, keep_alive);
+        shared.keeper.granted(&hold);
         Self { shared, hold }
+    }
+
+    /// Keeps it alive from now on.
+    pub(crate) fn keep(&self) -> Result<(), Error> {
+        self.shared.keeper.keep(&self.hold)
     }
 
     pub(crate) fn hold(&self) -> Arc<Hold> {
@@ -55,32 +67,40 @@ impl Lease {
 
     /// The key that is held.
     pub fn key(&self) -> &Key {
-        &self.hold.key
+        self.hold.key()
     }
 
     /// The name of this grant, as it stands in the lock's document.
     pub fn id(&self) -> LeaseId {
-        self.hold.id
+        self.hold.id()
     }
 
-    /// The fencing token: greater than that of every earlier grant of the key.
+    /// What it allows beside itself. It changes with [`upgrade`](Lease::upgrade) and
+    /// [`downgrade`](Lease::downgrade).
+    pub fn mode(&self) -> Mode {
+        self.hold.mode()
+    }
+
+    /// The fencing token: greater than that of every earlier grant of the key. A
+    /// [reentrant](crate::Acquire::reentrant) lease has that of its owner, and an
+    /// [`upgrade`](Lease::upgrade) has a new one.
     pub fn fence(&self) -> Fence {
-        self.hold.fence
+        self.hold.fence()
     }
 
     /// Who holds it, as others see it.
     pub fn owner(&self) -> &str {
-        &self.hold.owner
+        &self.hold.request().owner
     }
 
     /// The time to live that each renewal gives anew.
     pub fn ttl(&self) -> Duration {
-        self.hold.ttl
+        self.hold.ttl()
     }
 
     /// When it was granted, on the server's clock.
     pub fn acquired_at(&self) -> DateTime<Utc> {
-        self.hold.acquired_at
+        self.hold.acquired_at()
     }
 
     /// How long the lease may be counted on without a renewal; zero once it is lost.
@@ -190,25 +210,94 @@ impl Lease {
         }
     }
 
+    /// Makes a shared lease exclusive, if nobody else holds the key: an answer, and never a wait, so
+    /// two readers that both want to write do not block each other for ever. One that is exclusive
+    /// already stays so.
+    ///
+    /// The lease has a new [`fence`](Lease::fence) then, greater than those of all who shared the key
+    /// with it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`renew`](Lease::renew). After an error that
+    /// [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store and not here:
+    /// repeat the call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop an upgrade that was sent, and
+    /// [`mode`](Lease::mode) tells of it when it is answered.
+    pub async fn upgrade(&self) -> Result<Upgrade, Error> {
+        let request = ConvertRequest::upgrade(self.key().clone(), self.id());
+        Ok(match self.convert(request).await? {
+            None => Upgrade::Exclusive,
+            Some(held) => Upgrade::Held(held),
+        })
+    }
+
+    /// Makes an exclusive lease shared, and lets those in who wait to share the key. One that is
+    /// shared already stays so. The fence stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`renew`](Lease::renew).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a downgrade that was sent, and
+    /// [`mode`](Lease::mode) tells of it when it is answered.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let request = ConvertRequest::downgrade(self.key().clone(), self.id());
+        match self.convert(request).await? {
+            None => Ok(()),
+            // The rules refuse only permits.
+            Some(_) => Err(Error::InvalidConversion),
+        }
+    }
+
+    /// Converts the lease; gives back who is in the way.
+    async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
+        if self.mode() == Mode::Permits {
+            return Err(Error::InvalidConversion);
+        }
+        let mut tries = Tries::default();
+        loop {
+            if let Some(reason) = self.hold.loss() {
+                return Err(self.hold.lost_error(reason));
+            }
+            let limit = self.shared.call_timeout.min(self.remaining());
+            let (shared, hold) = (self.shared.clone(), self.hold());
+            let outcome = keeper::convert(shared, hold, request.clone(), limit).await;
+            let error = match outcome {
+                Err(error) => error,
+                converted => return converted,
+            };
+            match tries.pause_after(&error) {
+                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
+                None => return Err(error),
+            }
+        }
+    }
+
     /// Frees the key now and waits until the store has confirmed it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if somebody else was granted the key before this release: what was done under
-    /// the lease may have overlapped with the work of another. A lease that expired or was evicted,
-    /// with nobody granted since, is released like any other. After any other error the release
-    /// goes on in the background until the ttl is over.
+    /// [`Error::Lost`] if somebody else was granted the key before this release, or its document was
+    /// cleaned up since it expired: what was done under the lease may have overlapped with the work of
+    /// another. A lease that expired or was evicted, with nobody granted since, is released like any
+    /// other. After any other error the release goes on in the background until the ttl is over.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future goes on with the release in the background.
     pub async fn release(self) -> Result<(), Error> {
         let lost_before = self.hold.loss();
-        if !self.shared.keeper.end(&self.hold, End::Released) {
+        let Some(debt) = self.shared.keeper.end(&self.hold) else {
             // A close has released it, and still does.
             return Err(self.hold.lost_error(LossReason::Closed));
-        }
-        let Released { answer, unclear } = self.shared.keeper.release(&self.hold).await?;
+        };
+        let Released { answer, unclear } = self.shared.keeper.release(debt).await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
             // An earlier try was carried out, and its answer got lost. But what was over before the
@@ -218,13 +307,21 @@ impl Lease {
         }
     }
 
+    /// Lets go of the guard, and gives what another process needs to go on with the lease, before its ttl
+    /// is over: see [`Leases::resume`](crate::Leases::resume).
+    pub fn into_ticket(self) -> Ticket {
+        let ticket = Ticket::of(&self.hold);
+        self.detach();
+        ticket
+    }
+
     /// Lets go of the guard and leaves the key held until its ttl is over.
     ///
     /// For a job that must run once per tick of a schedule, by whoever comes first: take a key that
     /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
     /// later finds the key held. (`examples/run_once.rs`)
     pub fn detach(self) {
-        self.shared.keeper.end(&self.hold, End::Detached);
+        self.shared.keeper.detach(&self.hold);
     }
 }
 
@@ -237,10 +334,11 @@ impl Drop for Lease {
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
-            .field("key", &self.hold.key)
-            .field("id", &self.hold.id)
-            .field("fence", &self.hold.fence)
-            .field("owner", &self.hold.owner)
+            .field("key", self.key())
+            .field("id", &self.id())
+            .field("fence", &self.fence())
+            .field("mode", &self.mode())
+            .field("owner", &self.owner())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

@@ -8,8 +8,8 @@ use futures::{
 };
 
 use crate::{
-    Acquire, Error, Eviction, Filter, Key, ListRequest, LockState, ReleaseAnswer, ReleaseRequest,
-    Store, TryAcquire,
+    Acquire, AcquireAll, Error, Eviction, Filter, Key, ListRequest, LockState, ReleaseAnswer,
+    ReleaseRequest, Resume, Store, Ticket, TryAcquire,
     keeper::{self, Keeper},
     wait::WaitingRoom,
 };
@@ -93,6 +93,41 @@ impl Leases {
     /// [`Leases::try_acquire`].
     pub fn acquire(&self, key: impl AsRef<str>, ttl: Duration) -> Acquire {
         Acquire::new(self.shared.clone(), Key::new(key), ttl)
+    }
+
+    /// Takes several keys, all or none of them, as one.
+    ///
+    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). A key that stands there
+    /// twice is taken once. Keys and ttl are as for [`Leases::try_acquire`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let both = leases.acquire_all(["account:7", "account:3"], Duration::from_secs(30)).await?;
+    /// // Move money from one to the other.
+    /// both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all<K: AsRef<str>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        ttl: Duration,
+    ) -> AcquireAll {
+        let keys = keys.into_iter().map(Key::new);
+        AcquireAll::new(self.shared.clone(), keys, ttl)
+    }
+
+    /// Goes on with a lease that another process, or this one, has let go of by
+    /// [`Lease::into_ticket`](crate::Lease::into_ticket).
+    ///
+    /// Await the returned builder: it gives [`Resumed::Live`](crate::Resumed::Live), with the same
+    /// fence and a whole ttl, or [`Resumed::Gone`](crate::Resumed::Gone).
+    pub fn resume(&self, ticket: &Ticket) -> Resume {
+        Resume::new(self.shared.clone(), ticket.clone())
     }
 
     /// Who holds the key now; `None` if it has no document, because it was never locked or has
@@ -264,9 +299,10 @@ impl Leases {
     ///
     /// From now on an acquire answers [`Error::Closed`], also one that waits. Guards that still
     /// live are lost ([`LossReason::Closed`](crate::LossReason::Closed)). What was dropped before
-    /// and is still to be released is waited for too, and so are requests under way; each for
-    /// as long as its ttl at the worst, if the store cannot be reached. So put
-    /// `tokio::time::timeout` around where the end must not take that long.
+    /// and is still to be released is waited for too, and so are requests under way. If the store
+    /// does not answer, that takes as long as the longest ttl and the
+    /// [`call_timeout`](LeasesBuilder::call_timeout) at the worst, so put `tokio::time::timeout` around
+    /// it where the end must not take that long.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -287,7 +323,7 @@ impl Leases {
     ///
     /// Dropping the future only stops the waiting. It can be called again, to wait again.
     pub async fn close(&self) {
-        self.shared.keeper.close(&self.shared.store).await;
+        self.shared.keeper.close().await;
     }
 
     /// Whether [`close`](Leases::close) was called.
@@ -308,9 +344,15 @@ impl Leases {
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.shared, f)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leases")
-            .field("store", &self.shared.store)
-            .field("owner", &self.shared.owner)
+            .field("store", &self.store)
+            .field("owner", &self.owner)
             .finish_non_exhaustive()
     }
 }
@@ -327,8 +369,8 @@ pub struct LeasesBuilder {
 
 impl LeasesBuilder {
     /// Who the leases belong to, as others see it: a pod, a host, a service; 1 to 512 bytes of text,
-    /// which an acquire checks. By default the name of
-    /// the host, the number of the process and a few random letters.
+    /// which an acquire checks. By default the name of the host, the number of the process and a few
+    /// random letters.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self

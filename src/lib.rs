@@ -38,6 +38,20 @@
 //! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
 //!   Renew, or look at the server, after a suspension.
 //!
+//! # Which kind of lease
+//!
+//! - One at a time: [`Leases::acquire`], or [`Leases::try_acquire`] for one look.
+//! - Readers and a writer: [`shared`](Acquire::shared) for those who read, the plain kind for who
+//!   writes; [`Lease::upgrade`] and [`Lease::downgrade`] between the two.
+//! - So many at a time: [`permits`](Acquire::permits).
+//! - Code that locks what its caller may hold: [`reentrant`](Acquire::reentrant), with an
+//!   [`owner`](Acquire::owner) that names the caller.
+//! - Several keys, all or none: [`Leases::acquire_all`].
+//! - A job that must run once per tick: [`min_hold`](Acquire::min_hold), or a key that names the tick
+//!   and [`Lease::detach`].
+//! - Work that begins in one process and ends in another: [`Lease::into_ticket`] and
+//!   [`Leases::resume`].
+//!
 //! # Holding on, and losing it
 //!
 //! [`Acquire::with`] is the short way: it keeps the lease alive while a body of work runs, stops the
@@ -137,6 +151,7 @@
 
 mod acquire;
 mod acquisition;
+mod ask;
 mod backoff;
 mod calls;
 mod cause;
@@ -155,7 +170,9 @@ mod record;
 mod release;
 pub mod rules;
 mod schedule;
+mod set;
 mod store;
+mod ticket;
 mod tries;
 mod ttl;
 mod wait;
@@ -178,17 +195,20 @@ pub use crate::{
     cause::Cause,
     error::Error,
     fence::Fence,
-    key::{Key, MAX_KEY_BYTES, MAX_OWNER_BYTES},
-    lease::Lease,
+    key::{Key, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
+    lease::{Lease, Upgrade},
     leases::{Leases, LeasesBuilder},
     loss::LossReason,
     record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
+    set::{AcquireAll, LeaseSet},
     store::{
-        AcquireAnswer, AcquireRequest, Eviction, FreedKeys, Grant, Held, LockState, MAX_RENEWALS,
-        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys, Grant,
+        Held, LockState, MAX_RENEWALS, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,
     },
+    ticket::{Resume, Resumed, Ticket},
     ttl::MAX_TTL,
     with::WithError,
 };

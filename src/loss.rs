@@ -9,8 +9,8 @@ use crate::Error;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its time was over, and nothing had gone wrong: it was not kept alive, or this process was
-    /// paused for too long.
+    /// Its time was over: it was not kept alive, a renewal by hand had no answer in time, or this process
+    /// was paused for too long.
     #[error("it expired before it was renewed")]
     Expired,
     /// It was evicted, or is not among the holders of its key any more.

@@ -38,10 +38,8 @@ impl fmt::Display for LeaseId {
 }
 
 /// What a holder allows beside itself.
-///
-/// Grants made by this version are exclusive. The other modes are part of the stored shape, so
-/// that what a later version writes is shown as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
     /// Alone.

@@ -8,12 +8,15 @@ use tokio::{
 };
 
 use crate::{
-    Error, Key, ReleaseAnswer, ReleaseRequest, Store, backoff, calls::Calls, record::LeaseId,
-    tries::Tries, wait::WaitingRoom,
+    Error, Key, MinHold, ReleaseAnswer, ReleaseRequest, Store, backoff, calls::Calls,
+    record::LeaseId, tries::Tries, wait::WaitingRoom,
 };
 
 /// How many background releases are sent at the same time.
 const RELEASES_AT_ONCE: usize = 64;
+
+/// How long a release without an answer counts as one of them.
+const SLOT: Duration = Duration::from_millis(200);
 
 /// A lease that is, or may be, in the store, and that nobody has any use for.
 #[derive(Clone, Debug)]
@@ -21,8 +24,20 @@ pub(crate) struct Unused {
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
     pub(crate) ttl: Duration,
+    /// For how long, counted from the grant, the key stays held all the same.
+    pub(crate) min_hold: Option<MinHold>,
     /// Whether a request for it may still be on its way to the server.
     pub(crate) open: bool,
+}
+
+impl Unused {
+    /// The next request, after one that was answered or before that. Only the first one leaves a
+    /// minimum hold behind: what comes later is not the work of a holder.
+    fn request(&self, answered: bool) -> ReleaseRequest {
+        let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
+        request.min_hold = self.min_hold.filter(|_| !answered);
+        request
+    }
 }
 
 /// How a release ended.
@@ -60,15 +75,9 @@ impl Releases {
 
     /// Releases a lease, and tries again until it is released or its ttl is over.
     ///
-    /// Somebody who waits for the outcome gets it after a few tries at the latest, whatever it is. This
-    /// has to run in a task that nobody cancels.
-    pub(crate) async fn run(&self, unused: Unused, report: Option<Report>) {
-        let mut calls = Calls::new();
-        self.settle(&unused, report, &mut calls).await;
-        calls.finish().await;
-    }
-
-    async fn settle(
+    /// Somebody who waits for the outcome gets it after a few tries at the latest, whatever it is. The
+    /// calls that are left have to be [finished](Calls::finish).
+    pub(crate) async fn settle(
         &self,
         unused: &Unused,
         mut report: Option<Report>,
@@ -81,21 +90,27 @@ impl Releases {
         let settled = start.checked_add(self.call_timeout);
         let mut tries = Tries::default();
         let mut unclear = false;
+        let mut released = false;
         let mut pauses = 0;
         loop {
             let now = Instant::now();
             // Nobody waits any more.
             report = report.filter(|report| !report.is_closed());
-            let outcome = self.send(unused, report.as_mut(), calls).await;
+            let request = unused.request(released);
+            let outcome = self.send(request, report.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
-                    self.room.released(&unused.key, unused.lease);
+                    if !released || answer == ReleaseAnswer::Released {
+                        self.room.released(&unused.key, unused.lease);
+                    }
+                    released = true;
                     if let Some(report) = report.take() {
                         // Who has gone meanwhile does not want to know.
                         let _ = report.send(Ok(Released { answer, unclear }));
                     }
                     let over = settled.is_none_or(|at| now >= at);
-                    if answer == ReleaseAnswer::Released || !unused.open || over {
+                    // A request that comes yet may be granted the same lease anew.
+                    if !unused.open || over {
                         return;
                     }
                     None
@@ -125,20 +140,26 @@ impl Releases {
 
     async fn send(
         &self,
-        unused: &Unused,
+        request: ReleaseRequest,
         report: Option<&mut Report>,
         calls: &mut Calls<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
         // The semaphore is never closed; without a slot there is only less order.
-        let _slot = match report {
+        let slot = match report {
             None => calls.beside(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        let request = ReleaseRequest::new(unused.key.clone(), unused.lease);
         let store = self.store.clone();
         calls.start(async move { store.release(&request).await });
         let answer = match report {
-            None => calls.next(self.call_timeout).await,
+            // One that hangs does not keep the slot from others.
+            None => match calls.next(SLOT.min(self.call_timeout)).await {
+                None => {
+                    drop(slot);
+                    calls.next(self.call_timeout.saturating_sub(SLOT)).await
+                }
+                answer => answer,
+            },
             // Who gives up waiting has it tried again at once.
             Some(report) => tokio::select! {
                 answer = calls.next(self.call_timeout) => answer,

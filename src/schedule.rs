@@ -21,8 +21,14 @@ const PERIOD: u32 = 3;
 /// The part of the ttl that a renewal may take before it is sent again, and how much earlier than
 /// due a lease goes along with others.
 const STEP: u32 = 6;
-/// How many leases go together that were in a batch without an answer.
-const SUSPECTS: usize = 32;
+/// How many leases go together that were in a batch without an answer. One that hangs is then found
+/// in two steps, and a store that is away altogether is not flooded.
+const SUSPECTS: usize = 100;
+
+/// How much of the ttl is left when a renewal is due.
+pub(crate) fn after_renewal(ttl: Duration) -> Duration {
+    ttl - ttl / PERIOD
+}
 
 /// How long the answer to a renewal is waited for before it is sent again.
 pub(crate) fn patience(ttl: Duration) -> Duration {
@@ -34,6 +40,8 @@ pub(crate) fn patience(ttl: Duration) -> Duration {
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseId, Entry<T>>,
     order: BTreeSet<(Instant, LeaseId)>,
+    /// When the newest renewal was sent of those that were answered.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -41,6 +49,8 @@ struct Entry<T> {
     lease: T,
     ttl: Duration,
     due: Instant,
+    /// When it was sent last.
+    sent: Instant,
     state: State,
     /// How many renewals in a row were not answered in time.
     unanswered: u32,
@@ -72,13 +82,13 @@ impl<T: Clone> Schedule<T> {
         Self {
             leases: HashMap::new(),
             order: BTreeSet::new(),
+            answered: None,
         }
     }
 
-    /// Takes in a lease that was granted now.
-    pub(crate) fn insert(&mut self, id: LeaseId, lease: T, ttl: Duration, now: Instant) {
+    /// Takes in a lease, and when it is due first.
+    pub(crate) fn insert(&mut self, id: LeaseId, lease: T, ttl: Duration, due: Instant) {
         self.remove(id);
-        let due = now + ttl / PERIOD;
         self.order.insert((due, id));
         self.leases.insert(
             id,
@@ -86,6 +96,7 @@ impl<T: Clone> Schedule<T> {
                 lease,
                 ttl,
                 due,
+                sent: due,
                 state: State::Calm,
                 unanswered: 0,
                 errors: 0,
@@ -125,7 +136,9 @@ impl<T: Clone> Schedule<T> {
                 continue;
             }
             if entry.state == State::Sent {
-                entry.unanswered += 1;
+                // While nobody is answered it is the store that hangs, and no single lease.
+                let alone = self.answered.is_some_and(|at| at >= entry.sent);
+                entry.unanswered = if alone { entry.unanswered + 1 } else { 1 };
                 due.overdue.push((id, entry.lease.clone()));
             }
             let together = match entry.unanswered {
@@ -134,7 +147,7 @@ impl<T: Clone> Schedule<T> {
             };
             together.push((id, entry.lease.clone(), entry.unanswered));
             let again = now + entry.ttl / STEP;
-            entry.state = State::Sent;
+            (entry.state, entry.sent) = (State::Sent, now);
             move_to(&mut self.order, entry, id, again);
         }
         due.batches = batches(calm, MAX_RENEWALS);
@@ -146,6 +159,7 @@ impl<T: Clone> Schedule<T> {
 
     /// A renewal was answered. The next one counts from when it was sent.
     pub(crate) fn renewed(&mut self, id: LeaseId, sent: Instant) {
+        self.answered = self.answered.max(Some(sent));
         if let Some(entry) = self.leases.get_mut(&id) {
             (entry.state, entry.unanswered, entry.errors) = (State::Calm, 0, 0);
             let due = sent + entry.ttl / PERIOD;
@@ -153,7 +167,8 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// A renewal failed. It is tried again after a pause, which chance, a number from 0 to 1, varies.
+    /// A renewal failed. It is tried again after a pause, which chance, a number from 0 to 1, varies:
+    /// the same for all that failed together, so that they stay together.
     pub(crate) fn failed(&mut self, id: LeaseId, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id) {
             let pause = backoff::pause(entry.errors, entry.ttl / STEP, chance);
@@ -197,7 +212,7 @@ mod tests {
     fn with(leases: usize, now: Instant) -> Schedule<usize> {
         let mut schedule = Schedule::new();
         for number in 0..leases {
-            schedule.insert(LeaseId::random(), number, TTL, now);
+            schedule.insert(LeaseId::random(), number, TTL, now + TTL / 3);
         }
         schedule
     }
@@ -240,7 +255,7 @@ mod tests {
         // One every 10 ms, over a whole period.
         for number in 0..1_000 {
             let at = start + Duration::from_millis(10) * number;
-            schedule.insert(LeaseId::random(), number, TTL, at);
+            schedule.insert(LeaseId::random(), number, TTL, at + TTL / 3);
         }
         let mut batches = Vec::new();
         while schedule.next().unwrap() < start + TTL * 3 {
@@ -258,22 +273,34 @@ mod tests {
     #[test]
     fn what_is_not_answered_is_sent_again_in_smaller_batches() {
         let start = Instant::now();
-        let mut schedule = with(64, start);
+        let mut schedule = with(200, start);
         let mut now = start + TTL / 3;
-        assert_eq!(sizes(&schedule.take_due(now)), [64]);
+        assert_eq!(sizes(&schedule.take_due(now)), [200]);
         assert_eq!(schedule.next(), Some(now + TTL / 6));
         now += TTL / 6;
         let due = schedule.take_due(now);
-        assert_eq!(sizes(&due), [32, 32]);
-        assert_eq!(due.overdue.len(), 64);
+        assert_eq!(sizes(&due), [100, 100]);
+        assert_eq!(due.overdue.len(), 200);
         // One half is answered, and is as good as new.
         for (id, _) in &due.batches[0] {
             schedule.renewed(*id, now);
         }
         now += TTL / 6;
         let again = sizes(&schedule.take_due(now));
-        assert_eq!(again[0], 32, "they go along again");
-        assert_eq!(again[1..], [1; 32], "each of the others alone");
+        assert_eq!(again[0], 100, "they go along again");
+        assert_eq!(again[1..], [1; 100], "each of the others alone");
+    }
+
+    #[test]
+    fn while_nobody_is_answered_nobody_goes_alone() {
+        let start = Instant::now();
+        let mut schedule = with(1_000, start);
+        let mut now = start + TTL / 3;
+        assert_eq!(sizes(&schedule.take_due(now)), [1_000]);
+        for _ in 0..3 {
+            now += TTL / 6;
+            assert_eq!(sizes(&schedule.take_due(now)), [100; 10]);
+        }
     }
 
     #[test]
@@ -300,7 +327,7 @@ mod tests {
     fn a_lease_with_a_short_ttl_does_not_take_long_ones_along() {
         let start = Instant::now();
         let mut schedule = with(100, start);
-        schedule.insert(LeaseId::random(), 100, SECOND, start);
+        schedule.insert(LeaseId::random(), 100, SECOND, start + SECOND / 3);
         let due = schedule.take_due(start + SECOND / 3);
         assert_eq!(sizes(&due), [1]);
     }

@@ -16,25 +16,25 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{Error, Held, Key, LeaseId, backoff};
+use crate::{Error, Held, Key, LeaseId, Mode, backoff};
 
 /// The queues of all keys that somebody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingRoom {
     queues: Mutex<HashMap<Key, Queue>>,
-    ear: Mutex<Ear>,
+    hearing: Mutex<Hearing>,
 }
 
 /// Whether the store tells of keys that become free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Ear {
+enum Hearing {
     /// Nobody listens.
     #[default]
-    Closed,
-    /// A task listens, and may not have been heard yet.
-    Opening,
+    None,
+    /// A task listens, and the store does not tell now.
+    Silence,
     /// The store tells.
-    Open,
+    News,
     /// It cannot tell.
     Deaf,
 }
@@ -53,10 +53,12 @@ struct Queue {
     /// How many errors there were since the last answer, and when that was.
     failures: u32,
     answered: Instant,
+    /// There were nothing but errors for so long that the first one has given up.
+    hopeless: bool,
     /// What the last request brought.
     news: Option<Result<Held, Error>>,
-    /// The lease of this process that holds the key: its release is heard of here.
-    here: Option<LeaseId>,
+    /// The leases of this process that were granted the key: their release is heard of here.
+    here: Vec<LeaseId>,
 }
 
 /// What a waiter has to do.
@@ -82,8 +84,9 @@ impl WaitingRoom {
             pauses: 0,
             failures: 0,
             answered: now,
+            hopeless: false,
             news: None,
-            here: None,
+            here: Vec::new(),
         });
         queue.waiters.push_back(turn.clone());
         Place {
@@ -95,15 +98,24 @@ impl WaitingRoom {
 
     /// A lease of this process is over: who waits for its key asks at once.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
-        self.wake(key, |queue| queue.here.is_none_or(|here| here == lease));
+        self.wake(key, |queue| {
+            let before = queue.here.len();
+            queue.here.retain(|here| *here != lease);
+            before == 0 || queue.here.len() < before
+        });
+    }
+
+    /// The key may be shared from now on.
+    pub(crate) fn opened(&self, key: &Key) {
+        self.wake(key, |_| true);
     }
 
     /// The store says that this key became free. One that was held here has its own way to say so.
     pub(crate) fn freed(&self, key: &Key) {
-        self.wake(key, |queue| queue.here.is_none());
+        self.wake(key, |queue| queue.here.is_empty());
     }
 
-    fn wake(&self, key: &Key, news: impl FnOnce(&Queue) -> bool) {
+    fn wake(&self, key: &Key, news: impl FnOnce(&mut Queue) -> bool) {
         if let Some(queue) = self.queues.lock().get_mut(key)
             && news(queue)
         {
@@ -115,44 +127,58 @@ impl WaitingRoom {
         self.queues.lock().is_empty()
     }
 
-    /// Whether somebody has to begin to listen to the store. Whoever is told so has to.
-    pub(crate) fn wants_listener(&self) -> bool {
-        let mut ear = self.ear.lock();
-        let wants = *ear == Ear::Closed;
-        if wants {
-            *ear = Ear::Opening;
+    /// An ear for the store, if somebody has to begin to listen to it.
+    pub(crate) fn wants_listener(self: &Arc<Self>) -> Option<Ear> {
+        let mut hearing = self.hearing.lock();
+        if *hearing != Hearing::None {
+            return None;
         }
-        wants
+        *hearing = Hearing::Silence;
+        Some(Ear(self.clone()))
+    }
+
+    /// The first of the pauses: where the store tells, asking is but a safety net.
+    fn first_pause(&self) -> u32 {
+        match *self.hearing.lock() {
+            Hearing::News => backoff::SLOWEST,
+            _ => 0,
+        }
+    }
+}
+
+/// Listens for a room. However it goes, by a panic or with its runtime, the next who waits has another
+/// one listen.
+pub(crate) struct Ear(Arc<WaitingRoom>);
+
+impl Ear {
+    pub(crate) fn room(&self) -> &WaitingRoom {
+        &self.0
     }
 
     /// The store tells from now on, or does not for a while.
-    pub(crate) fn hears(&self, open: bool) {
-        *self.ear.lock() = if open { Ear::Open } else { Ear::Opening };
-        if open {
-            let mut queues = self.queues.lock();
-            let waiting = queues.values_mut().filter(|queue| queue.here.is_none());
+    pub(crate) fn hears(&self, news: bool) {
+        *self.0.hearing.lock() = match news {
+            true => Hearing::News,
+            false => Hearing::Silence,
+        };
+        if news {
+            let mut queues = self.0.queues.lock();
+            let waiting = queues.values_mut().filter(|queue| queue.here.is_empty());
             waiting.for_each(|queue| queue.wake(Instant::now()));
         }
     }
 
     /// The store cannot tell.
     pub(crate) fn is_deaf(&self) {
-        *self.ear.lock() = Ear::Deaf;
+        *self.0.hearing.lock() = Hearing::Deaf;
     }
+}
 
-    /// Nobody listens any more.
-    pub(crate) fn stops_listening(&self) {
-        let mut ear = self.ear.lock();
-        if *ear != Ear::Deaf {
-            *ear = Ear::Closed;
-        }
-    }
-
-    /// The first of the pauses: where the store tells, asking is but a safety net.
-    fn first_pause(&self) -> u32 {
-        match *self.ear.lock() {
-            Ear::Open => backoff::SLOWEST,
-            _ => 0,
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let mut hearing = self.0.hearing.lock();
+        if *hearing != Hearing::Deaf {
+            *hearing = Hearing::None;
         }
     }
 }
@@ -164,6 +190,20 @@ impl Queue {
         }
     }
 
+    fn is_answered(&mut self, now: Instant) {
+        (self.asking, self.failures, self.answered) = (false, 0, now);
+        self.hopeless = false;
+    }
+
+    /// Whether the answer to the newest request is as good as one to another look now would be, and
+    /// somebody is there to go on looking.
+    fn knows(&self, now: Instant) -> bool {
+        self.waiters.len() > 1
+            && !self.woken
+            && matches!(self.news, Some(Ok(_)))
+            && now.saturating_duration_since(self.answered) < backoff::WAITING / 2
+    }
+
     fn is_first(&self, place: &Place) -> bool {
         self.waiters
             .front()
@@ -172,7 +212,6 @@ impl Queue {
 
     /// The key may be free: the first one asks at once.
     fn wake(&mut self, now: Instant) {
-        self.here = None;
         self.woken = true;
         self.pauses = 0;
         self.next = now;
@@ -199,25 +238,46 @@ pub(crate) struct Place {
 
 impl Place {
     /// Waits until it is the first and the time to ask has come. At `last_look` the first asks in
-    /// any case, and another gives up.
-    pub(crate) async fn turn(&self, last_look: Option<Instant>) -> Turn {
+    /// any case, and another gives up. From `hopeless` on it gives up when nobody gets an answer.
+    pub(crate) async fn turn(&self, last_look: Option<Instant>, hopeless: Option<Instant>) -> Turn {
         loop {
             let now = Instant::now();
             let over = last_look.is_some_and(|at| now >= at);
-            let next = self.queue(|queue| queue.is_first(self).then_some(queue.next));
-            match next.flatten() {
-                Some(next) if over || now >= next => return Turn::Ask,
-                None if over => return Turn::GiveUp,
-                next => {
-                    let called = self.turn.notified();
-                    // Whatever ends the wait, the queue is looked at again.
-                    match next.into_iter().chain(last_look).min() {
-                        Some(at) => drop(timeout_at(at, called).await),
-                        None => called.await,
-                    }
+            let next = self.queue(|queue| {
+                if queue.hopeless && hopeless.is_some_and(|at| now >= at) {
+                    return Err(Turn::GiveUp);
                 }
+                if !queue.is_first(self) {
+                    return if over { Err(Turn::GiveUp) } else { Ok(None) };
+                }
+                match over || now >= queue.next {
+                    true if over && queue.knows(now) => Err(Turn::GiveUp),
+                    true => Err(Turn::Ask),
+                    false => Ok(Some(queue.next)),
+                }
+            });
+            let next = match next {
+                // The queue is there as long as this place is.
+                None | Some(Ok(None)) => None,
+                Some(Ok(next)) => next,
+                Some(Err(turn)) => return turn,
+            };
+            let called = self.turn.notified();
+            // Whatever ends the wait, the queue is looked at again.
+            match next.into_iter().chain(last_look).min() {
+                Some(at) => drop(timeout_at(at, called).await),
+                None => called.await,
             }
         }
+    }
+
+    /// There was nothing but errors for so long that the first one gives up. Those that have waited
+    /// as long do so too.
+    pub(crate) fn despairs(&self) {
+        self.queue(|queue| {
+            queue.hopeless = true;
+            queue.waiters.iter().for_each(|waiter| waiter.notify_one());
+        });
     }
 
     /// The first one asks now.
@@ -231,7 +291,10 @@ impl Place {
         let least = self.room.first_pause();
         self.queue(|queue| {
             let now = Instant::now();
-            (queue.asking, queue.failures, queue.answered) = (false, 0, now);
+            queue.is_answered(now);
+            // One of ours that is not among the holders has ended otherwise than by its release.
+            let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
+            queue.here.retain(holds);
             queue.news = Some(Ok(held));
             queue.pause(least, expires_in, now);
         });
@@ -249,14 +312,20 @@ impl Place {
     }
 
     /// The key is granted to the first one. Who is behind it hears of the release, and until then
-    /// asks at the slowest pace only.
-    pub(crate) fn granted(&self, lease: LeaseId, expires_in: Duration) {
+    /// asks at the slowest pace only; unless it may be granted the key as well.
+    pub(crate) fn granted(&self, lease: LeaseId, mode: Mode, expires_in: Duration) {
         self.queue(|queue| {
             let now = Instant::now();
-            (queue.asking, queue.failures, queue.answered) = (false, 0, now);
-            queue.here = Some(lease);
-            queue.woken = false;
-            queue.pause(backoff::SLOWEST, Some(expires_in), now);
+            queue.is_answered(now);
+            queue.news = None;
+            queue.here.push(lease);
+            match mode {
+                Mode::Exclusive => {
+                    queue.woken = false;
+                    queue.pause(backoff::SLOWEST, Some(expires_in), now);
+                }
+                Mode::Shared | Mode::Permits => queue.wake(now),
+            }
         });
     }
 
@@ -277,9 +346,10 @@ impl Drop for Place {
             return;
         };
         let first = queue.is_first(self);
-        queue
-            .waiters
-            .retain(|waiter| !Arc::ptr_eq(waiter, &self.turn));
+        match first {
+            true => drop(queue.waiters.pop_front()),
+            false => queue.waiters.retain(|it| !Arc::ptr_eq(it, &self.turn)),
+        }
         if queue.waiters.is_empty() {
             queues.remove(&self.key);
         } else if first {

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Store, backoff, keeper, wait::WaitingRoom};
+use crate::{Store, backoff, keeper, wait::Ear};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -14,63 +14,62 @@ const LINGER: Duration = Duration::from_secs(30);
 /// lost its connection, and nothing else may notice.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// How long a stream has to live until it counts as one that works.
+const LASTING: Duration = Duration::from_secs(10);
+/// How long until it is tried again where it was refused: somebody may mend that.
+const REFUSED: Duration = Duration::from_secs(60);
+
 /// Passes on what the store tells, until nobody has waited for a while.
 ///
 /// It stops between two looks, and cuts no request that may still be answered.
-pub(crate) async fn listen(
-    store: Arc<dyn Store>,
-    room: Arc<WaitingRoom>,
-    closing: CancellationToken,
-) {
-    let ear = Ear(room);
+pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: CancellationToken) {
     let mut failures = 0;
     let mut idle_since = None;
-    while !closing.is_cancelled() && !idles(&ear.0, &mut idle_since) {
+    let mut over = |ear: &Ear| closing.is_cancelled() || idles(ear, &mut idle_since);
+    while !over(&ear) {
         let asked = store.clone();
-        match keeper::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
-            Ok(Some(mut keys)) => {
-                failures = 0;
-                // What was released before this nobody will tell.
-                ear.0.hears(true);
-                while let Ok(Some(Ok(keys))) = timeout(SILENCE, keys.next()).await {
-                    keys.iter().for_each(|key| ear.0.freed(key));
-                    if closing.is_cancelled() || idles(&ear.0, &mut idle_since) {
-                        return;
-                    }
+        let opened = Instant::now();
+        let error =
+            match keeper::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
+                Ok(Some(mut keys)) => {
+                    // What was released before this nobody will tell.
+                    ear.hears(true);
+                    let error = loop {
+                        match timeout(SILENCE, keys.next()).await {
+                            Ok(Some(Ok(keys))) => keys.iter().for_each(|key| ear.room().freed(key)),
+                            Ok(Some(Err(error))) => break Some(error),
+                            Ok(None) | Err(_) => break None,
+                        }
+                        if over(&ear) {
+                            return;
+                        }
+                    };
+                    ear.hears(false);
+                    error
                 }
-                ear.0.hears(false);
-            }
-            Ok(None) => return ear.0.is_deaf(),
-            Err(error) if !error.is_retryable() => {
-                tracing::warn!(%error, "no wake-ups from the store; waiters ask from time to time");
-                return ear.0.is_deaf();
-            }
-            Err(error) => tracing::debug!(%error, "wake-ups from the store are interrupted"),
+                Ok(None) => return ear.is_deaf(),
+                Err(error) => Some(error),
+            };
+        if opened.elapsed() >= LASTING {
+            failures = 0;
         }
-        sleep(backoff::pause(
-            failures,
-            backoff::BACKGROUND,
-            fastrand::f64(),
-        ))
-        .await;
+        let mut pause = backoff::pause(failures, backoff::BACKGROUND, fastrand::f64());
+        if let Some(error) = error {
+            if !error.is_retryable() {
+                pause = REFUSED;
+            }
+            tracing::warn!(%error, "no wake-ups from the store; waiters ask from time to time");
+        }
+        sleep(pause).await;
         failures = failures.saturating_add(1);
     }
 }
 
 /// Whether nobody has waited for a while.
-fn idles(room: &WaitingRoom, since: &mut Option<Instant>) -> bool {
-    if !room.is_empty() {
+fn idles(ear: &Ear, since: &mut Option<Instant>) -> bool {
+    if !ear.room().is_empty() {
         *since = None;
         return false;
     }
     since.get_or_insert_with(Instant::now).elapsed() >= LINGER
-}
-
-/// However the task ends, by a panic or with its runtime, the next who waits starts another.
-struct Ear(Arc<WaitingRoom>);
-
-impl Drop for Ear {
-    fn drop(&mut self) {
-        self.0.stops_listening();
-    }
 }

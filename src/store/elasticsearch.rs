@@ -6,6 +6,8 @@
 mod answer;
 mod dialect;
 mod error;
+mod prepare;
+mod scripts;
 mod setup;
 mod transport;
 
@@ -18,14 +20,14 @@ use serde_json::Value;
 pub use self::transport::Transport;
 use self::{
     answer::{Effect, Outcome, outcome, outcomes},
-    dialect::{Change, Dialect, Request, SCRIPTS},
+    dialect::{Change, Dialect, Request},
     error::{Refusal, unanswered},
-    setup::is_ours,
     transport::{SealedRequest, SealedResponse},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockRecord, LockState,
-    Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, rules,
+    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
+    ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    RenewAnswers, RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -56,7 +58,7 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///   (`index.translog.durability` is `request` in the index that [`prepare`](IndexStore::prepare)
 ///   creates) and of every replica in sync, because a primary acknowledges a write only when they
 ///   have it, or the cluster has struck them off. A primary that is cut off can do neither. A grant
-///   that is asked for again is written again for this reason.
+///   or a conversion that is asked for again is written again for this reason.
 /// - What changes nothing is answered by the primary alone: that a key is held, that a lease is not,
 ///   and what [`inspect`](crate::Leases::inspect) shows may come from a primary that was cut off a
 ///   moment ago. Lists come from any copy.
@@ -124,74 +126,6 @@ impl<C: Transport> IndexStore<C> {
     pub fn stored_scripts(mut self) -> Self {
         self.dialect.use_stored_scripts();
         self
-    }
-
-    /// Creates the index with its mapping, its alias and, if asked for, the stored scripts.
-    ///
-    /// It can be repeated, at every start of the application for example, and by several processes
-    /// at once. An index that has the alias already is kept, whatever its name and settings; what
-    /// its mapping lacks is added. A failure is not remembered: the next call starts anew.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotPrepared`] if the alias, or the name of the index, belongs to an index without
-    /// the mapping of locks: such an index is left alone. Otherwise what the cluster answers, as
-    /// [`Error`] says.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves what was created up to then. A repeated call is harmless.
-    pub async fn prepare(&self) -> Result<(), Error> {
-        if self.dialect.uses_stored_scripts() {
-            for script in SCRIPTS {
-                self.ask(self.dialect.store_script(script)).await?;
-            }
-        }
-        let behind: Vec<String> = match self.send(self.dialect.get_alias()).await? {
-            Ok(Value::Object(found)) => found.keys().cloned().collect(),
-            Ok(_) => return Err(self.senseless("it names no indices")),
-            Err(refusal) if refusal.is_missing() => Vec::new(),
-            Err(refusal) => return Err(refusal.sorted(C::NAME, None)),
-        };
-        match &*behind {
-            [] => {}
-            [index] => return self.adopt(index).await,
-            several => {
-                let several = several.join(", ");
-                return Err(
-                    self.not_prepared(format!("its alias is on several indices: {several}"))
-                );
-            }
-        }
-        let index = self.dialect.index();
-        match self.send(self.dialect.create_index(self.replicas)).await? {
-            Ok(_) => Ok(()),
-            // Of another process just now, or one that lost its alias.
-            Err(refusal) if refusal.is_existing_index() => {
-                self.adopt(&index).await?;
-                self.ask(self.dialect.put_alias(&index)).await?;
-                Ok(())
-            }
-            Err(refusal) => Err(refusal.sorted(C::NAME, None)),
-        }
-    }
-
-    /// Brings the mapping of an index up to date, if it is one of ours.
-    async fn adopt(&self, index: &str) -> Result<(), Error> {
-        let mapping = self.ask(self.dialect.get_mapping(index)).await?;
-        if !is_ours(&mapping, index) {
-            let problem = format!("the index {index} is there, without the mapping of locks");
-            return Err(self.not_prepared(problem));
-        }
-        self.ask(self.dialect.put_mapping(index)).await?;
-        Ok(())
-    }
-
-    fn not_prepared(&self, problem: String) -> Error {
-        Error::NotPrepared {
-            store: C::NAME,
-            problem,
-        }
     }
 
     /// Sends a request and reads its answer as JSON.
@@ -313,6 +247,15 @@ impl<C: Transport> Store for IndexStore<C> {
             Err(refusal) => Err(refusal.sorted(C::NAME, Some(&request.key))),
         };
         Ok(requests.iter().zip(outcomes).map(renewed).collect())
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let change = self.dialect.convert(request);
+        let Some(outcome) = self.change(&request.key, change).await? else {
+            return Ok(ConvertAnswer::Expired);
+        };
+        let (record, now) = self.timed(&outcome, &request.key)?;
+        Ok(rules::answer_convert(Some(&record), request, now))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
+    ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+    RenewRequest, Store,
     record::after,
     rules::{self, Decision, Write},
 };
@@ -124,6 +125,12 @@ impl Store for MemoryStore {
             })
         };
         Ok(requests.iter().map(renew).map(Ok).collect())
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        Ok(self.decide(&request.key, |record, now| {
+            rules::convert(record, request, now)
+        }))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {

@@ -24,9 +24,9 @@ use self::{
     error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, FreedKeys, Key, ListRequest, LockRecord,
-    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper,
-    rules,
+    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
+    FreedKeys, Key, ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest,
+    RenewAnswers, RenewRequest, Store, keeper, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -66,8 +66,8 @@ const TTL_INDEX: &str = "leasehold_expires_at";
 ///
 /// # Freed keys
 ///
-/// A replica set or sharded cluster from MongoDB 6.0 on tells of releases and evictions as they happen
-/// ([`Store::freed`]), by a change stream; a standalone or older server does not.
+/// A replica set or sharded cluster from MongoDB 6.0 on tells of releases, evictions and downgrades as
+/// they happen ([`Store::freed`]), by a change stream; a standalone or older server does not.
 ///
 /// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave
 ///   some for the locks; and the server looks at all that is written to it, for each stream.
@@ -265,6 +265,16 @@ impl Store for MongoStore {
             [request] => Ok(vec![self.renew_one(request).await]),
             many => self.renew_batch(many).await,
         }
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let found = self
+            .change(&request.key, dialect::convert(request), false)
+            .await?;
+        Ok(match found {
+            Some((record, now)) => rules::answer_convert(Some(&record), request, now),
+            None => ConvertAnswer::Expired,
+        })
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {

@@ -12,7 +12,12 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use crate::{AcquireRequest, Key, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA};
+use super::scripts::{
+    ACQUIRE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
+};
+use crate::{
+    AcquireRequest, ConvertRequest, Key, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA,
+};
 
 /// How often the shard runs a script again that was overtaken by another change of the document.
 /// Losers of a race need one more run, which finds the winner and writes nothing. Changes that do
@@ -21,47 +26,6 @@ use crate::{AcquireRequest, Key, ListRequest, ReleaseRequest, RenewRequest, reco
 const RETRIES: u32 = 32;
 /// How long the node waits for a primary shard that is not there, at the most.
 const SHARD_TIMEOUT: &str = "5s";
-
-/// A script of this crate, by the name that it has among stored scripts.
-pub(crate) struct Script {
-    name: &'static str,
-    pub(crate) source: &'static str,
-}
-
-impl Script {
-    /// The name among stored scripts. A hash of the source is part of it (FNV-1a, 64 bits), so that
-    /// processes of two versions that run side by side never call each other's.
-    pub(crate) fn stored_name(&self) -> String {
-        let hash = self
-            .source
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        format!("leasehold-{}-{hash:016x}", self.name)
-    }
-}
-
-macro_rules! scripts {
-    ($($constant:ident = $file:literal;)*) => {
-        $(pub(crate) const $constant: Script = Script {
-            name: $file,
-            source: include_str!(concat!($file, ".painless")),
-        };)*
-        /// All of them, for storing them.
-        pub(crate) const SCRIPTS: &[Script] = &[$($constant),*];
-    };
-}
-
-scripts! {
-    ACQUIRE = "acquire";
-    RENEW = "renew";
-    RELEASE = "release";
-    EVICT = "evict";
-    INSPECT = "inspect";
-    REMOVE_EXPIRED = "remove_expired";
-    NOW = "now";
-}
 
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +94,11 @@ impl Dialect {
             "lease": request.lease.to_string(),
             "owner": &*request.owner,
             "ttl": millis(request.ttl),
+            "mode": request.mode.as_str(),
+            "permits": request.permits,
+            "capacity": request.capacity,
+            "reentrant": request.reentrant,
+            "note": request.note.as_deref(),
         });
         let mut change = self.change(&request.key, &ACQUIRE, params);
         change.body["scripted_upsert"] = json!(true);
@@ -146,8 +115,22 @@ impl Dialect {
         self.change(&request.key, &RENEW, params)
     }
 
+    pub(crate) fn convert(&self, request: &ConvertRequest) -> Change {
+        let params = json!({
+            "schema": SCHEMA,
+            "lease": request.lease.to_string(),
+            "mode": request.mode.as_str(),
+        });
+        self.change(&request.key, &CONVERT, params)
+    }
+
     pub(crate) fn release(&self, request: &ReleaseRequest) -> Change {
-        let params = json!({ "schema": SCHEMA, "lease": request.lease.to_string() });
+        let params = json!({
+            "schema": SCHEMA,
+            "lease": request.lease.to_string(),
+            "min_hold": request.min_hold.map(|hold| millis(hold.time)),
+            "under": request.min_hold.map(|hold| hold.under.to_string()),
+        });
         self.change(&request.key, &RELEASE, params)
     }
 
@@ -296,8 +279,10 @@ impl Dialect {
 /// [`RETRIES`] as text, for the query.
 const RETRIES_TEXT: &str = "32";
 
+/// What is counted from now must end at a date: at most some 100,000 years.
 fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+    const LONGEST: i64 = 4_000_000_000_000_000;
+    i64::try_from(duration.as_millis()).map_or(LONGEST, |millis| millis.min(LONGEST))
 }
 
 #[cfg(test)]
@@ -309,10 +294,13 @@ mod tests {
         Key::new(text).unwrap()
     }
 
-    fn acquire(dialect: &Dialect, text: &str) -> Request {
+    fn ask(text: &str) -> AcquireRequest {
         let ttl = Duration::from_secs(1);
-        let request = AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl);
-        dialect.update(dialect.acquire(&request))
+        AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
+    }
+
+    fn acquire(dialect: &Dialect, text: &str) -> Request {
+        dialect.update(dialect.acquire(&ask(text)))
     }
 
     fn json(request: &Request) -> &Value {
@@ -325,7 +313,9 @@ mod tests {
     #[test]
     fn a_script_is_the_same_text_for_every_request() {
         let dialect = Dialect::new("locks".into());
-        let (one, other) = (acquire(&dialect, "one"), acquire(&dialect, "the other"));
+        let one = acquire(&dialect, "one");
+        let other = ask("the other").permits(2, 4).reentrant().note("nightly");
+        let other = dialect.update(dialect.acquire(&other));
         assert_eq!(
             json(&one)["script"]["source"],
             json(&other)["script"]["source"]
@@ -344,9 +334,6 @@ mod tests {
         let script = &json(&sent)["script"];
         assert_eq!(script["id"], ACQUIRE.stored_name());
         assert_eq!(script["source"], Value::Null);
-        let names: std::collections::BTreeSet<_> =
-            SCRIPTS.iter().map(Script::stored_name).collect();
-        assert_eq!(names.len(), 7);
     }
 
     #[test]
@@ -378,7 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_retention_stays_within_the_dates() {
+    fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
+        assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
         let purge = Dialect::new("locks".into()).purge(Duration::MAX);
         let range = &json(&purge)["query"]["bool"]["filter"][1]["range"];
         assert_eq!(range["expires_at"]["lte"], "now-2000000000s");

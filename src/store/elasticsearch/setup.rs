@@ -3,7 +3,10 @@
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::dialect::{Body, Dialect, Method, Request, Script};
+use super::{
+    dialect::{Body, Dialect, Method, Request},
+    scripts::Script,
+};
 use crate::record::SCHEMA;
 
 /// The mark of our mappings.

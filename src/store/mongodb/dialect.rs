@@ -9,14 +9,22 @@
 //! Text that comes from outside always stands in `$literal`: a key such as `$fence` is otherwise
 //! read as a path.
 
+mod grant;
+mod hold;
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc};
 
-use crate::{
-    AcquireRequest, Key, LeaseId, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA,
+pub(crate) use self::{
+    grant::acquire,
+    hold::{convert, release, renew},
 };
+use crate::{Key, LeaseId, ListRequest, record::SCHEMA};
+
+/// A thousand years, in milliseconds. Dates end somewhere, and no sum or difference is to go there.
+const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
 /// Finds the document of a key on the server's shortest path.
 pub(crate) fn filter(key: &Key) -> Document {
@@ -28,74 +36,9 @@ pub(crate) fn projection() -> Document {
     doc! { "schema": 1, "fence": 1, "holders": 1, "expires_at": 1, "now": "$$NOW" }
 }
 
-/// Grants the lease if nobody is live. Needs an upsert.
-///
-/// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is
-/// past. A missing expiry sorts before every date, so an upsert's new document is free too; that it
-/// is new, and not somebody else's document, shows by its having nothing but `_id`.
-pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
-    let key = literal(request.key.as_str());
-    let fence = next_fence();
-    let expires_at = from_now(request.ttl);
-    let free = doc! { "$and": [
-        { "$lte": ["$expires_at", "$$NOW"] },
-        { "$or": [is_ours(), { "$eq": ["$$ROOT", { "_id": key }] }] },
-    ] };
-    let granted = doc! {
-        "_id": "$_id",
-        "schema": SCHEMA,
-        "fence": fence.clone(),
-        "holders": [{
-            "lease": request.lease.to_string(),
-            "owner": literal(&request.owner),
-            "mode": "exclusive",
-            "permits": 1_i64,
-            "fence": fence,
-            "acquired_at": "$$NOW",
-            "expires_at": expires_at.clone(),
-        }],
-        "expires_at": expires_at,
-    };
-    replace_if(free, granted)
-}
-
-/// Gives a live lease its ttl anew.
-pub(crate) fn renew(request: &RenewRequest) -> Vec<Document> {
-    let lease = request.lease;
-    let live = doc! { "$and": [
-        is_ours(),
-        { "$anyElementTrue": { "$map": {
-            "input": "$holders",
-            "in": { "$and": [is_lease(lease), { "$gt": ["$$this.expires_at", "$$NOW"] }] },
-        } } },
-    ] };
-    let renewed = doc! { "$mergeObjects": ["$$this", { "expires_at": from_now(request.ttl) }] };
-    let holders = doc! { "$map": {
-        "input": "$holders",
-        "in": { "$cond": [is_lease(lease), renewed, "$$this"] },
-    } };
-    replace_if(live, with_holders(holders))
-}
-
-/// Drops the lease from the holders.
-pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
-    let holds = doc! { "$and": [
-        is_ours(),
-        { "$in": [request.lease.to_string(), "$holders.lease"] },
-    ] };
-    let others = doc! { "$filter": {
-        "input": "$holders",
-        "cond": { "$not": [is_lease(request.lease)] },
-    } };
-    replace_if(holds, with_holders(others))
-}
-
 /// Ends every live lease and raises the fence.
 pub(crate) fn evict() -> Vec<Document> {
-    let live = doc! { "$filter": {
-        "input": "$holders",
-        "cond": { "$gt": ["$$this.expires_at", "$$NOW"] },
-    } };
+    let live = doc! { "$filter": { "input": "$holders", "cond": is_live() } };
     let ended = doc! { "$map": {
         "input": live,
         "in": { "$mergeObjects": ["$$this", { "expires_at": "$$NOW" }] },
@@ -140,8 +83,6 @@ pub(crate) fn expired_since(retention: Duration) -> Document {
 }
 
 fn removable(retention: Duration) -> Document {
-    // Dates end somewhere; nothing is as old as that.
-    const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
     doc! { "$and": [
         is_ours(),
@@ -175,8 +116,17 @@ fn is_ours() -> Document {
     ] }
 }
 
+/// Whether a condition holds for one of the holders.
+fn any(condition: Document) -> Document {
+    doc! { "$anyElementTrue": { "$map": { "input": "$holders", "in": condition } } }
+}
+
 fn is_lease(lease: LeaseId) -> Document {
     doc! { "$eq": ["$$this.lease", lease.to_string()] }
+}
+
+fn is_live() -> Document {
+    doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
 }
 
 /// Without a fence the sum is null, which `$max` leaves out.
@@ -214,6 +164,7 @@ pub(crate) fn integer(value: &Bson) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest};
 
     fn key(text: &str) -> Key {
         Key::new(text).unwrap()
@@ -231,21 +182,42 @@ mod tests {
         }
     }
 
+    const TTL: Duration = Duration::from_secs(1);
+
+    fn ask(name: &str) -> AcquireRequest {
+        AcquireRequest::exclusive(key(name), LeaseId::random(), name.into(), TTL)
+    }
+
+    /// Every way to ask for a key.
+    fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
+        let modes = [
+            request.clone(),
+            request.clone().shared(),
+            request.clone().permits(2, 3),
+        ];
+        let again = modes.clone().map(AcquireRequest::reentrant);
+        modes.into_iter().chain(again).collect()
+    }
+
+    /// Every change that the dialect knows.
+    fn changes() -> Vec<Vec<Document>> {
+        let (key, lease) = (key("k"), LeaseId::random());
+        let asked = asked(&ask("k"));
+        let release = ReleaseRequest::new(key.clone(), lease);
+        let mut changes: Vec<_> = asked.iter().map(acquire).collect();
+        changes.extend([
+            renew(&RenewRequest::new(key.clone(), lease, TTL)),
+            convert(&ConvertRequest::upgrade(key.clone(), lease)),
+            convert(&ConvertRequest::downgrade(key, lease)),
+            self::release(&release),
+            self::release(&release.min_hold(TTL, LeaseId::random())),
+            evict(),
+        ]);
+        changes
+    }
+
     #[test]
     fn text_from_outside_stands_in_literals() {
-        let hostile = "$$ROOT";
-        let request = AcquireRequest::exclusive(
-            key(hostile),
-            LeaseId::random(),
-            hostile.into(),
-            Duration::from_secs(1),
-        );
-        // Every other text of the pipeline is the same for any key and owner.
-        let tame = AcquireRequest {
-            key: key("k"),
-            owner: "o".into(),
-            ..request.clone()
-        };
         let collect = |request: &AcquireRequest| {
             let mut found = Vec::new();
             for stage in acquire(request) {
@@ -253,15 +225,38 @@ mod tests {
             }
             found
         };
-        let (hostile, tame) = (collect(&request), collect(&tame));
-        assert_eq!(hostile.len(), tame.len());
-        let differing: Vec<_> = hostile
-            .iter()
-            .zip(&tame)
-            .filter(|(one, other)| one != other)
-            .map(|((field, _), _)| field.as_str())
-            .collect();
-        assert_eq!(differing, ["$literal", "$literal"]);
+        let hostile = "$$ROOT";
+        for request in asked(&ask(hostile).note(hostile)) {
+            // Every other text of the pipeline is the same for any key, owner and note.
+            let tame = AcquireRequest {
+                key: key("k"),
+                owner: "o".into(),
+                note: Some("n".into()),
+                ..request.clone()
+            };
+            let (hostile, tame) = (collect(&request), collect(&tame));
+            assert_eq!(hostile.len(), tame.len());
+            let differing: Vec<_> = hostile
+                .iter()
+                .zip(&tame)
+                .filter(|(one, other)| one != other)
+                .collect();
+            assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
+            for tame in ["k", "o", "n"] {
+                let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
+                assert!(differing.iter().any(stands), "{request:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
+        let sent = |request: &AcquireRequest| format!("{:?}", acquire(request));
+        for costly in ["$filter", "$map", "$let", "note"] {
+            assert!(!sent(&ask("k")).contains(costly), "{costly}");
+            let control = ask("k").permits(1, 2).reentrant().note("");
+            assert!(sent(&control).contains(costly), "{costly}");
+        }
     }
 
     #[test]
@@ -274,39 +269,15 @@ mod tests {
                 _ => 0,
             }
         }
-        let (lease, ttl) = (LeaseId::random(), Duration::from_secs(1));
-        let statements = [
-            acquire(&AcquireRequest::exclusive(
-                key("k"),
-                lease,
-                "me".into(),
-                ttl,
-            )),
-            renew(&RenewRequest::new(key("k"), lease, ttl)),
-            release(&ReleaseRequest::new(key("k"), lease)),
-            evict(),
-            vec![expired(&key("k")), expired_since(ttl), projection()],
-        ];
-        for stage in statements.into_iter().flatten() {
+        let finds = vec![expired(&key("k")), expired_since(TTL), projection()];
+        for stage in changes().into_iter().flatten().chain(finds) {
             assert_eq!(dates(&stage.clone().into()), 0, "{stage}");
         }
     }
 
     #[test]
     fn a_change_is_one_replacement() {
-        let (lease, ttl) = (LeaseId::random(), Duration::from_secs(1));
-        let changes = [
-            acquire(&AcquireRequest::exclusive(
-                key("k"),
-                lease,
-                "me".into(),
-                ttl,
-            )),
-            renew(&RenewRequest::new(key("k"), lease, ttl)),
-            release(&ReleaseRequest::new(key("k"), lease)),
-            evict(),
-        ];
-        for pipeline in changes {
+        for pipeline in changes() {
             assert_eq!(pipeline.len(), 1);
             assert_eq!(pipeline[0].keys().collect::<Vec<_>>(), ["$replaceWith"]);
         }
@@ -314,9 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_retention_stays_within_the_dates() {
+    fn an_endless_time_stays_within_the_dates() {
         let filter = expired_since(Duration::MAX).to_string();
         assert!(filter.contains("31536000000000"), "{filter}");
+        let (lease, under) = (LeaseId::random(), LeaseId::random());
+        let held_on = ReleaseRequest::new(key("k"), lease).min_hold(Duration::MAX, under);
+        let held_on = format!("{:?}", release(&held_on));
+        assert!(held_on.contains("31536000000000"), "{held_on}");
     }
 
     #[test]

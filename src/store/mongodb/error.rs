@@ -2,11 +2,15 @@
 
 use std::io;
 
-use mongodb::error::{
-    Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_WRITE_ERROR, WriteFailure,
+use mongodb::{
+    bson::Document,
+    error::{
+        Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_WRITE_ERROR, WriteFailure,
+    },
 };
 
-use crate::Error;
+use super::dialect::integer;
+use crate::{Cause, Error};
 
 /// The name of the store in messages.
 const STORE: &str = "MongoDB";
@@ -73,6 +77,17 @@ pub(crate) fn sorted(error: DriverError) -> Error {
         | ErrorKind::Shutdown => Error::Store { store, source },
         // The connection broke, was taken away, or gave an answer that makes no sense.
         _ => Error::Interrupted { store, source },
+    }
+}
+
+/// Sorts the error of one statement among many.
+pub(crate) fn statement_failed(error: &Document) -> Error {
+    let code = error.get("code").and_then(integer).unwrap_or_default();
+    let text = error.get_str("errmsg").unwrap_or("it does not say why");
+    let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
+    match INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
+        true => Error::Interrupted { store, source },
+        false => Error::Store { store, source },
     }
 }
 

@@ -1,13 +1,20 @@
-//! Keys that become free, out of a change stream.
+//! Keys that become free, or have room again, out of a change stream.
 //!
-//! A release and an eviction are updates after which the latest expiry is now; no other change has
-//! that. The server looks for it, and sends nothing of the rest.
+//! The server looks for the changes that can let somebody in, and sends nothing of the rest:
+//!
+//! - After a release by the last holder, and after an eviction, the latest expiry is now.
+//! - A release by one of several makes the list of holders shorter; those behind it move up. Under a
+//!   minimum hold the holder has another name instead. A downgrade changes a mode. The fence stays.
+//!
+//! Renewals change nothing but times. Grants and upgrades raise the fence; a grant to an owner that is
+//! here already does not, but adds a holder and leaves the others alone. So neither is told, except for
+//! such a grant in the place of holders that have expired.
 
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use mongodb::{
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
     change_stream::ChangeStream,
     options::ReadConcern,
 };
@@ -67,9 +74,20 @@ fn key(event: &Document) -> Option<Key> {
     Key::new(id).ok()
 }
 
-/// Lets the events pass that free a key, and of each no more than the key and the resume token
-/// (`_id`), which the driver needs.
+/// Lets the events pass after which somebody may be let in, and of each no more than the key and the
+/// resume token (`_id`), which the driver needs.
 fn pipeline() -> [Document; 2] {
+    [
+        doc! { "$match": {
+            "operationType": { "$in": ["update", "replace"] },
+            "$expr": { "$or": [is_free(), has_room()] },
+        } },
+        doc! { "$project": { "documentKey._id": 1 } },
+    ]
+}
+
+/// Whether nobody is live any more.
+fn is_free() -> Document {
     // An update is logged as its changed fields, or as the whole document where that is shorter.
     let expires_at = doc! { "$ifNull": [
         "$updateDescription.updatedFields.expires_at",
@@ -78,21 +96,40 @@ fn pipeline() -> [Document; 2] {
     // The time of the oplog entry is taken later than `$$NOW`, but on a sharded cluster on another
     // server. The shortest ttl is longer than the margin, so a grant does not pass.
     let now = doc! { "$add": ["$wallTime", CLOCK_MARGIN.as_millis() as i64] };
-    let freed = doc! { "$let": {
+    doc! { "$let": {
         "vars": { "expires_at": expires_at },
         "in": { "$and": [
             // An update that leaves the field alone has none, which sorts before every date.
             { "$eq": [{ "$type": "$$expires_at" }, "date"] },
             { "$lte": ["$$expires_at", now] },
         ] },
-    } };
-    [
-        doc! { "$match": {
-            "operationType": { "$in": ["update", "replace"] },
-            "$expr": freed,
+    } }
+}
+
+/// Whether one of several holders left, or lets others in beside itself.
+fn has_room() -> Document {
+    // A list that an event lacks would end the stream with an error.
+    let list = |list: Bson| doc! { "$ifNull": [list, []] };
+    let fields = doc! { "$objectToArray": "$updateDescription.updatedFields" };
+    // The names have dots in them; they are no paths.
+    let renamed = doc! { "$anyElementTrue": { "$map": {
+        "input": list(fields.into()),
+        "in": { "$regexMatch": {
+            "input": "$$this.k",
+            "regex": r"^holders(\.[0-9]+\.(lease|mode))?$",
         } },
-        doc! { "$project": { "documentKey._id": 1 } },
-    ]
+    } } };
+    let shorter = list("$updateDescription.truncatedArrays.field".into());
+    let fewer = doc! { "$in": ["holders", shorter] };
+    doc! { "$cond": [
+        { "$eq": ["$operationType", "update"] },
+        { "$and": [
+            { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
+            { "$or": [fewer, renamed] },
+        ] },
+        // A whole document does not say what was there before. It is rare, and a hint is harmless.
+        { "$isArray": "$fullDocument.holders" },
+    ] }
 }
 
 #[cfg(test)]
@@ -101,7 +138,7 @@ mod tests {
 
     #[test]
     fn an_id_that_is_no_key_is_skipped() {
-        let event = |id: mongodb::bson::Bson| doc! { "_id": {}, "documentKey": { "_id": id } };
+        let event = |id: Bson| doc! { "_id": {}, "documentKey": { "_id": id } };
         assert_eq!(key(&event("$k.".into())).unwrap().as_str(), "$k.");
         for id in [5.into(), "".into(), "x".repeat(513).into()] {
             assert_eq!(key(&event(id)), None);

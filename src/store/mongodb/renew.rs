@@ -4,7 +4,13 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, doc};
 
-use super::{MongoStore, concern::majority, decode, dialect, error::sorted, timed};
+use super::{
+    MongoStore,
+    concern::majority,
+    decode, dialect,
+    error::{sorted, statement_failed},
+    timed,
+};
 use crate::{Cause, Error, RenewAnswer, RenewAnswers, RenewRequest, rules};
 
 impl MongoStore {
@@ -46,6 +52,7 @@ impl MongoStore {
                 source: Cause::text("the renewals were not confirmed by a majority in time"),
             });
         }
+        let failed = failures(&answer);
         let keys: Vec<_> = requests
             .iter()
             .map(|request| request.key.as_str())
@@ -65,9 +72,26 @@ impl MongoStore {
         }
         Ok(requests
             .iter()
-            .map(|request| renewal(documents.get(request.key.as_str()), request))
+            .enumerate()
+            .map(|(index, request)| match failed.get(&index) {
+                Some(error) => Err(error.clone()),
+                None => renewal(documents.get(request.key.as_str()), request),
+            })
             .collect())
     }
+}
+
+/// The statements that failed, by their place among the others. What a read shows after one may be
+/// the live lease as it was before.
+fn failures(answer: &Document) -> HashMap<usize, Error> {
+    let errors = answer.get_array("writeErrors").into_iter().flatten();
+    errors
+        .filter_map(|error| {
+            let error = error.as_document()?;
+            let index = error.get("index").and_then(dialect::integer)?;
+            Some((usize::try_from(index).ok()?, statement_failed(error)))
+        })
+        .collect()
 }
 
 /// The answer to a renewal, from the document as a find shows it.

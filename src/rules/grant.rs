@@ -1,0 +1,93 @@
+//! Who is granted a key.
+
+use chrono::{DateTime, Utc};
+
+use super::{Decision, Write, grant, latest_expiry, live, next_fence};
+use crate::{
+    AcquireAnswer, AcquireRequest, Held, Holder, LeaseId, LockRecord, Mode, record::after,
+};
+
+/// Grants the lease if no live holder conflicts with it.
+///
+/// A live lease with the same id is granted again as it stands, which makes a repeated request
+/// harmless. A refusal writes nothing: it never touches a holder's expiry. A grant drops those that
+/// have expired.
+pub fn acquire(
+    record: Option<&LockRecord>,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Decision<AcquireAnswer> {
+    let mut holders: Vec<_> = record
+        .into_iter()
+        .flat_map(|record| record.live_holders(now).cloned())
+        .collect();
+    let mine = holders.iter().any(|holder| holder.lease == request.lease);
+    if let Some(record) = record
+        && (mine || conflicts(&holders, request))
+    {
+        return Decision {
+            write: Write::Keep,
+            answer: answer_acquire(record, request.lease, now),
+        };
+    }
+    let newest = record.map(|record| record.fence);
+    // An owner that enters again goes on under its fence: what it guards is guarded already.
+    let own = holders.iter().filter(|holder| is_own(holder, request));
+    let own = own.map(|holder| holder.fence).max();
+    let fence = own.unwrap_or_else(|| next_fence(newest, now));
+    let mut holder = Holder::exclusive(
+        request.lease,
+        request.owner.clone(),
+        fence,
+        now,
+        after(now, request.ttl),
+    );
+    holder.mode = request.mode;
+    holder.permits = request.permits;
+    holder.note = request.note.clone();
+    holders.push(holder);
+    let newest = newest.map_or(fence, |newest| newest.max(fence));
+    let expires_at = latest_expiry(&holders, now);
+    let granted = LockRecord::new(request.key.clone(), newest, holders, expires_at);
+    Decision {
+        answer: answer_acquire(&granted, request.lease, now),
+        write: Write::Put(granted),
+    }
+}
+
+/// Whether live holders keep a request from being granted.
+///
+/// An exclusive one conflicts with every holder, a shared one with those that are not shared, and one
+/// for permits with those that do not hold permits, and with those that hold too many of them. Holders
+/// of its own owner do not count if it may enter again.
+fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
+    let mut others = live.iter().filter(|holder| !is_own(holder, request));
+    match request.mode {
+        Mode::Exclusive => others.next().is_some(),
+        Mode::Shared => others.any(|holder| holder.mode != Mode::Shared),
+        Mode::Permits => {
+            let taken = others.try_fold(0_i64, |taken, holder| {
+                let permits = (holder.mode == Mode::Permits).then_some(holder.permits)?;
+                taken.checked_add(permits)
+            });
+            let wanted = taken.and_then(|taken| taken.checked_add(request.permits));
+            wanted.is_none_or(|wanted| wanted > request.capacity)
+        }
+    }
+}
+
+fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
+    request.reentrant && holder.owner == request.owner
+}
+
+/// Reads the answer to an acquire from the document as the operation left it.
+pub fn answer_acquire(record: &LockRecord, lease: LeaseId, now: DateTime<Utc>) -> AcquireAnswer {
+    match live(record, lease, now) {
+        Some(holder) => AcquireAnswer::Granted(grant(holder, now)),
+        None => AcquireAnswer::Held(Held::new(
+            record.key.clone(),
+            record.live_holders(now).cloned().collect(),
+            now,
+        )),
+    }
+}

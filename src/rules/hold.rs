@@ -1,0 +1,159 @@
+//! What a holder can do with its grant.
+
+use chrono::{DateTime, Utc};
+
+use super::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
+use crate::{
+    ConvertAnswer, ConvertRequest, Held, LeaseId, LockRecord, MinHold, Mode, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, record::after,
+};
+
+/// Gives a live lease its ttl anew, counted from now.
+pub fn renew(
+    record: Option<&LockRecord>,
+    request: &RenewRequest,
+    now: DateTime<Utc>,
+) -> Decision<RenewAnswer> {
+    let Some(record) = record.filter(|record| live(record, request.lease, now).is_some()) else {
+        return Decision {
+            write: Write::Keep,
+            answer: answer_renew(record, request.lease, now),
+        };
+    };
+    let mut renewed = record.clone();
+    for holder in &mut renewed.holders {
+        if holder.lease == request.lease {
+            holder.expires_at = after(now, request.ttl);
+        }
+    }
+    renewed.expires_at = latest_expiry(&renewed.holders, now);
+    Decision {
+        answer: answer_renew(Some(&renewed), request.lease, now),
+        write: Write::Put(renewed),
+    }
+}
+
+/// Reads the answer to a renewal from the document as the operation left it.
+///
+/// The document tells, not the number of changed documents: a renewal within the millisecond of
+/// the grant changes nothing and is a renewal all the same.
+pub fn answer_renew(
+    record: Option<&LockRecord>,
+    lease: LeaseId,
+    now: DateTime<Utc>,
+) -> RenewAnswer {
+    let holder = record.and_then(|record| holder(record, lease));
+    match (record, holder) {
+        (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
+        // An eviction leaves its holders, and raises the fence.
+        (Some(record), Some(holder)) if record.fence > holder.fence => RenewAnswer::TakenOver,
+        // Without a document the lease expired so long ago that it was cleaned up.
+        (_, Some(_)) | (None, None) => RenewAnswer::Expired,
+        (Some(_), None) => RenewAnswer::TakenOver,
+    }
+}
+
+/// Makes a live lease shared, or exclusive if nobody else is live.
+///
+/// An upgrade has a new fence: readers that came after it may have shown theirs to the resource.
+pub fn convert(
+    record: Option<&LockRecord>,
+    request: &ConvertRequest,
+    now: DateTime<Utc>,
+) -> Decision<ConvertAnswer> {
+    let unchanged = || Decision {
+        write: Write::Keep,
+        answer: answer_convert(record, request, now),
+    };
+    let Some(found) = record else {
+        return unchanged();
+    };
+    let mut converted = found.clone();
+    let others = found
+        .live_holders(now)
+        .any(|holder| holder.lease != request.lease);
+    let fence = next_fence(Some(found.fence), now);
+    let mine = converted
+        .holders
+        .iter_mut()
+        .find(|holder| holder.lease == request.lease && holder.is_live(now));
+    match mine {
+        Some(mine) if mine.mode == Mode::Exclusive && request.mode == Mode::Shared => {
+            mine.mode = Mode::Shared;
+        }
+        Some(mine) if mine.mode == Mode::Shared && request.mode == Mode::Exclusive && !others => {
+            (mine.mode, mine.fence) = (Mode::Exclusive, fence);
+            converted.fence = fence;
+        }
+        _ => return unchanged(),
+    }
+    Decision {
+        answer: answer_convert(Some(&converted), request, now),
+        write: Write::Put(converted),
+    }
+}
+
+/// Reads the answer to a conversion from the document as the operation left it.
+pub fn answer_convert(
+    record: Option<&LockRecord>,
+    request: &ConvertRequest,
+    now: DateTime<Utc>,
+) -> ConvertAnswer {
+    let mode = record
+        .and_then(|record| holder(record, request.lease))
+        .map(|holder| holder.mode);
+    match (record, answer_renew(record, request.lease, now)) {
+        (_, RenewAnswer::Expired) => ConvertAnswer::Expired,
+        (None, _) | (_, RenewAnswer::TakenOver) => ConvertAnswer::TakenOver,
+        (_, RenewAnswer::Renewed(grant)) if mode == Some(request.mode) => {
+            ConvertAnswer::Converted(grant)
+        }
+        (Some(record), _) => {
+            let others = record
+                .live_holders(now)
+                .filter(|holder| holder.lease != request.lease);
+            ConvertAnswer::Held(Held::new(
+                record.key.clone(),
+                others.cloned().collect(),
+                now,
+            ))
+        }
+    }
+}
+
+/// Drops one lease from the holders and keeps everything else, the fence above all.
+///
+/// A live one with a minimum hold that is not over stays until then, under a name that nobody has.
+/// One that has expired is not revived for that.
+pub fn release(
+    record: Option<&LockRecord>,
+    request: &ReleaseRequest,
+    now: DateTime<Utc>,
+) -> Decision<ReleaseAnswer> {
+    let Some(record) = record.filter(|record| holder(record, request.lease).is_some()) else {
+        return Decision {
+            write: Write::Keep,
+            answer: ReleaseAnswer::NotHeld,
+        };
+    };
+    let mut released = record.clone();
+    released.holders.retain_mut(|holder| {
+        if holder.lease != request.lease {
+            return true;
+        }
+        let Some(MinHold { time, under }) = request.min_hold else {
+            return false;
+        };
+        let until = after(holder.acquired_at, time);
+        let stays = holder.is_live(now) && until > now;
+        if stays {
+            (holder.lease, holder.expires_at) = (under, until);
+        }
+        stays
+    });
+    released.expires_at = latest_expiry(&released.holders, now);
+    Decision {
+        write: Write::Put(released),
+        answer: ReleaseAnswer::Released,
+    }
+}

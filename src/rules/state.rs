@@ -1,0 +1,79 @@
+//! What can be done with a key by who does not hold it.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::{Decision, Write, next_fence};
+use crate::{Eviction, Filter, LockRecord, LockState, record::after};
+
+/// Ends every live lease now and raises the fence, so that the evicted holders' writes can be told
+/// apart.
+///
+/// The evicted stay in the document as holders that have expired: the document as the operation
+/// left it tells who they were, which is all that some databases give back.
+pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
+    let Some(record) = record else {
+        return Decision {
+            write: Write::Keep,
+            answer: None,
+        };
+    };
+    let mut holders: Vec<_> = record.live_holders(now).cloned().collect();
+    for holder in &mut holders {
+        holder.expires_at = now;
+    }
+    let fence = next_fence(Some(record.fence), now);
+    let evicted = LockRecord::new(record.key.clone(), fence, holders, now);
+    Decision {
+        answer: Some(answer_evict(&evicted)),
+        write: Write::Put(evicted),
+    }
+}
+
+/// Reads the answer to an eviction from the document as the operation left it.
+pub fn answer_evict(record: &LockRecord) -> Eviction {
+    Eviction {
+        fence: record.fence,
+        evicted: record.holders.clone(),
+    }
+}
+
+/// Removes the document if its last holder expired or left this long ago.
+///
+/// A fence that is ahead of the clock keeps its document until the clock has passed it, because
+/// the next grant would otherwise start from the clock, behind the fence.
+pub fn remove_expired(
+    record: Option<&LockRecord>,
+    retention: Duration,
+    now: DateTime<Utc>,
+) -> Decision<bool> {
+    let dead = record.is_some_and(|record| {
+        after(record.expires_at, retention) <= now && record.fence.get() < now.timestamp_millis()
+    });
+    Decision {
+        write: if dead { Write::Remove } else { Write::Keep },
+        answer: dead,
+    }
+}
+
+/// What a document says about its key at this time.
+pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
+    LockState {
+        key: record.key.clone(),
+        fence: record.fence,
+        holders: record.live_holders(now).cloned().collect(),
+        now,
+    }
+}
+
+/// Whether a lock is one of those that are asked for.
+///
+/// A store may let its database choose by these conditions, and has to choose by this function in
+/// the end: it decides at one time of one clock for the whole page.
+pub fn matches(state: &LockState, filter: &Filter) -> bool {
+    let owned = |owner| state.holders.iter().any(|holder| &*holder.owner == owner);
+    state.key.as_str().starts_with(filter.wanted_prefix())
+        && (!filter.wants_live() || !state.is_free())
+        && filter.wanted_owner().is_none_or(owned)
+}

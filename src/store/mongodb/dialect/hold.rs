@@ -1,0 +1,83 @@
+//! What a holder can do with its grant.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{
+    LONGEST, any, from_now, is_lease, is_live, is_ours, millis, next_fence, replace_if,
+    with_holders,
+};
+use crate::{ConvertRequest, LeaseId, MinHold, Mode, ReleaseRequest, RenewRequest};
+
+/// Gives a live lease its ttl anew.
+pub(crate) fn renew(request: &RenewRequest) -> Vec<Document> {
+    let lease = request.lease;
+    let live = doc! { "$and": [
+        is_ours(),
+        any(doc! { "$and": [is_lease(lease), is_live()] }),
+    ] };
+    let renewed = doc! { "expires_at": from_now(request.ttl) };
+    replace_if(live, with_holders(changed("$holders", lease, renewed)))
+}
+
+/// Makes a live lease shared, or exclusive if nobody else is live. Only an upgrade has a new fence.
+pub(crate) fn convert(request: &ConvertRequest) -> Vec<Document> {
+    let lease = request.lease;
+    let is_mine = |mode: Mode| {
+        let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
+        any(doc! { "$and": [is_lease(lease), is_live(), mode] })
+    };
+    let (possible, fence) = match request.mode {
+        Mode::Exclusive => {
+            let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
+            let alone = doc! { "$not": [any(other)] };
+            let possible = doc! { "$and": [is_ours(), is_mine(Mode::Shared), alone] };
+            (possible, Some(next_fence()))
+        }
+        Mode::Shared => (doc! { "$and": [is_ours(), is_mine(Mode::Exclusive)] }, None),
+        // Nothing becomes that.
+        Mode::Permits => (doc! { "$literal": false }, None),
+    };
+    let mut mine = doc! { "mode": request.mode.as_str() };
+    let mut lock = Document::new();
+    if let Some(fence) = fence {
+        mine.insert("fence", fence.clone());
+        lock.insert("fence", fence);
+    }
+    lock.insert("holders", changed("$holders", lease, mine));
+    replace_if(possible, doc! { "$mergeObjects": ["$$ROOT", lock] })
+}
+
+/// Drops the lease from the holders. One that is live with a minimum hold that is not over stays
+/// until then, under a name that nobody has.
+pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
+    let lease = request.lease;
+    let holds = doc! { "$and": [
+        is_ours(),
+        { "$in": [lease.to_string(), "$holders.lease"] },
+    ] };
+    let other = doc! { "$not": [is_lease(lease)] };
+    let holders = match request.min_hold {
+        None => holders_that(other),
+        Some(MinHold { time, under }) => {
+            let until = doc! { "$add": ["$$this.acquired_at", millis(time).min(LONGEST)] };
+            let stays = doc! { "$and": [is_live(), { "$gt": [until.clone(), "$$NOW"] }] };
+            let left = holders_that(doc! { "$or": [other, stays] });
+            let held_on = doc! { "lease": under.to_string(), "expires_at": until };
+            changed(left, lease, held_on)
+        }
+    };
+    replace_if(holds, with_holders(holders))
+}
+
+fn holders_that(condition: Document) -> Document {
+    doc! { "$filter": { "input": "$holders", "cond": condition } }
+}
+
+/// These holders with a change of one.
+fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Document {
+    let holder = doc! { "$mergeObjects": ["$$this", change] };
+    doc! { "$map": {
+        "input": holders.into(),
+        "in": { "$cond": [is_lease(lease), holder, "$$this"] },
+    } }
+}
