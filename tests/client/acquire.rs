@@ -126,11 +126,11 @@ async fn a_grant_that_is_answered_after_its_ttl_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_dropped_while_it_is_under_way_leaves_no_lock() {
-    for fate in [Fate::Late(TTL / 2), Fate::AnswerLate(TTL / 2)] {
+    for fate in [Fate::Late(LIMIT / 2), Fate::AnswerLate(LIMIT / 2)] {
         let (store, leases) = setup();
         store.next([fate]);
         assert!(timeout(MOMENT, leases.acquire("key", TTL)).await.is_err());
-        sleep(TTL / 2 + MOMENT).await;
+        sleep(LIMIT / 2 + MOMENT).await;
         assert!(is_free(&store).await, "{fate:?}");
         assert_eq!(store.calls(), ["acquire", "release"], "{fate:?}");
     }
@@ -185,4 +185,29 @@ async fn an_unawaited_or_unpolled_acquire_does_nothing() {
     assert!(poll_immediate(&mut once).await.is_none());
     drop(once);
     until_free(&store).await;
+}
+
+/// On a connection that has died without a word, as far as this side can see.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_dropped_and_never_answered_leaves_no_lock() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(TTL * 1_000)]);
+    let acquire = leases.acquire("key", TTL * 100);
+    assert!(timeout(MOMENT, acquire).await.is_err());
+    assert!(!is_free(&store).await, "the control");
+    assert!(until_free(&store).await <= LIMIT + MOMENT);
+}
+
+/// Nobody may release a detached lease, but what its late requests are granted is another.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_does_not_take_a_detached_lease_anew() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(TTL * 2)]);
+    leases.acquire("key", TTL).await.unwrap().detach();
+    sleep(TTL * 3 / 2).await;
+    assert!(is_free(&store).await, "the ttl is over");
+    sleep(TTL).await;
+    assert!(is_free(&store).await);
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert!(state.fence > leasehold::Fence::new(0));
 }

@@ -3,7 +3,7 @@
 use leasehold::{Error, Lease, Leases};
 use tokio::time::{sleep, timeout};
 
-use super::{FlakyStore, MOMENT, TTL, is_free, setup, until_free};
+use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
 
 /// Drops the operation at its first gate, at its second, and so on, and says how many there were.
 /// Each time the key is free right after the gate has opened, whoever waits behind gets it, and no
@@ -30,7 +30,8 @@ async fn dropped_at_each_gate(operation: impl AsyncFn(&Leases, &FlakyStore)) -> 
         tokio::select! {
             biased;
             () = store.gates.reached() => {}
-            () = operation(&leases, &store) => panic!("gate {gate} was there before"),
+            // One that waits asks after pauses of random length, so not always as often.
+            () = operation(&leases, &store) => return gate,
         }
         sleep(MOMENT).await;
         store.gates.open();
@@ -152,7 +153,35 @@ async fn a_close() {
 #[tokio::test(start_paused = true)]
 async fn an_acquire_whose_answers_are_lost() {
     let (store, leases) = setup();
-    store.next([super::Fate::AnswerLost; 3]);
+    store.next([Fate::AnswerLost; 3]);
     leases.try_acquire("key", TTL).await.unwrap_err();
+    assert!(until_free(&store).await < MOMENT);
+}
+
+/// An answer that never comes is lost after the time that a call has, whether anybody waits or not.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_whose_answers_never_come() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(TTL * 100)]);
+    let acquire = leases.acquire("key", TTL * 10).into_future();
+    timeout(MOMENT, acquire).await.unwrap_err();
+    assert!(until_free(&store).await <= LIMIT + MOMENT);
+
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(TTL * 100); 3]);
+    leases.try_acquire("key", TTL * 10).await.unwrap_err();
+    assert!(until_free(&store).await <= LIMIT + MOMENT);
+}
+
+/// The request was given up for lost, and arrives after that, with its answer or without.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_carried_out_after_it_was_given_up() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(LIMIT + LIMIT / 2)]);
+    let acquire = leases.acquire("key", TTL * 10).into_future();
+    timeout(MOMENT, acquire).await.unwrap_err();
+    sleep(LIMIT + LIMIT / 2 - MOMENT).await;
+    assert_eq!(store.calls()[..2], ["acquire", "release"]);
+    sleep(MOMENT).await;
     assert!(until_free(&store).await < MOMENT);
 }

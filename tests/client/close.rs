@@ -132,3 +132,82 @@ fn it_releases_though_the_first_runtime_has_ended() {
     });
     drop(lease);
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_hang_do_not_hold_it_up_for_ever() {
+    let (store, leases) = setup();
+    store.next([Fate::Late(TTL * 1_000); 2]);
+    assert!(timeout(MOMENT, leases.acquire("other", TTL)).await.is_err());
+    assert!(
+        timeout(MOMENT, leases.acquire("another", TTL))
+            .await
+            .is_err()
+    );
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(TTL * 1_000)]);
+    drop(lease);
+    let start = Instant::now();
+    leases.close().await;
+    assert!(start.elapsed() <= TTL + LIMIT * 2, "{:?}", start.elapsed());
+    assert!(is_free(&store).await);
+}
+
+#[test]
+fn it_releases_what_was_dropped_while_there_was_no_keeper() {
+    let (store, leases) = setup();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let lease = runtime().block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    runtime().block_on(async {
+        drop(lease);
+        leases.close().await;
+        assert!(is_free(&store).await);
+    });
+}
+
+/// The keeper lives on a runtime that exists and is not driven.
+#[test]
+fn it_does_not_need_the_keepers_runtime() {
+    let (store, leases) = setup();
+    let mut idle = tokio::runtime::Builder::new_current_thread();
+    let idle = idle.enable_all().build().unwrap();
+    let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        timeout(LIMIT, leases.close()).await.unwrap();
+        assert!(is_free(&store).await);
+    });
+    drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stops_work_under_a_lease() {
+    let (store, leases) = setup();
+    let work = leases
+        .acquire("key", TTL)
+        .with(async |_| -> Result<(), Error> { std::future::pending().await });
+    let work = tokio::spawn(work);
+    sleep(MOMENT).await;
+    leases.close().await;
+    assert!(is_free(&store).await);
+    let outcome = work.await.unwrap();
+    assert!(
+        matches!(
+            outcome,
+            Err(leasehold::WithError::Lost {
+                reason: LossReason::Closed,
+                ..
+            })
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_releases_a_guard_that_was_forgotten() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    let token = lease.cancellation_token();
+    std::mem::forget(lease);
+    leases.close().await;
+    assert!(is_free(&store).await);
+    timeout(MOMENT, token.cancelled()).await.unwrap();
+}

@@ -1,16 +1,31 @@
 //! A memory store behind a bad network.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Cause, Error, Eviction, Key, ListRequest, LockState,
-    MemoryStore, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
+    FreedKeys, Key, ListRequest, LockState, MemoryStore, Page, ReleaseAnswer, ReleaseRequest,
+    RenewAnswers, RenewRequest, Store,
 };
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::{
+    sync::broadcast,
+    time::{sleep, timeout},
+};
 
 use super::gates::Gates;
+
+/// How often a store that tells says that it has nothing to tell.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +34,8 @@ pub enum Fate {
     NotSent,
     /// It is carried out, and the answer is lost.
     AnswerLost,
+    /// It is lost on its way, and nobody can tell.
+    AnswerCut,
     /// It is carried out this much later.
     Late(Duration),
     /// It is carried out at once, and answered this much later.
@@ -27,6 +44,23 @@ pub enum Fate {
     Denied,
     /// The driver panics.
     Panic,
+    /// The connection breaks while the request, an acquire, is on its way, and it is carried out this
+    /// much later.
+    CutAndLate(Duration),
+}
+
+/// What a store tells of keys that become free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum News {
+    /// It cannot tell.
+    #[default]
+    None,
+    /// It tells nothing, although it could.
+    Silence,
+    /// Each stream breaks as soon as it is open.
+    Broken,
+    /// It tells what it is told to.
+    Told,
 }
 
 /// A store whose next changes meet these fates, and all after them none.
@@ -36,6 +70,9 @@ pub struct FlakyStore {
     fates: Arc<Mutex<VecDeque<Fate>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     hanging: Arc<Mutex<Option<Key>>>,
+    news: Arc<Mutex<News>>,
+    told: broadcast::Sender<Key>,
+    streams: Arc<AtomicUsize>,
     pub gates: Gates,
 }
 
@@ -46,8 +83,25 @@ impl FlakyStore {
             fates: Arc::default(),
             calls: Arc::default(),
             hanging: Arc::default(),
+            news: Arc::default(),
+            told: broadcast::Sender::new(64),
+            streams: Arc::default(),
             gates: Gates::default(),
         }
+    }
+
+    pub fn set_news(&self, news: News) {
+        *self.news.lock() = news;
+    }
+
+    /// Tells those who listen that a key became free.
+    pub fn tell(&self, key: &str) {
+        self.told.send(Key::new(key).unwrap()).unwrap();
+    }
+
+    /// How often somebody began to listen.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::SeqCst)
     }
 
     /// From now on the renewals of this key are never answered, nor what is in one call with them.
@@ -97,6 +151,10 @@ impl FlakyStore {
                     source: source(),
                 })
             }
+            Some(Fate::AnswerCut) => Err(Error::Interrupted {
+                store,
+                source: source(),
+            }),
             Some(Fate::Late(by)) => {
                 sleep(by).await;
                 work.await
@@ -110,6 +168,7 @@ impl FlakyStore {
                 store,
                 source: source(),
             }),
+            Some(Fate::CutAndLate(_)) => unreachable!("it is for acquires"),
             Some(Fate::Panic) => panic!("the driver has a bad day"),
         }
     }
@@ -122,6 +181,18 @@ impl Store for FlakyStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let late = match self.fates.lock().front() {
+            Some(Fate::CutAndLate(by)) => Some(*by),
+            _ => None,
+        };
+        if let Some(by) = late {
+            let (memory, request) = (self.memory.clone(), request.clone());
+            tokio::spawn(async move {
+                sleep(by).await;
+                memory.acquire(&request).await
+            });
+            *self.fates.lock().front_mut().unwrap() = Fate::AnswerCut;
+        }
         self.meet("acquire", self.memory.acquire(request)).await
     }
 
@@ -136,8 +207,33 @@ impl Store for FlakyStore {
         self.meet("renew", self.memory.renew(requests)).await
     }
 
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.meet("convert", self.memory.convert(request)).await
+    }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         self.meet("release", self.memory.release(request)).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.streams.fetch_add(1, Ordering::SeqCst);
+        let broken = Error::Interrupted {
+            store: "the flaky store",
+            source: Cause::text("a fate"),
+        };
+        Ok(match *self.news.lock() {
+            News::None => None,
+            News::Silence => Some(stream::pending().boxed()),
+            News::Broken => Some(stream::iter([Err(broken)]).boxed()),
+            News::Told => {
+                let told = self.told.subscribe();
+                let next = async |mut told: broadcast::Receiver<Key>| {
+                    let news = timeout(LOOK, told.recv()).await;
+                    Some((Ok(news.into_iter().flatten().collect()), told))
+                };
+                Some(stream::unfold(told, next).boxed())
+            }
+        })
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Attempt, Error, Leases, LossReason};
 use tokio::time::{Instant, sleep};
 
-use super::{Fate, FlakyStore, MARGIN, MOMENT, TTL, is_free, setup};
+use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup};
 
 #[tokio::test(start_paused = true)]
 async fn a_kept_lease_is_renewed_at_a_third_of_its_ttl() {
@@ -152,7 +152,7 @@ async fn a_lease_that_is_refused_does_not_take_others_along() {
 fn without_its_runtime_a_kept_lease_is_lost_at_its_deadline() {
     let store = FlakyStore::new();
     let leases = Leases::new(store);
-    let short = Duration::from_millis(300);
+    let short = Duration::from_secs(2);
     let first = tokio::runtime::Runtime::new().unwrap();
     let lease = first.block_on(async { leases.acquire("key", short).keep_alive().await.unwrap() });
     let token = first.block_on(async { lease.cancellation_token() });
@@ -168,5 +168,83 @@ fn without_its_runtime_a_kept_lease_is_lost_at_its_deadline() {
         next.renew().await.unwrap();
         let late = lease.release().await;
         assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_granted_late_is_renewed_in_time() {
+    let (store, leases) = setup();
+    // The first two requests are carried out and not answered; the third finds their grant.
+    store.next([Fate::AnswerLate(TTL * 3); 2]);
+    let acquire = leases.acquire("key", TTL).wait_for(TTL * 2).keep_alive();
+    let lease = acquire.await.unwrap();
+    assert!(lease.remaining() < TTL / 3, "the control");
+    sleep(TTL).await;
+    assert!(lease.is_live());
+}
+
+/// Counts the renewals of 2,000 leases while the store is away for a whole ttl.
+async fn renewals_in_an_outage(fate: Fate) -> usize {
+    let (store, leases) = setup();
+    let mut kept = Vec::new();
+    for number in 0..2_000 {
+        let acquire = leases.acquire(format!("key {number}"), TTL);
+        kept.push(acquire.keep_alive().await.unwrap());
+    }
+    store.calls();
+    store.next(std::iter::repeat_n(fate, 100_000));
+    sleep(TTL).await;
+    store
+        .calls()
+        .iter()
+        .filter(|&&call| call == "renew")
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_no_reason_for_a_storm_of_renewals() {
+    for fate in [Fate::NotSent, Fate::Late(TTL * 10)] {
+        let renewals = renewals_in_an_outage(fate).await;
+        assert!(renewals < 200, "{fate:?}: {renewals}");
+    }
+}
+
+/// A late request is granted the same lease anew, after another had the key: that is not the lease
+/// that its guard stands for.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_a_later_grant_is_a_loss() {
+    let (store, leases) = setup();
+    let ttl = LIMIT * 50;
+    store.next([Fate::Late(LIMIT * 2)]);
+    let lease = leases.acquire("key", ttl).await.unwrap();
+    let other = Leases::new(store.memory.clone());
+    other.evict("key").await.unwrap();
+    let between = other.acquire("key", ttl).await.unwrap();
+    assert!(between.fence() > lease.fence());
+    between.release().await.unwrap();
+    sleep(LIMIT * 2).await;
+    assert!(!is_free(&store).await, "the control");
+    let error = lease.renew().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+}
+
+/// A waiter outlives the runtime that the keeper lived on.
+#[test]
+fn a_lease_that_is_granted_after_the_end_of_the_keepers_runtime_is_kept() {
+    let (store, leases) = setup();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let ttl = Duration::from_secs(1);
+    let other = Leases::new(store.memory.clone());
+    let holder = second.block_on(async { other.acquire("key", TTL).await.unwrap() });
+    first.block_on(async { drop(leases.acquire("other", TTL).await.unwrap()) });
+    let waiter = second.spawn(leases.acquire("key", ttl).keep_alive().into_future());
+    second.block_on(async { sleep(MOMENT).await });
+    drop(first);
+    second.block_on(async {
+        holder.release().await.unwrap();
+        let lease = waiter.await.unwrap().unwrap();
+        sleep(ttl * 2).await;
+        assert!(lease.is_live());
     });
 }

@@ -8,10 +8,12 @@ mod cancel;
 mod close;
 mod drops;
 mod keep_alive;
+mod kinds;
 mod loss;
 mod queue;
 mod release;
 mod renew;
+mod wakeups;
 mod with;
 
 use std::time::Duration;

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Fate, FlakyStore, MARGIN, MOMENT, TTL, is_free, setup, until_free};
+use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup, until_free};
 
 type Waiter = JoinHandle<Result<Lease, Error>>;
 
@@ -240,4 +240,90 @@ async fn who_does_not_wait_does_not_stand_in_the_queue() {
     assert_eq!(start.elapsed(), Duration::ZERO);
     holder.release().await.unwrap();
     drop(waiter.await.unwrap().unwrap());
+}
+
+/// One that keeps its lease alive, and is granted it without being polled.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_polls_is_not_kept_alive() {
+    let (_, leases) = setup();
+    let mut idle = leases.acquire("key", TTL).keep_alive().into_future();
+    assert!((&mut idle).now_or_never().is_none());
+    let next = timeout(TTL * 2, leases.acquire("key", TTL)).await;
+    next.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_that_come_one_after_the_other_send_no_more_requests_than_one() {
+    async fn requests_of(waiters: usize) -> usize {
+        let (store, leases) = setup();
+        let holder = elsewhere(&store).acquire("key", TTL * 10).await.unwrap();
+        let mut waiting = Vec::new();
+        for _ in 0..waiters {
+            let acquire = leases.acquire("key", TTL).wait_for(Duration::from_secs(5));
+            waiting.push(tokio::spawn(acquire.into_future()));
+            sleep(Duration::from_millis(2)).await;
+        }
+        for outcome in join_all(waiting).await {
+            assert!(matches!(outcome.unwrap(), Err(Error::WaitTimedOut { .. })));
+        }
+        drop(holder);
+        store.calls().len()
+    }
+    let (one, thousand) = (requests_of(1).await, requests_of(1_000).await);
+    assert!(thousand < one * 3, "{one} and {thousand}");
+}
+
+/// The lease of this process that was waited for is evicted, and another one takes its place.
+#[tokio::test(start_paused = true)]
+async fn the_release_of_one_that_did_not_wait_wakes_the_next_too() {
+    let (_, leases) = setup();
+    let holder = leases.acquire("key", TTL).await.unwrap();
+    let first = wait(&leases).await;
+    let second = wait(&leases).await;
+    holder.release().await.unwrap();
+    let evicted = first.await.unwrap().unwrap();
+    leases.evict("key").await.unwrap();
+    let Attempt::Acquired(third) = leases.try_acquire("key", TTL * 10).await.unwrap() else {
+        panic!("an evicted key is held");
+    };
+    sleep(TTL).await;
+    let start = Instant::now();
+    third.release().await.unwrap();
+    drop(second.await.unwrap().unwrap());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(evicted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_without_a_bound_give_up_together_when_the_store_hangs() {
+    let (store, leases) = setup();
+    store.next(std::iter::repeat_n(Fate::Late(TTL * 1_000), 10_000));
+    let start = Instant::now();
+    let waiting = (0..50).map(|_| leases.acquire("key", TTL).into_future());
+    for outcome in join_all(waiting).await {
+        assert!(
+            matches!(outcome, Err(Error::TimedOut { .. })),
+            "{outcome:?}"
+        );
+    }
+    assert!(start.elapsed() < LIMIT * 5, "{:?}", start.elapsed());
+}
+
+/// Bounds beyond the end of time, and time limits without sense.
+#[tokio::test]
+async fn no_length_of_time_is_too_long() {
+    for limit in [Duration::ZERO, Duration::MAX] {
+        let store = FlakyStore::new();
+        let leases = Leases::builder(store).call_timeout(limit).build();
+        let acquire = leases.acquire("key", leasehold::MAX_TTL).keep_alive();
+        let lease = acquire.wait_for(Duration::MAX).await.unwrap();
+        for patience in [u64::MAX / 4, i64::MAX as u64 - 3_000_000] {
+            let waiting = leases.acquire("key", leasehold::MAX_TTL);
+            let waiting = waiting.wait_for(Duration::from_secs(patience));
+            assert!(timeout(MOMENT, waiting).await.is_err());
+        }
+        assert!(timeout(MOMENT, lease.lost()).await.is_err());
+        assert!(timeout(MOMENT, lease.at_risk()).await.is_err());
+        lease.release().await.unwrap();
+    }
 }

@@ -123,3 +123,103 @@ async fn a_release_reports_that_the_lease_was_lost() {
     );
     next.release().await.unwrap();
 }
+
+/// What an earlier request of its acquire may have left behind is released after it, and not in its
+/// place.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_asked_for_twice_is_released_by_its_own_release() {
+    for fate in [Fate::AnswerLost, Fate::AnswerLate(LIMIT + MOMENT)] {
+        let (store, leases) = setup();
+        store.next([fate]);
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        sleep(LIMIT).await;
+        lease.release().await.unwrap();
+        assert!(is_free(&store).await);
+    }
+}
+
+/// A connection that breaks while the request is on its way: the lease is granted to the second try,
+/// and to the first one after it was released.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_cut_and_arrives_after_the_release_leaves_no_lock() {
+    let (store, leases) = setup();
+    store.next([Fate::CutAndLate(LIMIT / 3)]);
+    leases
+        .acquire("key", TTL * 10)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert!(is_free(&store).await);
+    sleep(LIMIT / 3).await;
+    assert!(until_free(&store).await < LIMIT);
+    sleep(LIMIT).await;
+    assert!(is_free(&store).await);
+}
+
+/// What cleans up after earlier requests must not take the answer from the release itself.
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_retried_acquire_is_no_loss() {
+    let late = Fate::AnswerLate(LIMIT + MOMENT * 5);
+    for fates in [
+        vec![Fate::AnswerLost],
+        vec![Fate::NotSent, Fate::AnswerLost],
+        vec![late],
+    ] {
+        let (store, leases) = setup();
+        store.next(fates.clone());
+        let lease = leases.acquire("key", TTL).await.unwrap();
+        sleep(MOMENT * 10).await;
+        lease
+            .release()
+            .await
+            .unwrap_or_else(|error| panic!("{fates:?}: {error}"));
+        store.next(fates.clone());
+        let work = leases
+            .acquire("key", TTL)
+            .with(async |_| Ok::<_, Error>(()));
+        work.await
+            .unwrap_or_else(|error| panic!("{fates:?}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_on_several_threads() {
+    for _ in 0..200 {
+        let (store, leases) = setup();
+        store.next([Fate::AnswerLost]);
+        leases
+            .acquire("key", TTL)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_hang_do_not_keep_others_from_being_released() {
+    let (store, leases) = setup();
+    let mut hanging = Vec::new();
+    for number in 0..300 {
+        hanging.push(leases.acquire(format!("key {number}"), TTL).await.unwrap());
+    }
+    let other = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(TTL * 100); 300]);
+    drop(hanging);
+    sleep(MOMENT).await;
+    drop(other);
+    assert!(until_free(&store).await < LIMIT);
+}
+
+#[test]
+fn a_release_outside_a_runtime_goes_on_in_the_background() {
+    let (store, leases) = setup();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lease = runtime.block_on(async { leases.acquire("key", TTL).await.unwrap() });
+    let error = futures::executor::block_on(lease.release()).unwrap_err();
+    assert!(matches!(error, Error::NoRuntime), "{error:?}");
+    runtime.block_on(until_free(&store));
+}

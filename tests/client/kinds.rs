@@ -1,0 +1,190 @@
+//! Shared leases, permits, re-entry, sets and tickets, as the client handles them.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold::{Error, LossReason, MAX_TTL, Resumed, Ticket};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
+
+#[tokio::test(start_paused = true)]
+async fn bad_terms_are_refused_before_anything_is_sent() {
+    let (store, leases) = setup();
+    let acquire = || leases.acquire("key", TTL);
+    for (permits, of) in [(0, 0), (0, 4), (5, 4)] {
+        let error = acquire().permits(permits, of).await.unwrap_err();
+        assert!(
+            matches!(error, Error::InvalidPermits { .. }),
+            "{permits} of {of}: {error:?}"
+        );
+    }
+    let error = acquire().note("x".repeat(1_025)).await.unwrap_err();
+    assert!(matches!(error, Error::InvalidNote { bytes: 1_025 }));
+    let error = acquire().owner("").await.unwrap_err();
+    assert!(matches!(error, Error::InvalidOwner { bytes: 0 }));
+    let too_long = MAX_TTL + Duration::from_millis(1);
+    let error = acquire().min_hold(too_long).await.unwrap_err();
+    assert!(matches!(error, Error::InvalidMinHold { .. }));
+    let error = leases.acquire_all(["a", ""], TTL).await.unwrap_err();
+    assert!(matches!(error, Error::InvalidKey { bytes: 0 }));
+    assert!(store.calls().is_empty());
+
+    let permit = acquire().permits(1, 2).await.unwrap();
+    let error = permit.upgrade().await.unwrap_err();
+    assert!(matches!(error, Error::InvalidConversion), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_that_wait_enter_together() {
+    let (_, leases) = setup();
+    let writer = leases.acquire("key", TTL).await.unwrap();
+    let reading = (0..20).map(|_| tokio::spawn(leases.acquire("key", TTL).shared().into_future()));
+    let reading: Vec<_> = reading.collect();
+    sleep(MOMENT).await;
+    let start = Instant::now();
+    writer.release().await.unwrap();
+    let readers = join_all(reading).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    let waiting = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    for reader in readers {
+        assert!(!waiting.is_finished());
+        reader.unwrap().unwrap().release().await.unwrap();
+    }
+    drop(waiting.await.unwrap().unwrap());
+    assert!(start.elapsed() < MOMENT * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_holds_the_key_does_not_wait_behind_those_who_wait_for_it() {
+    let (_, leases) = setup();
+    let acquire = || leases.acquire("key", TTL).owner("me");
+    let outer = acquire().keep_alive().await.unwrap();
+    let waiting = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    let inner = timeout(MOMENT, acquire().reentrant())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(inner.fence(), outer.fence());
+    inner.release().await.unwrap();
+    assert!(!waiting.is_finished());
+    outer.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_of_a_set_is_kept_alive_while_the_rest_is_waited_for() {
+    let (_, leases) = setup();
+    let last = leases.acquire("z", TTL * 10).await.unwrap();
+    let waiting = tokio::spawn(leases.acquire_all(["a", "z"], TTL).into_future());
+    sleep(TTL * 5).await;
+    last.release().await.unwrap();
+    let set = waiting.await.unwrap().unwrap();
+    assert!(set.is_live() && set.remaining() > TTL / 2);
+    // From here on it is on its own, because nobody asked for more.
+    let (_, reason) = timeout(TTL, set.lost()).await.unwrap();
+    assert!(matches!(reason, LossReason::Expired), "{reason:?}");
+
+    let kept = leases
+        .acquire_all(["a", "b"], TTL)
+        .keep_alive()
+        .await
+        .unwrap();
+    sleep(TTL * 5).await;
+    assert!(kept.is_live());
+    leases.evict("b").await.unwrap();
+    let (key, reason) = kept.lost().await;
+    assert_eq!(key.as_str(), "b");
+    assert!(matches!(reason, LossReason::TakenOver), "{reason:?}");
+    assert!(!kept.is_live() && kept.get("a").unwrap().is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_is_dropped_or_not_to_be_had_leaves_no_lock() {
+    let (store, leases) = setup();
+    let last = leases.acquire("z", TTL * 10).await.unwrap();
+    let short = leases.acquire_all(["key", "z"], TTL).wait_for(TTL);
+    let error = short.await.unwrap_err();
+    assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    assert!(
+        is_free(&store).await,
+        "it is given back before that is told"
+    );
+    let dropped = timeout(TTL, leases.acquire_all(["key", "z"], TTL));
+    assert!(dropped.await.is_err());
+    assert!(until_free(&store).await < MOMENT);
+    drop(leases.acquire_all(["key", "other"], TTL).await.unwrap());
+    assert!(until_free(&store).await < MOMENT);
+    last.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_travels_as_text() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).min_hold(TTL * 2).await.unwrap();
+    let (id, fence) = (lease.id(), lease.fence());
+    let text = serde_json::to_string(&lease.into_ticket()).unwrap();
+    sleep(TTL / 2).await;
+    assert!(!is_free(&store).await);
+
+    let ticket: Ticket = serde_json::from_str(&text).unwrap();
+    assert_eq!((ticket.key().as_str(), ticket.fence()), ("key", fence));
+    store.next([Fate::NotSent, Fate::AnswerLost]);
+    let Resumed::Live(lease) = leases.resume(&ticket).keep_alive().await.unwrap() else {
+        panic!("the lease is gone");
+    };
+    assert_eq!((lease.id(), lease.fence()), (id, fence));
+    sleep(TTL * 3).await;
+    assert!(lease.is_live());
+    lease.release().await.unwrap();
+    assert!(is_free(&store).await, "the minimum hold is over");
+    let gone = leases.resume(&ticket).await.unwrap();
+    assert!(matches!(gone, Resumed::Gone(_)), "{gone:?}");
+
+    let bad = text.replace("\"key\":\"key\"", "\"key\":\"\"");
+    assert!(serde_json::from_str::<Ticket>(&bad).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_holds_though_the_answer_to_the_release_was_lost() {
+    let (store, leases) = setup();
+    let start = Instant::now();
+    let lease = leases.acquire("key", TTL * 10).min_hold(TTL).await.unwrap();
+    store.next([Fate::AnswerLost]);
+    lease.release().await.unwrap();
+    sleep(TTL - MOMENT - start.elapsed()).await;
+    assert!(!is_free(&store).await);
+    until_free(&store).await;
+    assert!(start.elapsed() < TTL + MOMENT);
+    // An acquire that is given up has done no work, and leaves nothing behind.
+    store.next([Fate::AnswerLost; 3]);
+    leases
+        .try_acquire("key", TTL)
+        .min_hold(TTL)
+        .await
+        .unwrap_err();
+    assert!(until_free(&store).await < LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversion_whose_answer_was_lost_is_found_again() {
+    let (store, leases) = setup();
+    let lease = leases
+        .acquire("key", TTL)
+        .shared()
+        .keep_alive()
+        .await
+        .unwrap();
+    let before = lease.fence();
+    store.next([Fate::AnswerLost]);
+    let upgraded = lease.upgrade().await.unwrap();
+    assert_eq!(upgraded, leasehold::Upgrade::Exclusive);
+    assert!(lease.fence() > before);
+    sleep(TTL * 3).await;
+    assert!(lease.is_live(), "renewals know the new fence");
+    store.next([Fate::AnswerLost]);
+    lease.downgrade().await.unwrap();
+    assert_eq!(lease.mode(), leasehold::Mode::Shared);
+}

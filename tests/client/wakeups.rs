@@ -1,0 +1,99 @@
+//! What those who wait hear from a store that tells which keys become free.
+
+use std::time::Duration;
+
+use leasehold::{Error, Leases};
+use tokio::time::{Instant, sleep};
+
+use super::{FlakyStore, MOMENT, TTL, flaky::News, setup};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Leases that wait for a key which another process holds, and the two.
+async fn waiting(news: News) -> (FlakyStore, Leases, leasehold::Lease, Leases) {
+    let (store, leases) = setup();
+    store.set_news(news);
+    let other = Leases::new(store.memory.clone());
+    let holder = other.acquire("key", TTL * 100).await.unwrap();
+    (store, leases, holder, other)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_told_is_asked_for_at_once() {
+    let (store, leases, holder, _other) = waiting(News::Told).await;
+    let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(TTL).await;
+    holder.release().await.unwrap();
+    // Between two of the polls that go on as a safety net.
+    sleep(MOMENT).await;
+    let start = Instant::now();
+    store.tell("another");
+    store.tell("key");
+    let lease = waiter.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    lease.release().await.unwrap();
+    assert_eq!(store.streams(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stream_serves_all_who_wait_and_ends_after_them() {
+    let (store, leases, _holder, _other) = waiting(News::Told).await;
+    let acquire = || leases.acquire("key", TTL).wait_for(MINUTE).into_future();
+    for outcome in futures::future::join_all((0..100).map(|_| acquire())).await {
+        assert!(matches!(outcome, Err(Error::WaitTimedOut { .. })));
+    }
+    assert_eq!(store.streams(), 1);
+    // It goes on for a while, because somebody may wait again soon.
+    acquire().await.unwrap_err();
+    assert_eq!(store.streams(), 1);
+    sleep(MINUTE).await;
+    acquire().await.unwrap_err();
+    assert_eq!(store.streams(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_news_a_key_is_found_by_asking() {
+    for news in [News::None, News::Silence, News::Broken] {
+        let (_, leases, holder, _other) = waiting(news).await;
+        let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+        sleep(TTL).await;
+        let start = Instant::now();
+        holder.release().await.unwrap();
+        drop(waiter.await.unwrap().unwrap());
+        assert!(start.elapsed() <= Duration::from_secs(1), "{news:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_cannot_tell_is_asked_once() {
+    let (store, leases, _holder, _other) = waiting(News::None).await;
+    for _ in 0..3 {
+        let acquire = leases.acquire("key", TTL).wait_for(MINUTE);
+        acquire.await.unwrap_err();
+    }
+    assert_eq!(store.streams(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_break_are_not_opened_all_the_time() {
+    let (store, leases, _holder, _other) = waiting(News::Broken).await;
+    let acquire = leases.acquire("key", TTL).wait_for(MINUTE);
+    acquire.await.unwrap_err();
+    assert!(store.streams() > 2, "{}", store.streams());
+    assert!(store.streams() < 30, "{}", store.streams());
+    assert!(store.calls().len() < 250);
+}
+
+/// The runtime of the listener ends, and the next who waits listens again.
+#[test]
+fn a_listener_that_goes_down_with_its_runtime_is_replaced() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (store, leases, _holder, _other) = runtime().block_on(waiting(News::Silence));
+    for streams in 1..3 {
+        runtime().block_on(async {
+            let acquire = leases.acquire("key", TTL).wait_for(MOMENT * 20);
+            acquire.await.unwrap_err();
+        });
+        assert_eq!(store.streams(), streams);
+    }
+}
