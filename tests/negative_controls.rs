@@ -4,8 +4,10 @@
 mod broken;
 #[path = "common/model.rs"]
 mod model;
+#[path = "common/soak.rs"]
+mod soak;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use broken::{BrokenStore, Fault};
 use leasehold::{
@@ -66,6 +68,16 @@ controls! {
         a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock,
         work_under_a_lease_holds_the_key_until_it_ends, waiters_of_one_process_take_turns,
         a_waiter_that_goes_away_holds_up_nobody, a_close_releases_everything;
+    expired_readers_that_block_a_writer: DeadReadersBlock is caught by
+        a_reader_that_is_gone_blocks_nobody;
+    permits_that_nobody_counts: PermitsWithoutCount is caught by
+        permits_are_never_more_than_there_are;
+    an_upgrade_beside_other_readers: UpgradesBesideOthers is caught by
+        leases_are_upgraded_and_downgraded;
+    a_conversion_that_is_not_stored: ConversionIsForgotten is caught by
+        leases_are_upgraded_and_downgraded;
+    a_minimum_hold_that_ends_with_the_release: ForgetsMinHold is caught by
+        a_minimum_hold_outlasts_the_release;
     a_list_without_its_filter: ListsEverything is caught by
         a_list_shows_what_its_filter_describes, releasing_an_owner_frees_all_of_its_locks;
     a_list_that_skips_between_pages: SkipsAtPageEnd is caught by
@@ -95,11 +107,54 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::RemovesBlindly,
         Fault::NeverReleases,
         Fault::ExpiresEarly,
+        Fault::DeadReadersBlock,
+        Fault::PermitsWithoutCount,
+        Fault::UpgradesBesideOthers,
+        Fault::ConversionIsForgotten,
+        Fault::ForgetsMinHold,
     ];
     for fault in faults {
         assert!(compare(fault).is_err(), "{fault:?} was not caught");
     }
     assert_eq!(compare(Fault::None), Ok(()));
+}
+
+/// The soak catches what only shows now and then, among much that goes well.
+#[tokio::test(start_paused = true)]
+async fn a_minute_of_work_tells_a_broken_store_from_a_whole_one() {
+    let minute = async |fault| {
+        let store: Arc<dyn Store> = Arc::new(BrokenStore::new(fault));
+        let clients = vec![store.clone(), store.clone()];
+        let tally = soak::soak(clients, store, Duration::from_secs(60), || {}).await;
+        tally.map_err(|wrong| wrong.to_string())
+    };
+    for (fault, caught) in [
+        (Fault::ForgetsSomeReleases, ["stays held"; 2]),
+        (Fault::NeverReleases, ["stays held"; 2]),
+        (Fault::RefusesSomeRenewals, ["was lost wrongly"; 2]),
+        // Whichever of the two holders is looked at first.
+        (
+            Fault::RenewalIsForgotten,
+            ["has two live holders", "was lost wrongly"],
+        ),
+        (Fault::NotAtomic, ["has two live holders"; 2]),
+        (Fault::NoFence, ["falls"; 2]),
+    ] {
+        let outcome = minute(fault).await;
+        let names = |wrong: &String| caught.iter().any(|it| wrong.contains(it));
+        let seen = outcome.as_ref().is_err_and(names);
+        assert!(seen, "{fault:?}: {outcome:?}");
+    }
+    let tally = minute(Fault::None).await.unwrap();
+    assert_eq!(tally.unlucky, 0, "{tally:?}");
+    let all = [
+        tally.granted,
+        tally.renewed,
+        tally.released,
+        tally.refused,
+        tally.dropped,
+    ];
+    assert!(all.iter().all(|times| *times > 10), "{tally:?}");
 }
 
 /// The controls mean something only if the same store without a fault passes.

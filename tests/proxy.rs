@@ -214,7 +214,9 @@ async fn a_held_request_waits_before_the_server_has_seen_it() {
         gate.open();
         assert_eq!(client.hear(line, PATIENCE).await, Answer);
         assert!(server.did(line));
+        assert_eq!(proxy.late(), 1);
         assert_eq!(client.ask(line).await, Answer);
+        assert_eq!(proxy.late(), 1);
     }
 }
 
@@ -231,6 +233,7 @@ async fn a_held_request_is_carried_out_after_its_client_has_gone() {
         drop(client);
         sleep(WHILE).await;
         assert!(!server.did(line));
+        assert_eq!(proxy.late(), 0);
         gate.open();
         server.until_did(line).await;
     }

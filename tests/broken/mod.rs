@@ -1,12 +1,20 @@
 //! A store that is broken in one way of choice.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Eviction, Fence, Key, LeaseId, ListRequest, LockRecord,
-    LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Key,
+    LeaseId, ListRequest, LockRecord, LockState, Mode, Page, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewAnswers, RenewRequest, Store,
     rules::{self, Decision, Write},
 };
 use parking_lot::Mutex;
@@ -30,9 +38,16 @@ pub enum Fault {
     PurgesBlindly,
     TrimsKeys,
     NeverReleases,
+    ForgetsSomeReleases,
+    RefusesSomeRenewals,
     ExpiresEarly,
     ListsEverything,
     SkipsAtPageEnd,
+    DeadReadersBlock,
+    PermitsWithoutCount,
+    UpgradesBesideOthers,
+    ForgetsMinHold,
+    ConversionIsForgotten,
 }
 
 type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
@@ -41,8 +56,10 @@ type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
 pub struct BrokenStore {
     fault: Fault,
     records: Records,
+    fences: Arc<Mutex<HashMap<LeaseId, Fence>>>,
     start: (Instant, DateTime<Utc>),
     ahead: Duration,
+    calls: Arc<AtomicUsize>,
 }
 
 impl BrokenStore {
@@ -50,8 +67,10 @@ impl BrokenStore {
         Self {
             fault,
             records: Records::default(),
+            fences: Arc::default(),
             start: (Instant::now(), "2026-01-01T00:00:00Z".parse().unwrap()),
             ahead: Duration::ZERO,
+            calls: Arc::default(),
         }
     }
 
@@ -65,6 +84,11 @@ impl BrokenStore {
 
     fn is(&self, fault: Fault) -> bool {
         self.fault == fault
+    }
+
+    /// Whether the fault shows in this call: now and then it does.
+    fn has_its_moment(&self, fault: Fault) -> bool {
+        self.is(fault) && self.calls.fetch_add(1, Relaxed) % 20 == 19
     }
 
     fn now(&self) -> DateTime<Utc> {
@@ -111,13 +135,25 @@ impl Store for BrokenStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let before = self.record(&request.key);
+        let mut before = self.record(&request.key);
+        if let Some(before) = before.as_mut().filter(|_| self.is(Fault::DeadReadersBlock)) {
+            for reader in before
+                .holders
+                .iter_mut()
+                .filter(|it| it.mode == Mode::Shared)
+            {
+                reader.expires_at += Duration::from_secs(3600);
+            }
+        }
         if self.is(Fault::NotAtomic) {
             tokio::task::yield_now().await;
         }
         let mut request = request.clone();
         if self.is(Fault::ForgetsLease) {
             request.lease = LeaseId::random();
+        }
+        if self.is(Fault::PermitsWithoutCount) {
+            request.capacity = i64::MAX;
         }
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
         let refused = matches!(decision.answer, AcquireAnswer::Held(_));
@@ -165,6 +201,9 @@ impl Store for BrokenStore {
             _ => {}
         }
         self.write(&request.key, decision.write);
+        if let AcquireAnswer::Granted(grant) = &decision.answer {
+            self.fences.lock().insert(request.lease, grant.fence);
+        }
         Ok(decision.answer)
     }
 
@@ -182,23 +221,49 @@ impl Store for BrokenStore {
                 self.write(&request.key, decision.write);
             }
             answers.push(Ok(match (self.fault, decision.answer) {
-                (Fault::RenewsBlindly, RenewAnswer::Expired | RenewAnswer::TakenOver) => {
+                (Fault::RenewsBlindly, _) => {
                     let now = self.now();
+                    let fence = self.fences.lock().get(&request.lease).copied();
                     RenewAnswer::Renewed(leasehold::Grant {
-                        fence: Fence::new(1),
+                        fence: fence.unwrap_or(Fence::new(1)),
                         acquired_at: now,
                         expires_at: now + request.ttl,
                         now,
                     })
                 }
-                (_, answer) => answer,
+                (_, answer) => match self.has_its_moment(Fault::RefusesSomeRenewals) {
+                    true => RenewAnswer::TakenOver,
+                    false => answer,
+                },
             }));
         }
         Ok(answers)
     }
 
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let mut record = self.record(&request.key);
+        if let Some(record) = record
+            .as_mut()
+            .filter(|_| self.is(Fault::UpgradesBesideOthers))
+        {
+            record
+                .holders
+                .retain(|holder| holder.lease == request.lease);
+        }
+        let decision = rules::convert(record.as_ref(), request, self.now());
+        if !self.is(Fault::ConversionIsForgotten) {
+            self.write(&request.key, decision.write);
+        }
+        Ok(decision.answer)
+    }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        if self.is(Fault::NeverReleases) {
+        let mut request = request.clone();
+        if self.is(Fault::ForgetsMinHold) {
+            request.min_hold = None;
+        }
+        let request = &request;
+        if self.is(Fault::NeverReleases) || self.has_its_moment(Fault::ForgetsSomeReleases) {
             return Ok(ReleaseAnswer::Released);
         }
         let record = self.record(&request.key);

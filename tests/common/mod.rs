@@ -3,7 +3,10 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub mod cancel;
 pub mod engine;
+pub mod many;
 pub mod model;
 pub mod processes;
 pub mod proxy;
+pub mod soak;

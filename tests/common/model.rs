@@ -7,8 +7,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Fence, Grant, Holder, Key, LeaseId, LockState, MemoryStore,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Fence, Grant, Holder, Key,
+    LeaseId, LockState, MemoryStore, Mode, ReleaseRequest, RenewAnswer, RenewRequest, Store,
 };
 use proptest::{
     collection::vec,
@@ -24,10 +24,13 @@ const TTL: Duration = Duration::from_secs(600);
 /// A step; the numbers are those of a key and a lease.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Acquire(usize, usize),
+    Acquire(usize, usize, Claim),
     Renew(usize, usize),
+    Convert(usize, usize, Mode),
     RenewAll(usize),
     Release(usize, usize),
+    /// Released early, and held on for as long as this.
+    ReleaseHolding(usize, usize, Duration),
     /// Whoever holds the key is made to expire.
     Expire(usize),
     Evict(usize),
@@ -39,13 +42,56 @@ pub enum Step {
     Inspect(usize),
 }
 
+/// What an acquire asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Claim {
+    Exclusive,
+    Shared,
+    Permits(i64, i64),
+    ExclusiveAgain,
+    SharedAgain,
+    PermitsAgain(i64, i64),
+    Noted,
+}
+
+fn claim() -> impl Strategy<Value = Claim> {
+    let permits = || (1..4_i64, 2..5_i64);
+    prop_oneof![
+        4 => Just(Claim::Exclusive),
+        4 => Just(Claim::Shared),
+        4 => permits().prop_map(|(count, of)| Claim::Permits(count, of)),
+        2 => Just(Claim::ExclusiveAgain),
+        2 => Just(Claim::SharedAgain),
+        2 => permits().prop_map(|(count, of)| Claim::PermitsAgain(count, of)),
+        1 => Just(Claim::Noted),
+    ]
+}
+
+impl Claim {
+    fn request(self, request: AcquireRequest) -> AcquireRequest {
+        match self {
+            Self::Exclusive => request,
+            Self::Shared => request.shared(),
+            Self::Permits(count, of) => request.permits(count, of),
+            Self::ExclusiveAgain => request.reentrant(),
+            Self::SharedAgain => request.shared().reentrant(),
+            Self::PermitsAgain(count, of) => request.permits(count, of).reentrant(),
+            Self::Noted => request.note("$note \"of\" {somebody}"),
+        }
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let both = || (0..KEYS, 0..LEASES);
     prop_oneof![
-        6 => both().prop_map(|(key, lease)| Step::Acquire(key, lease)),
+        9 => (both(), claim()).prop_map(|((key, lease), claim)| Step::Acquire(key, lease, claim)),
         3 => both().prop_map(|(key, lease)| Step::Renew(key, lease)),
         1 => (0..LEASES).prop_map(Step::RenewAll),
+        3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
+            .prop_map(|((key, lease), mode)| Step::Convert(key, lease, mode)),
         4 => both().prop_map(|(key, lease)| Step::Release(key, lease)),
+        2 => (both(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
+            .prop_map(|((key, lease), time)| Step::ReleaseHolding(key, lease, time)),
         2 => (0..KEYS).prop_map(Step::Expire),
         1 => (0..KEYS).prop_map(Step::Evict),
         2 => (0..KEYS).prop_map(Step::RemoveExpired),
@@ -89,8 +135,19 @@ struct Side {
     fences: HashMap<Key, Vec<Fence>>,
 }
 
-/// The holders of a key: lease, fence and lifetime without what may differ.
-type Holders = Vec<(LeaseId, usize, u64)>;
+/// The holders of a key without what may differ.
+type Holders = Vec<Entry>;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    lease: LeaseId,
+    owner: String,
+    mode: Mode,
+    permits: i64,
+    fence: usize,
+    minutes: u64,
+    note: Option<String>,
+}
 
 /// An answer without what may differ.
 #[derive(Debug, PartialEq, Eq)]
@@ -123,9 +180,11 @@ impl Run {
 
     async fn all(&mut self, steps: &[Step]) -> Result<(), String> {
         for (number, step) in steps.iter().enumerate() {
+            // What stays of a grant that is released early.
+            let under = LeaseId::random();
             let mut told = Vec::new();
             for side in &mut self.sides {
-                let answer = side.run(step, &self.keys, &self.leases).await;
+                let answer = side.run(step, &self.keys, &self.leases, under).await;
                 told.push(answer.map_err(|error| format!("step {number}, {step:?}: {error}"))?);
             }
             if told[0] != told[1] {
@@ -140,15 +199,23 @@ impl Run {
 }
 
 impl Side {
-    async fn run(&mut self, step: &Step, keys: &[Key], leases: &[LeaseId]) -> Result<Told, String> {
+    async fn run(
+        &mut self,
+        step: &Step,
+        keys: &[Key],
+        leases: &[LeaseId],
+        under: LeaseId,
+    ) -> Result<Told, String> {
         let store = self.store.clone();
         let failed = |error: leasehold::Error| format!("{error:?}");
         Ok(match *step {
-            Step::Acquire(key, lease) => {
+            Step::Acquire(key, lease, claim) => {
                 let key = &keys[key];
-                let owner = format!("owner {lease}");
+                // Several leases have the same owner.
+                let owner = format!("owner {}", lease % 2);
                 let request =
                     AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
+                let request = claim.request(request);
                 match store.acquire(&request).await.map_err(failed)? {
                     AcquireAnswer::Granted(grant) => self.granted(key, &grant)?,
                     AcquireAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),
@@ -169,8 +236,26 @@ impl Side {
                 }
                 Told::Lost(format!("{told:?}"))
             }
+            Step::Convert(key, lease, mode) => {
+                let (key, lease) = (&keys[key], leases[lease]);
+                let request = match mode {
+                    Mode::Exclusive => ConvertRequest::upgrade(key.clone(), lease),
+                    _ => ConvertRequest::downgrade(key.clone(), lease),
+                };
+                match store.convert(&request).await.map_err(failed)? {
+                    ConvertAnswer::Converted(grant) => self.granted(key, &grant)?,
+                    ConvertAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),
+                    lost => Told::Lost(format!("{lost:?}")),
+                }
+            }
             Step::Release(key, lease) => {
                 let request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+                let answer = store.release(&request).await.map_err(failed)?;
+                Told::Released(format!("{answer:?}"))
+            }
+            Step::ReleaseHolding(key, lease, time) => {
+                let request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+                let request = request.min_hold(time, under);
                 let answer = store.release(&request).await.map_err(failed)?;
                 Told::Released(format!("{answer:?}"))
             }
@@ -276,11 +361,15 @@ impl Side {
         let entry = |holder: &Holder| {
             let lifetime = (holder.expires_at - holder.acquired_at).to_std();
             let lifetime = lifetime.map_err(|_| format!("{holder:?} ends before it begins"))?;
-            Ok((
-                holder.lease,
-                self.fence(key, holder.fence)?,
-                minutes(lifetime),
-            ))
+            Ok(Entry {
+                lease: holder.lease,
+                owner: holder.owner.to_string(),
+                mode: holder.mode,
+                permits: holder.permits,
+                fence: self.fence(key, holder.fence)?,
+                minutes: minutes(lifetime),
+                note: holder.note.as_ref().map(ToString::to_string),
+            })
         };
         holders.iter().map(entry).collect()
     }

@@ -10,14 +10,20 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Attempt, Leases, Store};
+use futures::future::join_all;
+use leasehold::{Attempt, Error, Lease, Leases, LossReason, Store};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
+    time::{Instant, sleep},
 };
 
 const TTL: Duration = Duration::from_secs(5);
+/// Less than the time between two renewals, and more than a slow machine takes to go on.
+const SPARE: Duration = Duration::from_millis(1_500);
+/// A time to live that outlasts any test.
+const LONG: Duration = Duration::from_secs(600);
 const KEYS: usize = 20;
 
 /// Where the processes find their locks.
@@ -57,30 +63,32 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
     match task {
         "hold" => {
             let lease = leases.acquire("key", TTL).await.unwrap();
-            told(
-                "held",
-                lease.fence().get(),
-                lease.acquired_at().timestamp_millis(),
-            );
+            told_held(&lease);
             std::future::pending::<()>().await;
         }
-        "wait" => {
-            let Attempt::Held(held) = leases.try_acquire("key", TTL).await.unwrap() else {
-                panic!("the other process does not hold the key");
+        "read" => {
+            let lease = leases.acquire("key", TTL).shared().await.unwrap();
+            told_held(&lease);
+            std::future::pending::<()>().await;
+        }
+        "wait" => wait(&leases).await.release().await.unwrap(),
+        "wait and hold" => {
+            let _lease = wait(&leases).await;
+            std::future::pending::<()>().await;
+        }
+        "write" => write(&leases).await,
+        "wait for all" => {
+            let wait = async |key| {
+                let lease = leases.acquire(name(key), LONG).await.unwrap();
+                told("granted", key as i64, millis(&lease));
+                lease
             };
-            told("refused", held.holders()[0].fence.get(), 0);
-            let lease = leases.acquire("key", TTL).await.unwrap();
-            told(
-                "held",
-                lease.fence().get(),
-                lease.acquired_at().timestamp_millis(),
-            );
-            lease.release().await.unwrap();
+            told("waiting", 0, 0);
+            join_all((0..KEYS).map(wait)).await;
         }
         "race" => {
             for key in 0..KEYS {
-                let name = format!("key {key}");
-                let attempt = leases.try_acquire(&name, Duration::from_secs(600)).await;
+                let attempt = leases.try_acquire(name(key), LONG).await;
                 if let Attempt::Acquired(lease) = attempt.unwrap() {
                     told("won", key as i64, lease.fence().get());
                     lease.detach();
@@ -89,6 +97,61 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
         }
         other => panic!("no such task: {other}"),
     }
+}
+
+fn name(key: usize) -> String {
+    format!("key {key}")
+}
+
+fn millis(lease: &Lease) -> i64 {
+    lease.acquired_at().timestamp_millis()
+}
+
+/// Finds the key held, and waits for it.
+async fn wait(leases: &Leases) -> Lease {
+    let Attempt::Held(held) = leases.try_acquire("key", TTL).await.unwrap() else {
+        panic!("the other process does not hold the key");
+    };
+    told("refused", held.holders()[0].fence.get(), 0);
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    told_held(&lease);
+    lease
+}
+
+/// Works under a kept lease, and looks at it before each write. Tells what the first look was after
+/// it has slept for longer than the ttl, and what became of the lease.
+async fn write(leases: &Leases) {
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    let stop = lease.cancellation_token();
+    told_held(&lease);
+    let mut last = Instant::now();
+    let writes = loop {
+        sleep(Duration::from_millis(10)).await;
+        let awake = Instant::now();
+        let writes = lease.is_live();
+        if !writes || awake - last >= TTL {
+            break writes;
+        }
+        last = awake;
+    };
+    let awake = Instant::now();
+    let lost = match lease.lost().await {
+        LossReason::Expired => "expired",
+        LossReason::Unreachable(_) => "unreachable",
+        _ => "taken",
+    };
+    stop.cancelled().await;
+    told(lost, writes.into(), awake.elapsed().as_millis() as i64);
+    match lease.release().await {
+        Ok(()) => told("released", 0, 0),
+        Err(Error::Lost { .. }) => told("refused", 0, 0),
+        // The engine is too slow to say so in time.
+        Err(error) => told("refused", 0, error.is_ambiguous().into()),
+    }
+}
+
+fn told_held(lease: &Lease) {
+    told("held", lease.fence().get(), millis(lease));
 }
 
 fn told(what: &str, first: i64, second: i64) {
@@ -150,10 +213,16 @@ impl Process {
     }
 }
 
-/// One process holds, another waits; the holder gets SIGKILL, and the other takes over after the
-/// ttl, by the server's clock, with a higher fence.
+/// One process holds, alone or as a reader, and another waits; the holder gets SIGKILL, and the other
+/// takes over after the ttl, by the server's clock, with a higher fence.
 pub async fn takeover_from_a_killed_process(place: &Place) {
-    let mut first = Process::start(place, "hold");
+    for task in ["hold", "read"] {
+        takeover_from(place, task).await;
+    }
+}
+
+async fn takeover_from(place: &Place, task: &str) {
+    let mut first = Process::start(place, task);
     let (what, first_fence, acquired_at) = first.next().await;
     assert_eq!(what, "held");
 
@@ -173,6 +242,71 @@ pub async fn takeover_from_a_killed_process(place: &Place) {
         "taken over after {lived} ms"
     );
     assert!(second.child.wait().await.unwrap().success());
+}
+
+/// The holder stands still for longer than its ttl, and another process takes over. Awake again the
+/// first one writes nothing more, learns that it lost before it could ask anybody, and its release
+/// leaves the lease of the other alone.
+pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
+    let mut first = Process::start(place, "write");
+    let (what, first_fence, _) = first.next().await;
+    assert_eq!(what, "held");
+    let mut second = Process::start(place, "wait and hold");
+    assert_eq!(second.next().await.0, "refused");
+
+    first.stop();
+    let stopped = Instant::now();
+    let (what, second_fence, _) = second.next().await;
+    assert_eq!(what, "held");
+    assert!(
+        second_fence > first_fence,
+        "{second_fence} after {first_fence}"
+    );
+    // It was renewed a while before the stop, so the other did not have to wait for all of the ttl.
+    sleep((TTL + SPARE).saturating_sub(stopped.elapsed())).await;
+    first.resume();
+
+    let (lost, writes, after) = first.next().await;
+    assert!(["expired", "unreachable"].contains(&&*lost), "{lost}");
+    assert_eq!(writes, 0, "it goes on writing beside the other");
+    assert!(after < SPARE.as_millis() as i64, "told {after} ms late");
+    assert_eq!(first.next().await.0, "refused");
+    let state = Leases::new(store).inspect("key").await.unwrap().unwrap();
+    let holders = state.holders.iter().map(|holder| holder.fence.get());
+    assert_eq!(holders.collect::<Vec<_>>(), [second_fence]);
+}
+
+/// Another process waits for keys that are held here.
+pub struct Waiting {
+    leases: Leases,
+    held: Vec<Lease>,
+    other: Process,
+}
+
+impl Waiting {
+    pub async fn start(place: &Place, store: impl Store) -> Self {
+        let leases = Leases::new(store);
+        let hold = async |key| leases.acquire(name(key), LONG).await.unwrap();
+        let held = join_all((0..KEYS).map(hold)).await;
+        let mut other = Process::start(place, "wait for all");
+        assert_eq!(other.next().await.0, "waiting");
+        Self {
+            leases,
+            held,
+            other,
+        }
+    }
+
+    /// Releases the next key. How long it takes until the other process has it, in milliseconds, by the
+    /// server's clock; `None` after the last.
+    pub async fn wake_up(&mut self) -> Option<i64> {
+        let lease = self.held.pop()?;
+        let before = self.leases.inspect(lease.key()).await.unwrap().unwrap().now;
+        lease.release().await.unwrap();
+        let (what, key, granted) = self.other.next().await;
+        assert_eq!((&*what, key), ("granted", self.held.len() as i64));
+        Some(granted - before.timestamp_millis())
+    }
 }
 
 /// Of four processes that ask for the same keys, each key has one winner.

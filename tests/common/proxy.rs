@@ -28,6 +28,7 @@ struct State {
     chaos: Option<Chaos>,
     cuts: usize,
     lost: usize,
+    late: usize,
     seen: Vec<String>,
 }
 
@@ -139,6 +140,11 @@ impl Proxy {
     /// How many answers were cut or swallowed.
     pub fn lost(&self) -> usize {
         self.state.lock().lost
+    }
+
+    /// How many requests were answered after they had been held.
+    pub fn late(&self) -> usize {
+        self.state.lock().late
     }
 
     /// The first lines of the HTTP requests since the last time.
@@ -254,6 +260,7 @@ impl Connection {
                     return self.cut(1);
                 }
             }
+            Some(Fate::RequestLate) => self.proxy.state.lock().late += 1,
             _ => {}
         }
         self.client.write_all(&self.answer).await?;
@@ -265,7 +272,8 @@ impl Connection {
     /// carried out late, so the server does not learn of it before that.
     async fn without_client(mut self) -> io::Result<()> {
         if matches!(self.fate, Some(Fate::RequestLate)) {
-            self.server.read_buf(&mut self.answer).await?;
+            let read = self.server.read_buf(&mut self.answer).await?;
+            self.proxy.state.lock().late += usize::from(read > 0);
         }
         Ok(())
     }

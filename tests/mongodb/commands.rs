@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
-use leasehold::{Attempt, Leases, MongoStore, RenewRequest, Store};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases,
+    MongoStore, ReleaseRequest, RenewRequest, Store,
+};
 use mongodb::{
+    Collection,
     bson::{Bson, Document, doc},
     options::{
         Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria,
@@ -12,7 +16,7 @@ use mongodb::{
     },
 };
 
-use super::{Commands, Engine, Fixture, LONG, SHORT};
+use super::{Commands, Engine, Fixture, LONG, SHORT, common::many};
 
 async fn watched_leases(engine: Engine) -> (Leases, Commands) {
     let (collection, commands) = Fixture::new(engine).watched().await;
@@ -56,6 +60,65 @@ async fn each_operation_is_one_round_trip() {
     }
 }
 
+fn key() -> Key {
+    Key::new("key").unwrap()
+}
+
+fn ask(lease: LeaseId) -> AcquireRequest {
+    AcquireRequest::exclusive(key(), lease, "me".into(), LONG)
+}
+
+async fn granted(store: &MongoStore, request: &AcquireRequest) -> bool {
+    let answer = store.acquire(request).await.unwrap();
+    matches!(answer, AcquireAnswer::Granted(_))
+}
+
+async fn converted(store: &MongoStore, request: &ConvertRequest) -> bool {
+    let answer = store.convert(request).await.unwrap();
+    matches!(answer, ConvertAnswer::Converted(_))
+}
+
+/// Every operation that looks at several holders, from a fresh key to a free one.
+async fn run_with_several_holders(store: &MongoStore) {
+    let [one, two, three] = [(); 3].map(|()| LeaseId::random());
+    assert!(granted(store, &ask(one).shared()).await);
+    assert!(granted(store, &ask(two).shared()).await);
+    assert!(!granted(store, &ask(three).permits(1, 2)).await);
+    assert!(granted(store, &ask(three).permits(1, 2).reentrant()).await);
+    assert!(!converted(store, &ConvertRequest::upgrade(key(), one)).await);
+    for lease in [two, three] {
+        let release = ReleaseRequest::new(key(), lease);
+        store.release(&release).await.unwrap();
+    }
+    assert!(converted(store, &ConvertRequest::upgrade(key(), one)).await);
+    assert!(converted(store, &ConvertRequest::downgrade(key(), one)).await);
+    let held_on = ReleaseRequest::new(key(), one).min_hold(SHORT, LeaseId::random());
+    store.release(&held_on).await.unwrap();
+}
+
+const WITH_SEVERAL_HOLDERS: [&str; 10] = [
+    "findAndModify",
+    "findAndModify",
+    "findAndModify",
+    "findAndModify",
+    "findAndModify",
+    "update",
+    "update",
+    "findAndModify",
+    "findAndModify",
+    "update",
+];
+
+#[tokio::test]
+async fn with_several_holders_too_each_operation_is_one_round_trip() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (collection, commands) = Fixture::new(engine).watched().await;
+        let store = MongoStore::new(&collection);
+        run_with_several_holders(&store).await;
+        assert_eq!(commands.names(), WITH_SEVERAL_HOLDERS);
+    }
+}
+
 #[tokio::test]
 async fn a_thousand_renewals_are_two_commands() {
     let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
@@ -69,6 +132,16 @@ async fn a_thousand_renewals_are_two_commands() {
     let answers = store.renew(&requests).await.unwrap();
     assert_eq!(answers.len(), 1_000);
     assert_eq!(commands.names(), ["update", "find"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_kept_leases_cost_a_handful_of_commands_a_period() {
+    let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
+    let sent = || commands.names().len();
+    // Two for each thousand, and some for leases that are not in step yet.
+    let enough = 30;
+    let cost = many::cost_of_a_period(MongoStore::new(&collection), 10_000, enough, sent).await;
+    assert!((20..=enough).contains(&cost), "{cost} commands");
 }
 
 /// The plan of a command that was sent, as the server tells it.
@@ -128,8 +201,10 @@ async fn the_server_finds_the_document_on_its_shortest_path() {
         lease.release().await.unwrap();
         leases.evict("key").await.unwrap();
 
+        run_with_several_holders(&MongoStore::new(&collection)).await;
+
         let sent = commands.take();
-        assert_eq!(sent.len(), 5);
+        assert_eq!(sent.len(), 5 + WITH_SEVERAL_HOLDERS.len());
         for command in sent {
             let name = command.keys().next().cloned();
             let stages = stages(&fixture, command).await;
@@ -210,19 +285,35 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
 }
 
 /// The oplog of a replica set has every write, so it tells whether there was one.
+struct Oplog {
+    entries: Collection<Document>,
+    ours: Document,
+}
+
+impl Oplog {
+    fn of(collection: &Collection<Document>) -> Self {
+        let local = collection.client().database("local");
+        Self {
+            entries: local.collection("oplog.rs"),
+            ours: doc! { "ns": collection.namespace().to_string(), "op": { "$ne": "n" } },
+        }
+    }
+
+    async fn writes(&self) -> u64 {
+        let ours = self.ours.clone();
+        self.entries.count_documents(ours).await.unwrap()
+    }
+}
+
 #[tokio::test]
 async fn fifty_losing_attempts_write_nothing() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let collection = fixture.collection().await;
-    let oplog = collection
-        .client()
-        .database("local")
-        .collection::<Document>("oplog.rs");
-    let ours = doc! { "ns": format!("{}.{}", super::DATABASE, fixture.name), "op": { "$ne": "n" } };
+    let oplog = Oplog::of(&collection);
     let leases = Leases::new(MongoStore::new(&collection));
 
     let lease = leases.acquire("key", LONG).await.unwrap();
-    let before = oplog.count_documents(ours.clone()).await.unwrap();
+    let before = oplog.writes().await;
     assert!(
         before > 0,
         "a grant is in the oplog, or this test sees nothing"
@@ -231,8 +322,81 @@ async fn fifty_losing_attempts_write_nothing() {
         let attempt = leases.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(attempt, Attempt::Held(_)));
     }
-    assert_eq!(oplog.count_documents(ours.clone()).await.unwrap(), before);
+    assert_eq!(oplog.writes().await, before);
 
     lease.release().await.unwrap();
-    assert_eq!(oplog.count_documents(ours).await.unwrap(), before + 1);
+    assert_eq!(oplog.writes().await, before + 1);
+}
+
+#[tokio::test]
+async fn what_is_refused_beside_other_holders_writes_nothing() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let oplog = Oplog::of(&collection);
+    let store = MongoStore::new(&collection);
+    let [one, two, stranger] = [(); 3].map(|()| LeaseId::random());
+    let others = |lease| AcquireRequest::exclusive(key(), lease, "they".into(), LONG);
+
+    // Two holders of permits, and then two readers.
+    for permits in [true, false] {
+        let mine = |lease| match permits {
+            true => ask(lease).permits(2, 4),
+            false => ask(lease).shared(),
+        };
+        assert!(granted(&store, &mine(one)).await);
+        assert!(granted(&store, &mine(two)).await);
+        let before = oplog.writes().await;
+        for _ in 0..10 {
+            let refused = match permits {
+                true => others(stranger).shared(),
+                false => others(stranger).permits(1, 4),
+            };
+            for refused in [
+                refused.clone(),
+                refused.reentrant(),
+                others(stranger).permits(1, 4),
+                others(stranger).permits(1, 4).reentrant(),
+                others(stranger).reentrant(),
+                others(stranger),
+            ] {
+                assert!(!granted(&store, &refused).await, "{refused:?}");
+            }
+            // A lease is granted once, whatever it asks for.
+            for again in [mine(one), ask(two).reentrant(), ask(one).shared()] {
+                assert!(granted(&store, &again).await);
+            }
+            for lease in [one, two, stranger] {
+                let upgrade = ConvertRequest::upgrade(key(), lease);
+                assert!(!converted(&store, &upgrade).await);
+            }
+            let held_on = ReleaseRequest::new(key(), stranger).min_hold(LONG, LeaseId::random());
+            store.release(&held_on).await.unwrap();
+        }
+        assert_eq!(oplog.writes().await, before);
+
+        let mut written = before;
+        for lease in [one, two] {
+            let release = ReleaseRequest::new(key(), lease);
+            store.release(&release).await.unwrap();
+            written += 1;
+            assert_eq!(oplog.writes().await, written, "the control");
+        }
+    }
+
+    // A conversion to what the grant is already, and one of no document at all.
+    assert!(granted(&store, &ask(one).shared()).await);
+    let before = oplog.writes().await;
+    let downgrade = ConvertRequest::downgrade(key(), one);
+    assert!(converted(&store, &downgrade).await);
+    let nowhere = ConvertRequest::upgrade(Key::new("nowhere").unwrap(), one);
+    assert_eq!(
+        store.convert(&nowhere).await.unwrap(),
+        ConvertAnswer::Expired
+    );
+    assert_eq!(oplog.writes().await, before);
+    let upgrade = ConvertRequest::upgrade(key(), one);
+    for _ in 0..2 {
+        assert!(converted(&store, &upgrade).await);
+        assert_eq!(oplog.writes().await, before + 1, "once");
+    }
 }

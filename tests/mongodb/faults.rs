@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireAnswer, AcquireRequest, Error, Key, LeaseId, Leases, MongoStore, Store};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Error, Key, Lease, LeaseId, Leases, MongoStore, RenewRequest,
+    Store,
+};
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -10,7 +13,7 @@ use mongodb::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{Engine, Fixture, LONG, common::proxy::Proxy};
+use super::{DATABASE, Engine, Fixture, LONG, common::proxy::Proxy};
 
 /// Leases behind a proxy.
 async fn proxied() -> (Proxy, Leases, Fixture) {
@@ -219,4 +222,35 @@ async fn until_free(fixture: &Fixture) {
         assert!(start.elapsed() < Duration::from_secs(60), "the lock stays");
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// A statement that the server refuses is an error for its lease, also when the read after it still
+/// shows the lease as it was.
+#[tokio::test]
+async fn a_statement_that_fails_is_no_renewal() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let store = MongoStore::new(&collection);
+    let leases = Leases::new(store.clone());
+    let held = [
+        leases.acquire("one", LONG).await.unwrap(),
+        leases.acquire("two", LONG).await.unwrap(),
+    ];
+    let refuse_everything = doc! {
+        "collMod": collection.name(),
+        "validator": { "_id": "nobody" },
+        "validationLevel": "strict",
+    };
+    let database = collection.client().database(DATABASE);
+    database.run_command(refuse_everything).await.unwrap();
+    // Within the millisecond of the grant a renewal would change nothing, and not be refused.
+    sleep(Duration::from_millis(50)).await;
+    let renewal = |lease: &Lease| RenewRequest::new(lease.key().clone(), lease.id(), LONG);
+    let answers = store.renew(&held.each_ref().map(renewal)).await.unwrap();
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(Error::Store { .. }))),
+        "{answers:?}"
+    );
 }

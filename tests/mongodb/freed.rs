@@ -1,11 +1,13 @@
 //! What the store tells of keys that become free, on the complete server.
 
+mod several;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use leasehold::{
     AcquireAnswer, AcquireRequest, Attempt, Error, FreedKeys, Key, LeaseId, Leases, MemoryStore,
-    MongoStore, RenewRequest, Store,
+    MongoStore, ReleaseRequest, RenewRequest, Store,
 };
 use mongodb::{
     bson::{Bson, DateTime, Document, doc},
@@ -112,6 +114,10 @@ async fn nothing_else_is_told() {
         assert_eq!(changed.modified_count, 1);
     }
 
+    let odd = doc! { "holders": "none", "expires_at": "never" };
+    let replaced = collection.replace_one(doc! { "_id": "none" }, odd).await;
+    assert_eq!(replaced.unwrap().modified_count, 1);
+
     let elsewhere = Leases::new(Fixture::new(Engine::MongoDbReplicaSet).store().await);
     free(&elsewhere, "elsewhere").await;
 
@@ -143,37 +149,9 @@ async fn a_release_past_the_expiry_is_told() {
     assert!(matches!(answer, AcquireAnswer::Granted(_)));
     sleep(SHORT * 2).await;
     assert!(leases.inspect("key").await.unwrap().unwrap().is_free());
-    let request = leasehold::ReleaseRequest::new(key, lease);
+    let request = ReleaseRequest::new(key, lease);
     store.release(&request).await.unwrap();
     assert_eq!(next(&mut freed).await, ["key"]);
-}
-
-/// Only the last of several holders frees a key.
-#[tokio::test]
-async fn a_release_that_leaves_a_live_holder_is_not_told() {
-    let (leases, mut freed, fixture) = told().await;
-    let collection = fixture.collection().await;
-    let lease = leases.acquire("shared", LONG).await.unwrap();
-    let mut lock = collection
-        .find_one(doc! { "_id": "shared" })
-        .await
-        .unwrap()
-        .unwrap();
-    let holders = lock.get_array_mut("holders").unwrap();
-    let mut other = holders[0].as_document().unwrap().clone();
-    other.insert("lease", LeaseId::random().to_string());
-    let sooner = other.get_datetime("expires_at").unwrap().timestamp_millis() - 1_000;
-    other.insert("expires_at", DateTime::from_millis(sooner));
-    holders.push(other.into());
-    collection
-        .replace_one(doc! { "_id": "shared" }, lock)
-        .await
-        .unwrap();
-    lease.release().await.unwrap();
-    free(&leases, "sentinel").await;
-    assert_eq!(next(&mut freed).await, ["sentinel"]);
-    leases.evict("shared").await.unwrap();
-    assert_eq!(next(&mut freed).await, ["shared"]);
 }
 
 /// The server logs a change as a whole document where a list of what changed would be longer.

@@ -3,15 +3,20 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cancel;
 mod commands;
 mod conformance;
 mod distributed_lock;
 mod documents;
+mod ears;
 mod errors;
 mod faults;
 mod freed;
 mod model;
 mod processes;
+mod sharing;
+mod soak;
+mod wakeups;
 
 use std::{sync::Arc, time::Duration};
 

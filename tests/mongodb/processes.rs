@@ -1,31 +1,42 @@
 //! Several operating-system processes on one engine.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use leasehold::MongoStore;
+use futures::future::join_all;
+use leasehold::{MongoStore, Store};
 use mongodb::{Client, bson::Document};
+use tokio::time::sleep;
 
 use super::{
     DATABASE, Engine, Fixture,
-    common::processes::{self, Place},
+    common::processes::{self, Place, Waiting},
+    ears::{Eared, Ears},
 };
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]
 async fn the_work_of_a_process() {
-    if let Some((task, _, address, name)) = processes::task() {
+    if let Some((task, kind, address, name)) = processes::task() {
         let client = Client::with_uri_str(address).await.unwrap();
         let locks = client.database(DATABASE).collection::<Document>(&name);
-        processes::work(&task, Arc::new(MongoStore::new(&locks))).await;
+        let store = MongoStore::new(&locks);
+        let store: Arc<dyn Store> = match kind.as_str() {
+            "deaf" => Arc::new(Eared::new(store, Ears::Deaf)),
+            _ => Arc::new(store),
+        };
+        processes::work(&task, store).await;
     }
 }
 
 fn place(engine: Engine) -> Place {
-    let fixture = Fixture::new(engine);
+    place_of(&Fixture::new(engine))
+}
+
+fn place_of(fixture: &Fixture) -> Place {
     Place {
         kind: "mongodb",
-        address: fixture.uri,
-        name: fixture.name,
+        address: fixture.uri.clone(),
+        name: fixture.name.clone(),
     }
 }
 
@@ -39,4 +50,37 @@ async fn a_process_takes_over_from_one_that_was_killed() {
 #[tokio::test]
 async fn of_processes_that_race_for_a_key_one_wins() {
     processes::race_of_processes(&place(Engine::MongoDb)).await;
+}
+
+#[tokio::test]
+async fn a_paused_process_learns_at_once_that_it_lost() {
+    let pause = async |engine| {
+        let fixture = Fixture::new(engine);
+        let store = Arc::new(fixture.store().await);
+        processes::pause_past_the_ttl(&place_of(&fixture), store).await;
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(pause)).await;
+}
+
+#[tokio::test]
+async fn a_stream_wakes_the_waiters_of_another_process_sooner_than_asking_does() {
+    let waiting = async |kind| {
+        let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+        let place = Place {
+            kind,
+            ..place_of(&fixture)
+        };
+        Waiting::start(&place, fixture.store().await).await
+    };
+    let (mut asking, mut listening) = (waiting("deaf").await, waiting("mongodb").await);
+    // Until it is asked as seldom as it ever is.
+    sleep(Duration::from_secs(5)).await;
+    let (mut asked, mut told) = (0, 0);
+    // In turn, so that the machine is as slow for the one as for the other.
+    while let (Some(with), Some(without)) = (listening.wake_up().await, asking.wake_up().await) {
+        told += with;
+        asked += without;
+    }
+    println!("{told} ms with a stream, {asked} ms without");
+    assert!(told < asked / 2, "{told} ms with a stream, {asked} without");
 }

@@ -2,7 +2,10 @@
 
 use elasticsearch::http::Method::{Get, Put};
 use futures::TryStreamExt;
-use leasehold::{Error, Filter, Key, LeaseId, Leases, ListRequest, ReleaseRequest, RenewRequest};
+use leasehold::{
+    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, Leases, ListRequest,
+    ReleaseRequest, RenewRequest,
+};
 use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG};
@@ -57,14 +60,20 @@ async fn a_document_of_a_later_schema_is_refused_and_left_alone() {
         let (store, key) = (fixture.store(), Key::new("key").unwrap());
         let leases = Leases::new(store.clone());
         let lease = LeaseId::random();
+        let reader = AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG).shared();
+        let conversion = ConvertRequest::upgrade(key.clone(), lease);
         let release = ReleaseRequest::new(key.clone(), lease);
+        let holding = release.clone().min_hold(LONG, LeaseId::random());
         let renewal = RenewRequest::new(key.clone(), lease, LONG);
         let one = store.renew(std::slice::from_ref(&renewal)).await.unwrap();
         let many = store.renew(&[renewal.clone(), renewal]).await.unwrap();
         let mut errors = vec![
             leases.try_acquire(&key, LONG).await.map(drop).unwrap_err(),
             leases.acquire(&key, LONG).await.map(drop).unwrap_err(),
+            store.acquire(&reader).await.map(drop).unwrap_err(),
+            store.convert(&conversion).await.map(drop).unwrap_err(),
             store.release(&release).await.map(drop).unwrap_err(),
+            store.release(&holding).await.map(drop).unwrap_err(),
             leases.inspect(&key).await.map(drop).unwrap_err(),
             leases.evict(&key).await.map(drop).unwrap_err(),
         ];

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cancel;
 mod conformance;
 mod documents;
 mod errors;
@@ -11,12 +12,17 @@ mod prepare;
 mod processes;
 mod requests;
 mod seeds;
+mod sharing;
+mod soak;
 
 use std::{sync::Arc, time::Duration};
 
 use common::engine::Engine;
 use elasticsearch::{Elasticsearch, http::Method};
-use leasehold::{ElasticsearchStore, Error, LeaseId, OpenSearchStore, Store, conformance::Clients};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, OpenSearchStore,
+    Store, conformance::Clients,
+};
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -122,6 +128,20 @@ impl Fixture {
             .await
             .unwrap();
         response.json().await.unwrap()
+    }
+}
+
+/// A request of somebody for the key `key`.
+fn ask() -> AcquireRequest {
+    let key = Key::new("key").unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+/// What must be granted.
+async fn granted(store: &dyn Store, request: &AcquireRequest) -> Grant {
+    match store.acquire(request).await.unwrap() {
+        AcquireAnswer::Granted(grant) => grant,
+        AcquireAnswer::Held(held) => panic!("{held:?}"),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Several operating-system processes on one engine.
 
+use futures::future::join_all;
+
 use super::{
     BOTH, Engine, Fixture,
     common::processes::{self, Place},
@@ -19,14 +21,17 @@ async fn the_work_of_a_process() {
 }
 
 async fn place(engine: Engine) -> Place {
-    let fixture = Fixture::prepared(engine).await;
+    place_of(&Fixture::prepared(engine).await)
+}
+
+fn place_of(fixture: &Fixture) -> Place {
     Place {
-        kind: match engine {
+        kind: match fixture.engine {
             Engine::OpenSearch => "opensearch",
             _ => "elasticsearch",
         },
-        address: fixture.url,
-        name: fixture.alias,
+        address: fixture.url.clone(),
+        name: fixture.alias.clone(),
     }
 }
 
@@ -42,4 +47,13 @@ async fn of_processes_that_race_for_a_key_one_wins() {
     for engine in BOTH {
         processes::race_of_processes(&place(engine).await).await;
     }
+}
+
+#[tokio::test]
+async fn a_paused_process_learns_at_once_that_it_lost() {
+    let pause = async |engine| {
+        let fixture = Fixture::prepared(engine).await;
+        processes::pause_past_the_ttl(&place_of(&fixture), fixture.store()).await;
+    };
+    join_all(BOTH.map(pause)).await;
 }

@@ -3,18 +3,27 @@
 use std::time::Duration;
 
 use elasticsearch::http::Method::{Get, Post};
-use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Key, LeaseId, Leases, RenewRequest};
+use futures::future::join_all;
+use leasehold::{
+    AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases, ReleaseRequest,
+    RenewRequest,
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{BOTH, Fixture, LONG, SHORT, common::proxy::Proxy};
+use super::{
+    BOTH, Fixture, LONG, SHORT, ask,
+    common::{many, proxy::Proxy},
+    granted,
+};
 
 #[tokio::test]
 async fn each_operation_is_one_request() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let proxy = Proxy::to(fixture.host()).await;
-        let leases = Leases::new(fixture.store_at(&format!("http://{}", proxy.address)));
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let leases = Leases::new(store.clone());
         let path = format!("POST /{}/_update/", fixture.alias.replace('-', "%2D"));
         let one_update = |what: &str| {
             let requests = proxy.http_requests();
@@ -47,6 +56,21 @@ async fn each_operation_is_one_request() {
         proxy.http_requests();
         leases.remove_expired("dies").await.unwrap();
         one_update("a removal");
+
+        let reader = ask().shared();
+        granted(&store, &reader).await;
+        one_update("a shared acquire");
+        granted(&store, &ask().shared().reentrant().note("again")).await;
+        one_update("another beside it");
+        store.acquire(&ask().permits(1, 4)).await.unwrap();
+        one_update("an attempt for permits");
+        let upgrade = ConvertRequest::upgrade(reader.key.clone(), reader.lease);
+        store.convert(&upgrade).await.unwrap();
+        one_update("a conversion");
+        let release = ReleaseRequest::new(reader.key.clone(), reader.lease);
+        let release = release.min_hold(LONG, LeaseId::random());
+        store.release(&release).await.unwrap();
+        one_update("a release that holds on");
     }
 }
 
@@ -69,6 +93,22 @@ async fn a_thousand_renewals_are_one_request() {
     }
 }
 
+/// Fewer than on MongoDB, because these engines take longer for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_kept_leases_cost_a_handful_of_requests_a_period() {
+    let keep = async |engine| {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let sent = || proxy.http_requests().len();
+        // One for each thousand, and some for leases that are not in step yet.
+        let enough = 6;
+        let cost = many::cost_of_a_period(store, 2_000, enough, sent).await;
+        assert!((2..=enough).contains(&cost), "{cost} requests");
+    };
+    join_all(BOTH.map(keep)).await;
+}
+
 /// An answer that writes nothing comes from the primary alone, and one that is cut off would go on
 /// giving it. A grant that is asked for again is therefore written again: only then the replicas
 /// have it, too.
@@ -76,22 +116,12 @@ async fn a_thousand_renewals_are_one_request() {
 async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let store = fixture.store();
-        let key = Key::new("key").unwrap();
-        let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
-        let path = format!("{}/_doc/key", fixture.alias);
-        let written = async || {
-            let document = fixture.ask(Get, &path, Value::Null).await;
-            document["_seq_no"].as_i64().unwrap()
-        };
-        let AcquireAnswer::Granted(first) = store.acquire(&request).await.unwrap() else {
-            panic!("held");
-        };
+        let (store, request) = (fixture.store(), ask());
+        let written = async || number(&fixture).await;
+        let first = granted(&store, &request).await;
         let before = written().await;
         sleep(Duration::from_millis(50)).await;
-        let AcquireAnswer::Granted(again) = store.acquire(&request).await.unwrap() else {
-            panic!("held by itself");
-        };
+        let again = granted(&store, &request).await;
         assert_eq!(written().await, before + 1);
         assert_eq!(
             (first.fence, first.expires_at),
@@ -105,6 +135,59 @@ async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
         store.acquire(&other).await.unwrap();
         assert_eq!(written().await, before + 1);
     }
+}
+
+/// For the same reason.
+#[tokio::test]
+async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let (store, request) = (fixture.store(), ask());
+        let (key, lease) = (request.key.clone(), request.lease);
+        let first = granted(&store, &request).await;
+        let downgrade = ConvertRequest::downgrade(key.clone(), lease);
+        let upgrade = ConvertRequest::upgrade(key.clone(), lease);
+        let mut fences = Vec::new();
+        for conversion in [&downgrade, &upgrade] {
+            let before = number(&fixture).await;
+            for again in 1..=2 {
+                let answer = store.convert(conversion).await.unwrap();
+                let ConvertAnswer::Converted(grant) = answer else {
+                    panic!("{answer:?}");
+                };
+                assert_eq!(number(&fixture).await, before + again);
+                assert_eq!(grant.acquired_at, first.acquired_at);
+                assert_eq!(grant.expires_at, first.expires_at);
+                fences.push(grant.fence);
+            }
+        }
+        assert_eq!(fences[..2], [first.fence; 2]);
+        assert!(fences[2] > first.fence && fences[3] == fences[2]);
+
+        store.convert(&downgrade).await.unwrap();
+        granted(&store, &ask().shared()).await;
+        let before = number(&fixture).await;
+        let held = store.convert(&upgrade).await.unwrap();
+        assert!(matches!(held, ConvertAnswer::Held(_)), "{held:?}");
+        let nobody = ConvertRequest::upgrade(key.clone(), LeaseId::random());
+        let lost = store.convert(&nobody).await.unwrap();
+        assert_eq!(lost, ConvertAnswer::TakenOver);
+        assert_eq!(number(&fixture).await, before);
+        // The evicted are still in the document, and not live.
+        store.evict(&key).await.unwrap();
+        for conversion in [&upgrade, &downgrade] {
+            let lost = store.convert(conversion).await.unwrap();
+            assert_eq!(lost, ConvertAnswer::TakenOver);
+        }
+        assert_eq!(number(&fixture).await, before + 1);
+    }
+}
+
+/// The number of the newest change of the document of `key`.
+async fn number(fixture: &Fixture) -> i64 {
+    let path = format!("{}/_doc/key", fixture.alias);
+    let document = fixture.ask(Get, &path, Value::Null).await;
+    document["_seq_no"].as_i64().unwrap()
 }
 
 /// What the stores rely on, and the documentation of neither engine promises: the answer to an
@@ -136,29 +219,50 @@ async fn an_answer_that_changes_nothing_shows_what_the_script_added() {
 async fn fifty_losing_attempts_write_nothing() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::new(fixture.store());
-        let lease = leases.acquire("key", LONG).await.unwrap();
-        let document = format!("{}/_doc/key", fixture.alias);
-        let stats = format!("{}/_stats/indexing", fixture.alias);
-        let indexed = async || {
-            let stats = fixture.ask(Get, &stats, Value::Null).await;
-            let indexing = stats["_all"]["primaries"]["indexing"].clone();
-            (
-                indexing["index_total"].as_i64().unwrap(),
-                indexing["noop_update_total"].as_i64().unwrap(),
-            )
-        };
-        let before = fixture.ask(Get, &document, Value::Null).await;
-        let (written, noops) = indexed().await;
-        assert_eq!(written, 1, "the control: a grant is counted");
-        for _ in 0..50 {
-            let attempt = leases.try_acquire("key", LONG).await.unwrap();
-            assert!(matches!(attempt, Attempt::Held(_)));
+        let store = fixture.store();
+        let mut theirs = ask().permits(2, 4);
+        theirs.owner = "they".into();
+        // Each key with one holder, and what is refused beside it.
+        for (number, (holder, attempt)) in [
+            (ask(), ask()),
+            (ask(), ask().shared()),
+            (ask().shared(), ask()),
+            (ask().shared(), ask().permits(1, 4)),
+            (theirs.clone(), ask().permits(3, 4)),
+            (theirs, ask().permits(3, 4).reentrant()),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (mut holder, mut attempt) = (holder, attempt);
+            holder.key = Key::new(format!("key{number}")).unwrap();
+            attempt.key = holder.key.clone();
+            let (written, noops) = indexed(&fixture).await;
+            granted(&store, &holder).await;
+            assert_eq!(
+                indexed(&fixture).await,
+                (written + 1, noops),
+                "the control: a grant is counted"
+            );
+            let document = format!("{}/_doc/key{number}", fixture.alias);
+            let before = fixture.ask(Get, &document, Value::Null).await;
+            for _ in 0..50 {
+                let answer = store.acquire(&attempt).await.unwrap();
+                assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
+            }
+            assert_eq!(fixture.ask(Get, &document, Value::Null).await, before);
+            assert_eq!(indexed(&fixture).await, (written + 1, noops + 50));
         }
-        let after = fixture.ask(Get, &document, Value::Null).await;
-        assert_eq!(before, after);
-        assert_eq!(indexed().await, (written, noops + 50));
-        lease.release().await.unwrap();
-        assert_eq!(indexed().await.0, written + 1);
     }
+}
+
+/// How often the index was written to, and how often an update of it changed nothing.
+async fn indexed(fixture: &Fixture) -> (i64, i64) {
+    let path = format!("{}/_stats/indexing", fixture.alias);
+    let stats = fixture.ask(Get, &path, Value::Null).await;
+    let indexing = &stats["_all"]["primaries"]["indexing"];
+    (
+        indexing["index_total"].as_i64().unwrap(),
+        indexing["noop_update_total"].as_i64().unwrap(),
+    )
 }

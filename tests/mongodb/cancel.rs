@@ -1,0 +1,54 @@
+//! Operations that are given up leave no lock behind, on the complete server.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use leasehold::{MongoStore, Store};
+use mongodb::options::ClientOptions;
+
+use super::{
+    Engine, Fixture,
+    common::cancel::{
+        Setting, Words,
+        faults::{CUTS, FAULTS},
+        leaves_no_lock_behind, one_that_abandons_its_request_is_caught,
+    },
+};
+
+static WORDS: Words = Words {
+    acquire: "findAndModify",
+    renew: "findAndModify",
+    // The name of the command. A `findAndModify` has a field of that name, of another type.
+    release: "\x02update\0",
+};
+
+/// Clients that send a write again whose answer was lost, or do not.
+async fn setting(retries: bool) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>> {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = fixture.store().await;
+    store.prepare().await.unwrap();
+    Setting {
+        host: fixture.options().await.hosts[0].to_string(),
+        direct: Arc::new(store),
+        connect: async move |address| {
+            let uri = format!("mongodb://{address}/?directConnection=true&retryWrites={retries}");
+            let options = ClientOptions::parse(&uri).await.unwrap();
+            Arc::new(MongoStore::new(&fixture.collection_with(options))) as Arc<dyn Store>
+        },
+        words: &WORDS,
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_up_leaves_no_lock_behind() {
+    leaves_no_lock_behind(&setting(true).await, &FAULTS).await;
+}
+
+#[tokio::test]
+async fn what_is_given_up_without_the_drivers_retries_leaves_no_lock_behind() {
+    leaves_no_lock_behind(&setting(false).await, &CUTS).await;
+}
+
+#[tokio::test]
+async fn a_client_that_abandons_its_request_leaves_a_lock_behind() {
+    one_that_abandons_its_request_is_caught(&setting(true).await).await;
+}

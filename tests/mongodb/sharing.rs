@@ -1,0 +1,187 @@
+//! Several holders at once, and races for a place among them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Fence, Grant, Key, LeaseId,
+    MemoryStore, MongoStore, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+};
+use mongodb::bson::{Bson, doc};
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{Engine, Fixture, LONG, SHORT};
+
+const ENGINES: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
+
+fn key() -> Key {
+    Key::new("key").unwrap()
+}
+
+fn ask(lease: LeaseId) -> AcquireRequest {
+    AcquireRequest::exclusive(key(), lease, "me".into(), LONG)
+}
+
+async fn acquire(store: &dyn Store, request: AcquireRequest) -> Option<Grant> {
+    match store.acquire(&request).await.unwrap() {
+        AcquireAnswer::Granted(grant) => Some(grant),
+        AcquireAnswer::Held(_) => None,
+    }
+}
+
+async fn release(store: &dyn Store, lease: LeaseId) {
+    let answer = store.release(&ReleaseRequest::new(key(), lease)).await;
+    assert_eq!(answer.unwrap(), ReleaseAnswer::Released);
+}
+
+/// 32 tasks with four clients between them, three turns each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_four_permits_never_more_than_four_are_out() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine);
+        let mut stores = Vec::new();
+        for _ in 0..4 {
+            stores.push(fixture.store().await);
+        }
+        let (inside, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let mut tasks = JoinSet::new();
+        for number in 0..32 {
+            let store = stores[number % stores.len()].clone();
+            let (inside, most) = (inside.clone(), most.clone());
+            tasks.spawn(async move {
+                let mut fences = Vec::new();
+                while fences.len() < 3 {
+                    let lease = LeaseId::random();
+                    let Some(grant) = acquire(&store, ask(lease).permits(1, 4)).await else {
+                        sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+                        continue;
+                    };
+                    let now_inside = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now_inside, Ordering::SeqCst);
+                    sleep(Duration::from_millis(fastrand::u64(0..10))).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    release(&store, lease).await;
+                    fences.push(grant.fence);
+                }
+                fences
+            });
+        }
+        let mut fences: Vec<Fence> = tasks.join_all().await.into_iter().flatten().collect();
+        assert_eq!(most.load(Ordering::SeqCst), 4, "{engine:?}");
+        fences.sort();
+        fences.dedup();
+        assert_eq!(fences.len(), 32 * 3, "each grant has a fence of its own");
+        let left = stores[0].inspect(&key()).await.unwrap().unwrap();
+        assert!(left.is_free());
+    }
+}
+
+#[tokio::test]
+async fn of_two_readers_that_want_to_write_neither_does_until_one_leaves() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine);
+        let stores = [fixture.store().await, fixture.store().await];
+        for _ in 0..20 {
+            let leases = [LeaseId::random(), LeaseId::random()];
+            for lease in leases {
+                acquire(&stores[0], ask(lease).shared()).await.unwrap();
+            }
+            let upgrade = |number: usize| {
+                let (store, lease): (&MongoStore, _) = (&stores[number], leases[number]);
+                let request = ConvertRequest::upgrade(key(), lease);
+                async move { store.convert(&request).await.unwrap() }
+            };
+            for (number, answer) in join_all([upgrade(0), upgrade(1)]).await.iter().enumerate() {
+                let ConvertAnswer::Held(held) = answer else {
+                    panic!("{answer:?}");
+                };
+                let others: Vec<_> = held.holders().iter().map(|holder| holder.lease).collect();
+                assert_eq!(others, [leases[1 - number]]);
+            }
+            let before = stores[0].inspect(&key()).await.unwrap().unwrap();
+            release(&stores[0], leases[0]).await;
+            let answer = upgrade(1).await;
+            let ConvertAnswer::Converted(grant) = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(grant.fence > before.fence);
+            assert_eq!(upgrade(0).await, ConvertAnswer::TakenOver);
+            release(&stores[1], leases[1]).await;
+        }
+    }
+}
+
+/// Renewals in any order, for longer and shorter: the key is free when the last holder has ended.
+#[tokio::test]
+async fn the_latest_of_several_expiries_counts() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        let [one, two] = [(); 2].map(|()| LeaseId::random());
+        for lease in [one, two] {
+            acquire(&store, ask(lease).shared()).await.unwrap();
+        }
+        let other = RenewRequest::new(Key::new("other").unwrap(), one, LONG);
+        for (lease, ttl) in [(one, LONG * 2), (two, SHORT), (one, SHORT / 2)] {
+            let one_of_many = RenewRequest::new(key(), lease, ttl);
+            let requests = [one_of_many, other.clone()];
+            // Alone, and together with another.
+            for requests in [&requests[..1], &requests[..]] {
+                let answers = store.renew(requests).await.unwrap();
+                assert!(matches!(answers[0], Ok(RenewAnswer::Renewed(_))));
+                let stored = collection.find_one(doc! { "_id": "key" }).await;
+                let stored = stored.unwrap().unwrap();
+                let holders = stored.get_array("holders").unwrap().iter();
+                let expiry = |holder: &Bson| {
+                    let holder = holder.as_document().unwrap();
+                    *holder.get_datetime("expires_at").unwrap()
+                };
+                let latest = holders.map(expiry).max().unwrap();
+                assert_eq!(stored.get_datetime("expires_at"), Ok(&latest));
+            }
+        }
+        assert_eq!(acquire(&store, ask(LeaseId::random())).await, None);
+        sleep(SHORT).await;
+        acquire(&store, ask(LeaseId::random())).await.unwrap();
+    }
+}
+
+/// Sums beyond what 64 bits hold are refusals, in memory and in MongoDB.
+#[tokio::test]
+async fn permits_are_counted_up_to_the_greatest_number() {
+    const ALL: i64 = i64::MAX;
+    let mut stores: Vec<Arc<dyn Store>> = vec![Arc::new(MemoryStore::new())];
+    for engine in ENGINES {
+        stores.push(Arc::new(Fixture::new(engine).store().await));
+    }
+    for store in stores {
+        let ask = |owner: &str, permits, capacity| {
+            AcquireRequest::exclusive(key(), LeaseId::random(), owner.into(), LONG)
+                .permits(permits, capacity)
+        };
+        for (request, granted) in [
+            (ask("a", ALL - 1, ALL - 1), true),
+            (ask("b", 1, ALL - 1), false),
+            (ask("b", 2, ALL), false),
+            (ask("b", ALL, ALL), false),
+            (ask("b", 1, ALL), true),
+            (ask("b", 1, ALL), false),
+            // An owner does not count against itself, so more may be out than there are.
+            (ask("a", 1, ALL).reentrant(), true),
+            (ask("a", ALL - 1, ALL).reentrant(), true),
+            (ask("c", 1, ALL), false),
+            (ask("c", 1, ALL).reentrant(), false),
+            (ask("b", 1, ALL).reentrant(), false),
+            (ask("a", ALL, ALL).reentrant(), false),
+        ] {
+            let answer = acquire(&*store, request.clone()).await;
+            assert_eq!(answer.is_some(), granted, "{store:?}: {request:?}");
+        }
+    }
+}

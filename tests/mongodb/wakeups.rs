@@ -1,0 +1,155 @@
+//! Those who wait for a key hear of its release by a change stream, on the complete server; and get
+//! it without, too.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold::{Leases, MongoStore, Store};
+use mongodb::bson::Document;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    Commands, Engine, Fixture, LONG,
+    common::proxy::Proxy,
+    ears::{Eared, Ears},
+};
+
+/// Longer than anything takes that is to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Somebody waits through this store for a key that another client holds until this is over, and gets
+/// it then.
+async fn waits_while(fixture: &Fixture, store: impl Store, meanwhile: impl AsyncFnOnce()) {
+    let holder = Leases::new(fixture.store().await);
+    let held = holder.acquire("key", LONG).await.unwrap();
+    let waiter = Leases::new(store);
+    let release = async {
+        meanwhile().await;
+        held.release().await.unwrap();
+    };
+    let wait = timeout(PATIENCE, waiter.acquire("key", LONG));
+    let (lease, ()) = tokio::join!(wait, release);
+    lease.unwrap().unwrap().release().await.unwrap();
+}
+
+/// What was sent for streams since the last time: how many were opened, and how often one was asked.
+#[derive(Default)]
+struct Streams {
+    opened: usize,
+    asked: usize,
+}
+
+impl Streams {
+    fn look(&mut self, commands: &Commands) {
+        for command in commands.take() {
+            let opens = |stages: &Vec<_>| format!("{:?}", stages[0]).contains("$changeStream");
+            if command.get_array("pipeline").is_ok_and(opens) {
+                self.opened += 1;
+            }
+            if command.contains_key("getMore") {
+                self.asked += 1;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn however_many_wait_one_stream_is_opened() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let holder = Leases::new(fixture.store().await);
+    let (collection, commands) = fixture.watched().await;
+    let waiter = Leases::new(MongoStore::new(&collection));
+    let keys = || (0..10).map(|key| format!("key {key}"));
+    let hold = async |key| holder.acquire(key, LONG).await.unwrap();
+    let held = join_all(keys().map(hold)).await;
+
+    let mut streams = Streams::default();
+    let one = waiter.acquire("another", LONG).await.unwrap();
+    streams.look(&commands);
+    assert_eq!(streams.opened, 0, "nobody waits");
+    let wait = async |key: String| {
+        let lease = waiter.acquire(key, LONG).await.unwrap();
+        lease.release().await.unwrap();
+    };
+    // Two for each.
+    let waits = join_all(keys().chain(keys()).map(wait));
+    let release = async {
+        until("no stream is asked", || {
+            streams.look(&commands);
+            streams.asked >= 2
+        })
+        .await;
+        for lease in held {
+            lease.release().await.unwrap();
+        }
+    };
+    let (waited, ()) = tokio::join!(timeout(PATIENCE, waits), release);
+    waited.unwrap();
+    one.release().await.unwrap();
+    streams.look(&commands);
+    assert_eq!(streams.opened, 1);
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_after_its_connection_was_cut() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
+    let proxied = Fixture {
+        uri: format!("mongodb://{}/?directConnection=true", proxy.address),
+        name: fixture.name.clone(),
+    };
+    let (collection, commands) = proxied.watched().await;
+    let store = MongoStore::new::<Document>(&collection);
+    waits_while(&fixture, store, async || {
+        let mut streams = Streams::default();
+        until("no stream is opened", || {
+            streams.look(&commands);
+            streams.asked >= 1
+        })
+        .await;
+        proxy.lose_the_answer_to("getMore");
+        until("no connection is cut", || proxy.cuts() == 1).await;
+        let mut streams = Streams::default();
+        until("the stream does not go on", || {
+            streams.look(&commands);
+            streams.opened == 1 && streams.asked >= 2
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_that_broke_off_is_opened_again() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = Eared::new(fixture.store().await, Ears::BreaksOnce);
+    let ears = store.clone();
+    waits_while(&fixture, store, async || {
+        until("it stays closed", || ears.opened() == 2).await;
+    })
+    .await;
+}
+
+/// A stream is a help, and asking from time to time goes on beside it.
+#[tokio::test]
+async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
+    for kind in [Ears::Silent, Ears::Deaf] {
+        let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+        let store = Eared::new(fixture.store().await, kind);
+        let ears = store.clone();
+        waits_while(&fixture, store, async || {
+            // Long enough that all pauses are the longest.
+            sleep(Duration::from_secs(3)).await;
+        })
+        .await;
+        assert_eq!(ears.opened(), 1, "{kind:?}");
+    }
+}

@@ -1,0 +1,47 @@
+//! Operations that are given up leave no lock behind, on both engines.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use leasehold::Store;
+
+use super::{
+    Engine, Fixture,
+    common::cancel::{
+        Setting, Words, faults::FAULTS, leaves_no_lock_behind,
+        one_that_abandons_its_request_is_caught,
+    },
+};
+
+/// Each is in one of the scripts, or in the request, and in no other.
+static WORDS: Words = Words {
+    acquire: "scripted_upsert",
+    renew: "mine.expires_at = now + params.ttl",
+    release: "holders.removeIf(holder -> holder.lease ==",
+};
+
+async fn setting(engine: Engine) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>> {
+    let fixture = Fixture::prepared(engine).await;
+    Setting {
+        host: fixture.host(),
+        direct: fixture.store(),
+        connect: async move |address| fixture.store_at(&format!("http://{address}")),
+        words: &WORDS,
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_up_on_elasticsearch_leaves_no_lock_behind() {
+    leaves_no_lock_behind(&setting(Engine::Elasticsearch).await, &FAULTS).await;
+}
+
+#[tokio::test]
+async fn what_is_given_up_on_opensearch_leaves_no_lock_behind() {
+    leaves_no_lock_behind(&setting(Engine::OpenSearch).await, &FAULTS).await;
+}
+
+#[tokio::test]
+async fn a_client_that_abandons_its_request_leaves_a_lock_behind() {
+    for engine in super::BOTH {
+        one_that_abandons_its_request_is_caught(&setting(engine).await).await;
+    }
+}
