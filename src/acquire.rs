@@ -43,17 +43,17 @@ impl Attempt {
 ///
 /// # Errors
 ///
-/// [`Error::InvalidKey`], [`Error::InvalidTtl`], [`Error::InvalidOwner`] and [`Error::Closed`] before
-/// anything is sent; otherwise what the store answers, after three tries if a retry could help.
+/// One whose name begins with `Invalid` for bad terms, and [`Error::Closed`], before anything is sent;
+/// otherwise what the store answers, after three tries if a retry could help.
 ///
 /// # Cancel safety
 ///
 /// Cancel safe: dropping the future at any point leaves no lock behind. The requests are sent by a
 /// task of their own, which waits for the outcome and releases what was granted; the same holds
-/// after an error. The key is free again one answered release after the last answer, and after an
-/// answer that was lost within the [`call_timeout`](crate::LeasesBuilder::call_timeout) beyond that.
-/// Only if the runtime ends before that, or the store cannot be reached, does a lock stay, until its
-/// ttl is over.
+/// after an error. The key is free again one answered release after the last answer. A request without
+/// an answer is released after the [`call_timeout`](crate::LeasesBuilder::call_timeout), and one whose
+/// connection broke for as long, again and again, in case that it arrives late. Only if the runtime
+/// ends before that, or the store cannot be reached, does a lock stay, until its ttl is over.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {

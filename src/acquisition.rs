@@ -302,7 +302,7 @@ impl Acquisition {
     async fn settle(mut self, at_work: TaskTrackerToken) {
         let limit = self.shared.call_timeout;
         // After that nobody waits for a request that hangs; this task still does.
-        let waited_for = Instant::now().checked_add(self.request.ttl + limit);
+        let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
         let (mut at_work, mut silent) = (Some(at_work), false);
         loop {
             if self.granted || self.open {

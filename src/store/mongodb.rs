@@ -53,7 +53,9 @@ const TTL_INDEX: &str = "leasehold_expires_at";
 ///
 /// The driver looks for a server for 30 s by default. Set `server_selection_timeout` of its options
 /// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached
-/// is named as such, instead of as one that does not answer.
+/// is named as such, instead of as one that does not answer. It waits for an answer without a limit, so
+/// a connection that dies without a word keeps its place in the pool until the operating system gives
+/// it up: a `max_pool_size` above the 10 of the driver leaves room for that.
 ///
 /// # What it guarantees
 ///
