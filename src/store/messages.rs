@@ -9,7 +9,7 @@ use crate::{
     record::{Holder, LeaseId, Mode, between},
 };
 
-/// A question of [`Store::acquire`].
+/// A question of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
@@ -74,7 +74,7 @@ impl AcquireRequest {
     }
 }
 
-/// An answer of [`Store::acquire`].
+/// An answer of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireAnswer {
     /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
@@ -141,7 +141,7 @@ impl Held {
     }
 }
 
-/// A question of [`Store::renew`].
+/// A question of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewRequest {
@@ -160,10 +160,10 @@ impl RenewRequest {
     }
 }
 
-/// The answers of [`Store::renew`], in the order of the requests.
+/// The answers of [`Store::renew`](crate::Store::renew), in the order of the requests.
 pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 
-/// An answer of [`Store::renew`].
+/// An answer of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewAnswer {
     /// The lease lives on.
@@ -174,7 +174,7 @@ pub enum RenewAnswer {
     TakenOver,
 }
 
-/// A question of [`Store::convert`].
+/// A question of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertRequest {
@@ -200,7 +200,7 @@ impl ConvertRequest {
     }
 }
 
-/// An answer of [`Store::convert`].
+/// An answer of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvertAnswer {
     /// The lease has the mode that was asked for: now, or since an earlier request.
@@ -213,7 +213,7 @@ pub enum ConvertAnswer {
     TakenOver,
 }
 
-/// A question of [`Store::release`].
+/// A question of [`Store::release`](crate::Store::release).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReleaseRequest {
@@ -251,7 +251,7 @@ impl ReleaseRequest {
     }
 }
 
-/// An answer of [`Store::release`].
+/// An answer of [`Store::release`](crate::Store::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseAnswer {
     /// The lease was a holder, and is none now. It may have been past its expiry, or evicted, but
