@@ -223,3 +223,16 @@ fn a_release_outside_a_runtime_goes_on_in_the_background() {
     assert!(matches!(error, Error::NoRuntime), "{error:?}");
     runtime.block_on(until_free(&store));
 }
+
+/// An earlier request is answered while the release is under way.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_not_overtaken_by_one_for_an_earlier_request() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(LIMIT + MOMENT * 2)]);
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    sleep(MOMENT).await;
+    store.next([Fate::Late(MOMENT * 5)]);
+    lease.release().await.unwrap();
+    sleep(LIMIT).await;
+    assert!(is_free(&store).await);
+}
