@@ -38,6 +38,7 @@ mod fence;
 mod guard;
 mod holding;
 mod input;
+mod limits;
 mod listing;
 mod modes;
 mod seeds;
@@ -73,6 +74,13 @@ pub use self::{
         waiters_of_one_process_take_turns, work_under_a_lease_holds_the_key_until_it_ends,
     },
     input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
+    limits::{
+        a_full_limiter_says_so, a_limiter_and_a_lock_may_have_one_key,
+        a_limiter_with_other_terms_goes_on, a_purge_forgets_no_window_that_counts,
+        a_repeated_request_takes_its_permits_once, a_window_never_has_more_permits_than_its_limit,
+        permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
+        waiting_tasks_get_what_the_windows_have,
+    },
     listing::{
         a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
         releasing_an_owner_frees_all_of_its_locks,
@@ -145,6 +153,15 @@ macro_rules! conformance_suite {
             opposite_orders_do_not_deadlock
             a_minimum_hold_outlasts_the_release
             a_lease_goes_on_in_another_process
+            a_window_never_has_more_permits_than_its_limit
+            permits_that_belong_together_are_granted_together
+            a_repeated_request_takes_its_permits_once
+            smooth_permits_come_one_after_the_other
+            a_limiter_with_other_terms_goes_on
+            a_limiter_and_a_lock_may_have_one_key
+            a_purge_forgets_no_window_that_counts
+            waiting_tasks_get_what_the_windows_have
+            a_full_limiter_says_so
         }
     };
     (@tests ($connect:path) $runtime:tt $($property:ident)*) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     Cause, Held, Key, LossReason,
     key::{MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
+    quota::MAX_WINDOW,
     record::SCHEMA,
     ttl::MAX_TTL,
 };
@@ -59,6 +60,26 @@ pub enum Error {
     InvalidMinHold {
         /// The refused time.
         min_hold: Duration,
+    },
+
+    /// A limiter that would never let anything through. Nothing was sent.
+    #[error("a limiter lets through at least one call a window: a limit of 0 is none")]
+    InvalidLimit,
+
+    /// The window of a limiter is out of bounds. Nothing was sent.
+    #[error("a window is between 1ms and {MAX_WINDOW:?}, this one is {window:?}")]
+    InvalidWindow {
+        /// The refused window.
+        window: Duration,
+    },
+
+    /// The burst of a smooth limiter is out of bounds. Nothing was sent.
+    #[error("a burst is between 1 and the limit of {limit}, this one is {burst}")]
+    InvalidBurst {
+        /// The refused burst.
+        burst: u32,
+        /// The limit.
+        limit: u32,
     },
 
     /// The time to live is out of bounds. Nothing was sent.
@@ -155,7 +176,7 @@ pub enum Error {
     /// The document of this key was written by a version of leasehold that this one does not know.
     /// It was left alone.
     #[error(
-        "the lock {key} has the document schema {found}, and this version reads schema {SCHEMA}: upgrade leasehold here"
+        "the document of {key} has the schema {found}, and this version reads schema {SCHEMA}: upgrade leasehold here"
     )]
     UnsupportedSchema {
         /// The key.
@@ -169,6 +190,15 @@ pub enum Error {
         "the document of {key} is not a lock ({problem}): give the locks a collection of their own, or remove the document"
     )]
     NotALock {
+        /// The key.
+        key: Key,
+        /// What about it is wrong.
+        problem: String,
+    },
+
+    /// The document of this limiter is not one of a limiter. It was left alone.
+    #[error("the document of the limiter {key} is damaged ({problem}): remove the document")]
+    NotALimiter {
         /// The key.
         key: Key,
         /// What about it is wrong.
@@ -191,6 +221,17 @@ pub enum Error {
         waited: Duration,
         /// Who held the lock at the last look.
         held: Held,
+    },
+
+    /// The limiter will not let the call through in the time that was allowed for waiting.
+    #[error("{key} is at its limit after a wait of {waited:?}: try again in {retry_in:?}")]
+    LimitReached {
+        /// The key of the limiter.
+        key: Key,
+        /// How long was waited.
+        waited: Duration,
+        /// When permits come back, on the server's clock.
+        retry_in: Duration,
     },
 
     /// [`Leases::close`](crate::Leases::close) was called: nothing is acquired any more.
@@ -216,7 +257,8 @@ impl Error {
             | Self::TimedOut { .. }
             | Self::Overloaded { .. }
             | Self::Contention { .. }
-            | Self::WaitTimedOut { .. } => true,
+            | Self::WaitTimedOut { .. }
+            | Self::LimitReached { .. } => true,
             Self::InvalidKey { .. }
             | Self::InvalidOwner { .. }
             | Self::InvalidPermits { .. }
@@ -224,11 +266,15 @@ impl Error {
             | Self::InvalidNote { .. }
             | Self::InvalidMinHold { .. }
             | Self::InvalidTtl { .. }
+            | Self::InvalidLimit
+            | Self::InvalidWindow { .. }
+            | Self::InvalidBurst { .. }
             | Self::NotPrepared { .. }
             | Self::NoRuntime
             | Self::Denied { .. }
             | Self::UnsupportedSchema { .. }
             | Self::NotALock { .. }
+            | Self::NotALimiter { .. }
             | Self::Store { .. }
             | Self::Closed
             | Self::Lost { .. } => false,

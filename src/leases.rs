@@ -8,13 +8,14 @@ use futures::{
 };
 
 use crate::{
-    Acquire, AcquireAll, Error, Eviction, Filter, Key, ListRequest, LockState, ReleaseAnswer,
-    ReleaseRequest, Resume, Store, Ticket, TryAcquire,
+    Acquire, AcquireAll, Error, Eviction, Filter, Key, Limiter, ListRequest, LockState, Quota,
+    ReleaseAnswer, ReleaseRequest, Resume, Store, Ticket, TryAcquire,
+    builder::LeasesBuilder,
     keeper::{self, Keeper},
+    line::Lines,
     wait::WaitingRoom,
 };
 
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many documents a list asks for at a time.
 const PAGE: usize = 500;
 /// How many leases of an owner are released at the same time.
@@ -42,7 +43,7 @@ const RELEASES_AT_ONCE: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Leases {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What the handle, its builders and its guards have in common.
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) call_timeout: Duration,
     pub(crate) keeper: Keeper,
     pub(crate) room: Arc<WaitingRoom>,
+    pub(crate) lines: Lines,
 }
 
 impl Leases {
@@ -63,12 +65,7 @@ impl Leases {
 
     /// Leases on this store, with options.
     pub fn builder(store: impl Store) -> LeasesBuilder {
-        LeasesBuilder {
-            clock_margin: store.clock_margin(),
-            store: Arc::new(store),
-            owner: None,
-            call_timeout: CALL_TIMEOUT,
-        }
+        LeasesBuilder::new(store)
     }
 
     /// Who the leases of this handle belong to, as others see it.
@@ -128,6 +125,30 @@ impl Leases {
     /// fence and a whole ttl, or [`Resumed::Gone`](crate::Resumed::Gone).
     pub fn resume(&self, ticket: &Ticket) -> Resume {
         Resume::new(self.shared.clone(), ticket.clone())
+    }
+
+    /// A limiter that lets through at most so many calls a window, on the database's clock.
+    ///
+    /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. Nothing is sent, and bad input is
+    /// refused, when a permit is asked for: a limit of 0 ([`Error::InvalidLimit`]), a window below a
+    /// millisecond or above [`MAX_WINDOW`](crate::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
+    /// to whole milliseconds. The key is 1 to 512 bytes of text; locks of the same key do not matter.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1));
+    /// limiter.permit().await?;
+    /// // Call the partner.
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limiter(&self, key: impl AsRef<str>, limit: u32, window: Duration) -> Limiter {
+        let quota = Quota::fixed(limit, window);
+        Limiter::new(self.shared.clone(), Key::new(key), quota)
     }
 
     /// Who holds the key now; `None` if it has no document, because it was never locked or has
@@ -275,7 +296,8 @@ impl Leases {
         .await
     }
 
-    /// Removes every document without a live holder since this long, and says how many.
+    /// Removes every lock without a live holder since this long, and every limiter that means nothing any
+    /// more since this long, and says how many.
     ///
     /// It never removes a lock that is live, or that was taken or renewed meanwhile. A store that
     /// cleans up by itself, as MongoDB does by a TTL index, does not need it. Elasticsearch and
@@ -299,7 +321,8 @@ impl Leases {
     ///
     /// From now on an acquire answers [`Error::Closed`], also one that waits. Guards that still
     /// live are lost ([`LossReason::Closed`](crate::LossReason::Closed)). What was dropped before
-    /// and is still to be released is waited for too, and so are requests under way. If the store
+    /// and is still to be released is waited for too, and so are requests under way, but for those of
+    /// limiters, after which nothing has to be released. If the store
     /// does not answer, that takes as long as the longest ttl and the
     /// [`call_timeout`](LeasesBuilder::call_timeout) at the worst, so put `tokio::time::timeout` around
     /// it where the end must not take that long.
@@ -355,63 +378,4 @@ impl fmt::Debug for Shared {
             .field("owner", &self.owner)
             .finish_non_exhaustive()
     }
-}
-
-/// Options for [`Leases`], made by [`Leases::builder`].
-#[derive(Debug)]
-#[must_use = "call build to get the leases"]
-pub struct LeasesBuilder {
-    store: Arc<dyn Store>,
-    owner: Option<Arc<str>>,
-    clock_margin: Duration,
-    call_timeout: Duration,
-}
-
-impl LeasesBuilder {
-    /// Who the leases belong to, as others see it: a pod, a host, a service; 1 to 512 bytes of text,
-    /// which an acquire checks. By default the name of the host, the number of the process and a few
-    /// random letters.
-    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.owner = Some(owner.into());
-        self
-    }
-
-    /// How long before the expiry on the server a lease is given up here. By default what the store
-    /// asks for: 100 ms for the databases, which covers the skew between two of their nodes at a
-    /// failover, and nothing in memory. A ttl must be at least twice as long.
-    pub fn clock_margin(mut self, margin: Duration) -> Self {
-        self.clock_margin = margin;
-        self
-    }
-
-    /// How long one call to the store may take; 10 s by default. An acquire is never waited for
-    /// longer than its ttl, because what it grants would be over.
-    pub fn call_timeout(mut self, limit: Duration) -> Self {
-        self.call_timeout = limit;
-        self
-    }
-
-    /// The leases. Nothing is sent or spawned yet.
-    pub fn build(self) -> Leases {
-        let room = Arc::new(WaitingRoom::default());
-        let keeper = Keeper::new(self.store.clone(), self.call_timeout, room.clone());
-        Leases {
-            shared: Arc::new(Shared {
-                store: self.store,
-                owner: self.owner.unwrap_or_else(this_process),
-                clock_margin: self.clock_margin,
-                call_timeout: self.call_timeout,
-                keeper,
-                room,
-            }),
-        }
-    }
-}
-
-/// A process number comes back after a restart, in a container at once; hence the random part.
-fn this_process() -> Arc<str> {
-    let host = gethostname::gethostname();
-    let process = std::process::id();
-    let random = fastrand::u32(..);
-    format!("{}:{process}:{random:08x}", host.to_string_lossy()).into()
 }

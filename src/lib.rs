@@ -52,6 +52,8 @@
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`] and
 //!   [`Leases::resume`].
 //!
+//! And without a lease: at most so many calls a window over all processes, [`Leases::limiter`].
+//!
 //! # Holding on, and losing it
 //!
 //! [`Acquire::with`] is the short way: it keeps the lease alive while a body of work runs, stops the
@@ -153,6 +155,7 @@ mod acquire;
 mod acquisition;
 mod ask;
 mod backoff;
+mod builder;
 mod calls;
 mod cause;
 #[cfg(feature = "conformance")]
@@ -165,7 +168,10 @@ mod keeper;
 mod key;
 mod lease;
 mod leases;
+mod limiter;
+mod line;
 mod loss;
+mod quota;
 mod record;
 mod release;
 pub mod rules;
@@ -192,19 +198,22 @@ pub use crate::store::mongodb::{
 };
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
+    builder::LeasesBuilder,
     cause::Cause,
     error::Error,
     fence::Fence,
     key::{Key, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     lease::{Lease, Upgrade},
-    leases::{Leases, LeasesBuilder},
+    leases::Leases,
+    limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     loss::LossReason,
-    record::{Holder, LeaseId, LockRecord, Mode, SCHEMA},
+    quota::{MAX_WINDOW, Quota},
+    record::{Holder, LeaseId, LimiterRecord, LockRecord, Mode, PermitId, SCHEMA},
     set::{AcquireAll, LeaseSet},
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys, Grant,
-        Held, LockState, MAX_RENEWALS, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest, Store,
+        Held, LockState, MAX_RENEWALS, MinHold, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,
     },

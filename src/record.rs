@@ -1,4 +1,4 @@
-//! The lock as it is stored: one document a key, the same in every store.
+//! Locks and limiters as they are stored: one document a key, the same in every store.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,33 +8,54 @@ use uuid::Uuid;
 
 use crate::{Fence, Key};
 
-/// The version of the document's shape that this crate reads and writes.
+/// The version of the shape of a lock's document that this crate reads and writes.
 pub const SCHEMA: i64 = 1;
 
-/// The name of one grant.
-///
-/// The client makes it before it asks and keeps it through its retries, so that a repeated request
-/// is recognised and a release can only ever free the grant that it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LeaseId(Uuid);
+/// The version of the shape of a limiter's document that this crate reads and writes.
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
-impl LeaseId {
-    /// A name that no other grant has.
-    pub fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
 
-    /// Reads the form that [`Display`](fmt::Display) writes; `None` if it is not a UUID.
-    pub fn parse(text: &str) -> Option<Self> {
-        Uuid::try_parse(text).ok().map(Self)
-    }
+        impl $name {
+            /// A name that no other grant has.
+            pub fn random() -> Self {
+                Self(Uuid::new_v4())
+            }
+
+            /// Reads the form that [`Display`](fmt::Display) writes; `None` if it is not a UUID.
+            pub fn parse(text: &str) -> Option<Self> {
+                Uuid::try_parse(text).ok().map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0.as_hyphenated(), f)
+            }
+        }
+    };
 }
 
-impl fmt::Display for LeaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0.as_hyphenated(), f)
-    }
+name! {
+    /// The name of one grant.
+    ///
+    /// The client makes it before it asks and keeps it through its retries, so that a repeated
+    /// request is recognised and a release can only ever free the grant that it belongs to.
+    LeaseId
+}
+
+name! {
+    /// The name of one grant of a limiter.
+    ///
+    /// The client makes it before it asks and keeps it through its retries, so that a repeated
+    /// request is recognised.
+    PermitId
 }
 
 /// What a holder allows beside itself.
@@ -150,6 +171,46 @@ impl LockRecord {
         self.holders
             .iter()
             .filter(move |holder| holder.is_live(now))
+    }
+}
+
+/// The document of one limiter: of a key, for windows of one length and kind. It says what is used up,
+/// and nothing of how much there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterRecord {
+    /// The key.
+    pub key: Key,
+    /// When the newest grant was made, on the server's clock.
+    pub granted_at: DateTime<Utc>,
+    /// What is used up. Of fixed windows, how many permits of the window of the newest grant; of smooth
+    /// ones, how long it takes from the newest grant on until all is earned back, in nanoseconds.
+    pub used: i64,
+    /// The name of the newest grant.
+    pub last: PermitId,
+    /// How many permits it has.
+    pub granted: i64,
+    /// From here on the document means nothing, and clean-up counts its retention from here.
+    pub over_at: DateTime<Utc>,
+}
+
+impl LimiterRecord {
+    /// Puts a record together.
+    pub fn new(
+        key: Key,
+        granted_at: DateTime<Utc>,
+        used: i64,
+        (last, granted): (PermitId, i64),
+        over_at: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            key,
+            granted_at,
+            used,
+            last,
+            granted,
+            over_at,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rules of a lock, as functions of its document, a request and the server's time.
+//! The rules of a lock and of a limiter, as functions of a document, a request and the server's time.
 //!
 //! Nothing here reads a clock or does I/O. The memory store runs these functions as they are; the
 //! other stores translate them for their database, and read their answers with
@@ -6,6 +6,7 @@
 
 mod grant;
 mod hold;
+mod permit;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -15,26 +16,27 @@ use chrono::{DateTime, Utc};
 pub use self::{
     grant::{acquire, answer_acquire},
     hold::{answer_convert, answer_renew, convert, release, renew},
+    permit::{CLOCK_STEP, answer_permit, is_over, permit},
     state::{answer_evict, evict, inspect, matches, remove_expired},
 };
 use crate::{Fence, Grant, Holder, LeaseId, LockRecord};
 
 /// What an operation does to the document, and what it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision<A> {
+pub struct Decision<A, R = LockRecord> {
     /// What becomes of the document.
-    pub write: Write,
+    pub write: Write<R>,
     /// The answer.
     pub answer: A,
 }
 
 /// What becomes of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum Write<R = LockRecord> {
     /// Nothing is written.
     Keep,
     /// This is the document now.
-    Put(LockRecord),
+    Put(R),
     /// The document goes.
     Remove,
 }

@@ -11,15 +11,19 @@ pub(crate) mod memory;
 pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
+pub(crate) mod permits;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
-pub use self::messages::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, Held, LockState,
-    MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+pub use self::{
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, Held,
+        LockState, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+    },
+    permits::{PermitAnswer, PermitRequest},
 };
 use crate::{Error, Key, ListRequest, Page};
 
@@ -27,7 +31,9 @@ use crate::{Error, Key, ListRequest, Page};
 /// holding up others.
 pub const MAX_RENEWALS: usize = 1_000;
 
-/// A place that keeps locks.
+/// A place that keeps locks and limiters.
+///
+/// A lock and a limiter of the same key have nothing to do with each other.
 ///
 /// The conformance suite (feature `conformance`) tells whether an implementation keeps the rules. Until
 /// version 1.0 methods may be added.
@@ -78,7 +84,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// lock that was just taken over.
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error>;
 
-    /// Removes every document without a live holder since this long. Returns how many it removed.
+    /// Grants permits of a limiter, as far as its quota has room
+    /// ([`rules::permit`](crate::rules::permit)); otherwise writes nothing.
+    ///
+    /// Limiters of one key with windows of another length, or of the other kind, count for themselves.
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
+
+    /// Removes every lock without a live holder since this long, and every limiter that means nothing
+    /// any more since this long. Returns how many it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 
     /// Opens a stream of the keys whose lock is freed from now on, or left by one of several holders, or
@@ -137,6 +150,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         (**self).remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        (**self).permit(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

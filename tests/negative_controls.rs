@@ -4,6 +4,9 @@
 mod broken;
 #[path = "common/model.rs"]
 mod model;
+#[allow(dead_code)]
+#[path = "common/permits.rs"]
+mod permits;
 #[path = "common/soak.rs"]
 mod soak;
 
@@ -82,6 +85,24 @@ controls! {
         a_list_shows_what_its_filter_describes, releasing_an_owner_frees_all_of_its_locks;
     a_list_that_skips_between_pages: SkipsAtPageEnd is caught by
         pages_show_every_lock_that_stays_once;
+    a_limit_by_the_clients_clock: ClientClock is caught by
+        a_window_never_has_more_permits_than_its_limit;
+    permits_by_look_and_then_write: PermitsNotAtomic is caught by
+        a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
+    a_window_that_never_turns: PermitsWithoutWindow is caught by
+        a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
+    a_repeated_request_for_permits_that_counts: RepeatedPermitsCount is caught by
+        a_repeated_request_takes_its_permits_once;
+    permits_of_which_a_part_is_granted: PermitsInPart is caught by
+        permits_that_belong_together_are_granted_together;
+    a_smooth_limiter_with_windows: SmoothIsFixed is caught by
+        smooth_permits_come_one_after_the_other;
+    a_stored_window_that_blocks_another: AnotherWindowBlocks is caught by
+        a_limiter_with_other_terms_goes_on;
+    a_limiter_in_the_place_of_a_lock: LimitersAreLocks is caught by
+        a_limiter_and_a_lock_may_have_one_key;
+    a_purge_of_windows_that_count: LimitersArePurged is caught by
+        a_purge_forgets_no_window_that_counts;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
@@ -114,6 +135,25 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::ForgetsMinHold,
     ];
     for fault in faults {
+        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+    }
+    assert_eq!(compare(Fault::None), Ok(()));
+}
+
+/// The same for permits.
+#[test]
+fn random_requests_for_permits_tell_a_broken_store_from_memory() {
+    let compare = |fault| {
+        let mut paused = tokio::runtime::Builder::new_current_thread();
+        let runtime = paused.enable_all().start_paused(true).build().unwrap();
+        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+        permits::compare(&runtime, &store, 300)
+    };
+    for fault in [
+        Fault::RepeatedPermitsCount,
+        Fault::PermitsInPart,
+        Fault::SmoothIsFixed,
+    ] {
         assert!(compare(fault).is_err(), "{fault:?} was not caught");
     }
     assert_eq!(compare(Fault::None), Ok(()));

@@ -1,4 +1,4 @@
-//! Locks in Elasticsearch and OpenSearch.
+//! Locks and limiters in Elasticsearch and OpenSearch.
 
 // The index of a JSON value that is not there gives null, and those that are set are our own.
 #![allow(clippy::indexing_slicing)]
@@ -6,6 +6,7 @@
 mod answer;
 mod dialect;
 mod error;
+mod permit;
 mod prepare;
 mod scripts;
 mod setup;
@@ -26,8 +27,8 @@ use self::{
 };
 use crate::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewAnswers, RenewRequest, Store, rules,
+    ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -323,6 +324,10 @@ impl<C: Transport> Store for IndexStore<C> {
         let change = self.dialect.remove_expired(key);
         let outcome = self.change(key, change).await?;
         Ok(outcome.is_some_and(|outcome| outcome.effect == Effect::Deleted))
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.take(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

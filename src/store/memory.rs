@@ -1,4 +1,4 @@
-//! Locks in the memory of this process.
+//! Locks and limiters in the memory of this process.
 
 use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::{
     AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-    RenewRequest, Store,
+    LimiterRecord, ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
     record::after,
     rules::{self, Decision, Write},
 };
@@ -42,8 +42,12 @@ use crate::{
 #[derive(Clone)]
 pub struct MemoryStore {
     records: Arc<Mutex<BTreeMap<Key, LockRecord>>>,
+    limiters: Arc<Mutex<BTreeMap<Series, LimiterRecord>>>,
     clock: Clock,
 }
+
+/// A limiter: its key, the length of its windows, and whether it is smooth.
+type Series = (Key, Duration, bool);
 
 /// The time of day at one instant; all else is counted from there on tokio's clock, which can be
 /// paused and does not jump.
@@ -64,6 +68,7 @@ impl MemoryStore {
     pub fn new() -> Self {
         Self {
             records: Arc::default(),
+            limiters: Arc::default(),
             clock: Clock {
                 started: Instant::now(),
                 time: Utc::now().trunc_subsecs(3),
@@ -76,7 +81,16 @@ impl MemoryStore {
         key: &Key,
         rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A>,
     ) -> A {
-        let mut records = self.records.lock();
+        self.decide_in(&self.records, key, rule)
+    }
+
+    fn decide_in<K: Clone + Ord, A, R>(
+        &self,
+        records: &Mutex<BTreeMap<K, R>>,
+        key: &K,
+        rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
+    ) -> A {
+        let mut records = records.lock();
         // Read under the lock, as a server does, so that time never goes back between two writes.
         let decision = rule(records.get(key), self.clock.now());
         match decision.write {
@@ -180,11 +194,21 @@ impl Store for MemoryStore {
         }))
     }
 
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let quota = &request.quota;
+        let series = (request.key.clone(), quota.window(), quota.burst().is_some());
+        Ok(self.decide_in(&self.limiters, &series, |record, now| {
+            rules::permit(record, request, now)
+        }))
+    }
+
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let now = self.clock.now();
         let mut records = self.records.lock();
-        let before = records.len();
+        let mut limiters = self.limiters.lock();
+        let before = records.len() + limiters.len();
         records.retain(|_, record| !rules::remove_expired(Some(record), retention, now).answer);
-        Ok((before - records.len()) as u64)
+        limiters.retain(|_, record| !rules::is_over(record, retention, now));
+        Ok((before - records.len() - limiters.len()) as u64)
     }
 }

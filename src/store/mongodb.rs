@@ -1,4 +1,4 @@
-//! Locks in MongoDB.
+//! Locks and limiters in MongoDB.
 
 mod concern;
 mod decode;
@@ -6,6 +6,8 @@ mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
 mod freed;
+mod permit;
+mod prepare;
 mod renew;
 
 use std::{fmt, time::Duration};
@@ -13,39 +15,36 @@ use std::{fmt, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use mongodb::{
-    Collection, IndexModel,
+    Collection,
     bson::{Document, doc},
-    options::{IndexOptions, ReturnDocument},
+    options::ReturnDocument,
 };
 
 use self::{
-    concern::{majority, with_our_concerns},
+    concern::with_our_concerns,
     decode::Told,
-    error::{DUPLICATE_KEY, INDEX_CONFLICTS, code, sorted},
+    error::{DUPLICATE_KEY, code, sorted},
 };
 use crate::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockRecord, LockState, Page, ReleaseAnswer, ReleaseRequest,
-    RenewAnswers, RenewRequest, Store, keeper, rules,
+    FreedKeys, Key, ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// How long the document of a dead lock is kept unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long `prepare` may take: an index on a collection that is in use takes its time.
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a command is sent again at once because its answer is of no use. After a lost race
 /// between two inserts of one key the document exists, so a third time is only needed if it was
 /// removed in between; after an answer out of the driver's retry the next one is an ordinary one.
 const RESENDS: u32 = 3;
-const TTL_INDEX: &str = "leasehold_expires_at";
 
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
 /// application's, and asks for a majority of every write and for the primary in every read,
-/// whatever the collection's defaults. The collection should hold nothing but locks. It needs
+/// whatever the collection's defaults. The collection should hold nothing but locks and limiters. It needs
 /// MongoDB 4.2 or newer, and the role `readWrite` on the collection.
 ///
 /// The collection must have no collation of its own: one that ignores case, for example, would take
@@ -118,60 +117,6 @@ impl MongoStore {
         self
     }
 
-    /// Creates the TTL index that removes dead locks, and the collection with it.
-    ///
-    /// It can be repeated, at every start of the application for example, and by several
-    /// processes at once; a changed [`retention`](MongoStore::retention) is taken over. Locking
-    /// works without it, but then documents of dead locks stay until a
-    /// [`purge`](crate::Leases::purge).
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`] says: among others [`Error::Denied`] if the user may not create an index.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop what was sent. A repeated call is harmless.
-    pub async fn prepare(&self) -> Result<(), Error> {
-        let this = self.clone();
-        keeper::call("prepare", PREPARE_TIMEOUT, async move {
-            this.create_index().await
-        })
-        .await
-    }
-
-    async fn create_index(&self) -> Result<(), Error> {
-        // The index takes whole seconds in 32 bits.
-        let seconds = self.retention.as_secs().min(i32::MAX as u64);
-        let options = IndexOptions::builder()
-            .name(TTL_INDEX.to_owned())
-            .expire_after(Duration::from_secs(seconds))
-            // What a later version or somebody else put here is left alone.
-            .partial_filter_expression(doc! {
-                "schema": crate::SCHEMA,
-                "fence": { "$type": "number" },
-            })
-            .build();
-        let index = IndexModel::builder()
-            .keys(doc! { "expires_at": 1 })
-            .options(options)
-            .build();
-        match self.locks.create_index(index).await {
-            Ok(_) => Ok(()),
-            Err(conflict) if code(&conflict).is_some_and(|at| INDEX_CONFLICTS.contains(&at)) => {
-                let change = doc! {
-                    "collMod": self.locks.name(),
-                    "index": { "name": TTL_INDEX, "expireAfterSeconds": seconds as i64 },
-                    "writeConcern": majority(),
-                };
-                let database = self.locks.client().database(&self.locks.namespace().db);
-                database.run_command(change).await.map_err(sorted)?;
-                Ok(())
-            }
-            Err(error) => Err(sorted(error)),
-        }
-    }
-
     async fn read(&self, key: &Key) -> Result<Option<Document>, Error> {
         self.locks
             .find_one(dialect::filter(key))
@@ -189,20 +134,36 @@ impl MongoStore {
         Ok(())
     }
 
-    /// Sends a change that may be sent again, until the answer is a new one. `None` if there is no
-    /// document.
+    /// Sends a change of a lock that may be sent again. `None` if there is no document.
     async fn change(
         &self,
         key: &Key,
         update: Vec<Document>,
         upsert: bool,
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
+        let change = Change {
+            filter: dialect::filter(key),
+            update,
+            upsert,
+            projection: dialect::projection(),
+        };
+        self.send(change, |document| decode::told(document, key))
+            .await
+    }
+
+    /// Sends a change that may be sent again, until the answer is a new one. `None` if there is no
+    /// document.
+    async fn send<R>(
+        &self,
+        change: Change,
+        told: impl Fn(&Document) -> Result<Told<R>, Error>,
+    ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
         for _ in 0..RESENDS {
             let outcome = self
                 .locks
-                .find_one_and_update(dialect::filter(key), update.clone())
-                .upsert(upsert)
-                .projection(dialect::projection())
+                .find_one_and_update(change.filter.clone(), change.update.clone())
+                .upsert(change.upsert)
+                .projection(change.projection.clone())
                 .return_document(ReturnDocument::After)
                 .await;
             let document = match outcome {
@@ -211,7 +172,7 @@ impl MongoStore {
                 Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
                 Err(error) => return Err(sorted(error)),
             };
-            let Told { record, now } = decode::told(&document, key)?;
+            let Told { record, now } = told(&document)?;
             if let Some(now) = now {
                 return Ok(Some((record, now)));
             }
@@ -221,6 +182,14 @@ impl MongoStore {
             source: Cause::text("other clients, or the connection, got in between each time"),
         })
     }
+}
+
+/// A change of one document, answered with what it left.
+struct Change {
+    filter: Document,
+    update: Vec<Document>,
+    upsert: bool,
+    projection: Document,
 }
 
 /// A find always tells the time.
@@ -364,13 +333,20 @@ impl Store for MongoStore {
         Ok(false)
     }
 
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.take(request).await
+    }
+
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        let removed = self
-            .locks
-            .delete_many(dialect::expired_since(retention))
-            .await
-            .map_err(sorted)?;
-        Ok(removed.deleted_count)
+        let mut purged = 0;
+        for dead in [
+            dialect::expired_since(retention),
+            dialect::over_since(retention),
+        ] {
+            let removed = self.locks.delete_many(dead).await.map_err(sorted)?;
+            purged += removed.deleted_count;
+        }
+        Ok(purged)
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
     AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Key,
-    LeaseId, ListRequest, LockRecord, LockState, Mode, Page, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewAnswers, RenewRequest, Store,
+    LeaseId, LimiterRecord, ListRequest, LockRecord, LockState, Mode, Page, PermitAnswer, PermitId,
+    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
     rules::{self, Decision, Write},
 };
 use parking_lot::Mutex;
@@ -48,14 +48,25 @@ pub enum Fault {
     UpgradesBesideOthers,
     ForgetsMinHold,
     ConversionIsForgotten,
+    PermitsNotAtomic,
+    PermitsWithoutWindow,
+    RepeatedPermitsCount,
+    PermitsInPart,
+    SmoothIsFixed,
+    AnotherWindowBlocks,
+    LimitersAreLocks,
+    LimitersArePurged,
 }
 
+/// By key, length of the window and whether it is smooth.
+type Limiters = HashMap<(Key, Duration, bool), LimiterRecord>;
 type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
 
 #[derive(Clone, Debug)]
 pub struct BrokenStore {
     fault: Fault,
     records: Records,
+    limiters: Arc<Mutex<Limiters>>,
     fences: Arc<Mutex<HashMap<LeaseId, Fence>>>,
     start: (Instant, DateTime<Utc>),
     ahead: Duration,
@@ -67,6 +78,7 @@ impl BrokenStore {
         Self {
             fault,
             records: Records::default(),
+            limiters: Arc::default(),
             fences: Arc::default(),
             start: (Instant::now(), "2026-01-01T00:00:00Z".parse().unwrap()),
             ahead: Duration::ZERO,
@@ -332,6 +344,43 @@ impl Store for BrokenStore {
         Ok(decision.answer)
     }
 
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let mut request = request.clone();
+        if self.is(Fault::LimitersAreLocks) && self.record(&request.key).is_some() {
+            return Err(Error::NotALimiter {
+                key: request.key,
+                problem: "it is a lock".to_owned(),
+            });
+        }
+        let quota = request.quota;
+        let mut series = (request.key.clone(), quota.window(), quota.burst().is_some());
+        if self.is(Fault::AnotherWindowBlocks) {
+            (series.1, series.2) = (Duration::ZERO, false);
+        }
+        let mut record = self.limiters.lock().get(&series).cloned();
+        let now = self.now();
+        match (self.fault, &mut record) {
+            (Fault::PermitsNotAtomic, _) => tokio::task::yield_now().await,
+            (Fault::PermitsInPart, _) => {
+                let used = record.as_ref().map_or(0, |record| record.used as u32);
+                let left = quota.limit().saturating_sub(used);
+                request.permits = request.permits.min(left.max(1));
+            }
+            (Fault::SmoothIsFixed, _) => {
+                request.quota = leasehold::Quota::fixed(quota.limit(), quota.window())?;
+            }
+            // As long as somebody asks, it is the same window.
+            (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,
+            (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
+            _ => {}
+        }
+        let decision = rules::permit(record.as_ref(), &request, now);
+        if let Write::Put(record) = decision.write {
+            self.limiters.lock().insert(series, record);
+        }
+        Ok(decision.answer)
+    }
+
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let retention = match self.fault {
             Fault::PurgesBlindly => Duration::ZERO,
@@ -339,8 +388,11 @@ impl Store for BrokenStore {
         };
         let now = self.now();
         let mut records = self.records.lock();
-        let before = records.len();
+        let mut limiters = self.limiters.lock();
+        let before = records.len() + limiters.len();
         records.retain(|_, record| !rules::remove_expired(Some(record), retention, now).answer);
-        Ok((before - records.len()) as u64)
+        let keeps = |record: &LimiterRecord| !rules::is_over(record, retention, now);
+        limiters.retain(|_, record| !self.is(Fault::LimitersArePurged) && keeps(record));
+        Ok((before - records.len() - limiters.len()) as u64)
     }
 }

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use leasehold::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockState, MemoryStore, Page, ReleaseAnswer, ReleaseRequest,
-    RenewAnswers, RenewRequest, Store,
+    FreedKeys, Key, ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -250,6 +250,10 @@ impl Store for FlakyStore {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         self.memory.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.meet("permit", self.memory.permit(request)).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

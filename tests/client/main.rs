@@ -9,6 +9,8 @@ mod close;
 mod drops;
 mod keep_alive;
 mod kinds;
+mod limit_faults;
+mod limits;
 mod loss;
 mod queue;
 mod release;

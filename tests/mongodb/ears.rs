@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use leasehold::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockState, Page, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-    RenewRequest, Store,
+    FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+    ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,10 @@ impl Store for Eared {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         self.store.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.store.permit(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -19,7 +19,7 @@ pub(crate) enum Effect {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) effect: Effect,
-    source: Value,
+    pub(super) source: Value,
 }
 
 /// Reads the answer to an update, or an item of the answer to a bulk.

@@ -7,6 +7,9 @@
 //! parameters: a text that differs would be compiled each time, until the limit on compilations
 //! trips.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -16,7 +19,8 @@ use super::scripts::{
     ACQUIRE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    AcquireRequest, ConvertRequest, Key, ListRequest, ReleaseRequest, RenewRequest, record::SCHEMA,
+    AcquireRequest, ConvertRequest, Key, ListRequest, ReleaseRequest, RenewRequest,
+    record::{LIMITER_SCHEMA, SCHEMA},
 };
 
 /// How often the shard runs a script again that was overtaken by another change of the document.
@@ -56,8 +60,18 @@ pub(crate) enum Body {
 /// One scripted change of one document.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
-    key: Key,
+    /// The id of the document.
+    id: String,
     body: Value,
+}
+
+impl Change {
+    /// The same with a document of nothing where there is none yet.
+    pub(super) fn or_insert(mut self) -> Self {
+        self.body["scripted_upsert"] = json!(true);
+        self.body["upsert"] = json!({});
+        self
+    }
 }
 
 /// Where the locks are and how scripts are named.
@@ -100,10 +114,7 @@ impl Dialect {
             "reentrant": request.reentrant,
             "note": request.note.as_deref(),
         });
-        let mut change = self.change(&request.key, &ACQUIRE, params);
-        change.body["scripted_upsert"] = json!(true);
-        change.body["upsert"] = json!({});
-        change
+        self.change(&request.key, &ACQUIRE, params).or_insert()
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> Change {
@@ -152,10 +163,14 @@ impl Dialect {
     }
 
     fn change(&self, key: &Key, script: &Script, params: Value) -> Change {
+        self.change_of(key.as_str().to_owned(), script, params)
+    }
+
+    pub(super) fn change_of(&self, id: String, script: &Script, params: Value) -> Change {
         let mut script = self.script(script);
         script["params"] = params;
         Change {
-            key: key.clone(),
+            id,
             body: json!({
                 "script": script,
                 // The filter makes the answer show the document as the script left it. Without one
@@ -176,10 +191,10 @@ impl Dialect {
     /// One change, in one request.
     pub(crate) fn update(&self, change: Change) -> Request {
         // Also percent-encoded, a path drops these two.
-        if [".", ".."].contains(&change.key.as_str()) {
+        if [".", ".."].contains(&change.id.as_str()) {
             return self.bulk(vec![change]);
         }
-        let id = utf8_percent_encode(change.key.as_str(), NON_ALPHANUMERIC);
+        let id = utf8_percent_encode(&change.id, NON_ALPHANUMERIC);
         Request {
             method: Method::Post,
             path: format!("{}/_update/{id}", self.path()),
@@ -198,7 +213,7 @@ impl Dialect {
     pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
         let lines = changes.into_iter().flat_map(|change| {
             let action = json!({ "update": {
-                "_id": change.key.as_str(),
+                "_id": change.id,
                 "require_alias": true,
                 "retry_on_conflict": RETRIES,
             } });
@@ -259,15 +274,21 @@ impl Dialect {
     pub(crate) fn purge(&self, retention: Duration) -> Request {
         // Date mathematics takes seconds in 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
+        let since = format!("now-{seconds}s");
+        let dead = json!({ "bool": { "filter": [
+            { "term": { "schema": SCHEMA } },
+            { "range": { "expires_at": { "lte": since } } },
+            { "range": { "fence.time": { "lt": "now" } } },
+        ] } });
+        let over = json!({ "bool": { "filter": [
+            { "term": { "limiter": LIMITER_SCHEMA } },
+            { "range": { "over_at": { "lte": since } } },
+        ] } });
         Request {
             method: Method::Post,
             path: format!("{}/_delete_by_query", self.path()),
             query: &[("conflicts", "proceed")],
-            body: Body::Json(json!({ "query": { "bool": { "filter": [
-                { "term": { "schema": SCHEMA } },
-                { "range": { "expires_at": { "lte": format!("now-{seconds}s") } } },
-                { "range": { "fence.time": { "lt": "now" } } },
-            ] } } })),
+            body: Body::Json(json!({ "query": { "bool": { "should": [dead, over] } } })),
         }
     }
 
@@ -280,120 +301,7 @@ impl Dialect {
 const RETRIES_TEXT: &str = "32";
 
 /// What is counted from now must end at a date: at most some 100,000 years.
-fn millis(duration: Duration) -> i64 {
+pub(super) fn millis(duration: Duration) -> i64 {
     const LONGEST: i64 = 4_000_000_000_000_000;
     i64::try_from(duration.as_millis()).map_or(LONGEST, |millis| millis.min(LONGEST))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Filter, LeaseId};
-
-    fn key(text: &str) -> Key {
-        Key::new(text).unwrap()
-    }
-
-    fn ask(text: &str) -> AcquireRequest {
-        let ttl = Duration::from_secs(1);
-        AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
-    }
-
-    fn acquire(dialect: &Dialect, text: &str) -> Request {
-        dialect.update(dialect.acquire(&ask(text)))
-    }
-
-    fn json(request: &Request) -> &Value {
-        match &request.body {
-            Body::Json(body) => body,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_script_is_the_same_text_for_every_request() {
-        let dialect = Dialect::new("locks".into());
-        let one = acquire(&dialect, "one");
-        let other = ask("the other").permits(2, 4).reentrant().note("nightly");
-        let other = dialect.update(dialect.acquire(&other));
-        assert_eq!(
-            json(&one)["script"]["source"],
-            json(&other)["script"]["source"]
-        );
-        assert_ne!(
-            json(&one)["script"]["params"],
-            json(&other)["script"]["params"]
-        );
-    }
-
-    #[test]
-    fn stored_scripts_are_named_and_not_sent() {
-        let mut dialect = Dialect::new("locks".into());
-        dialect.use_stored_scripts();
-        let sent = acquire(&dialect, "key");
-        let script = &json(&sent)["script"];
-        assert_eq!(script["id"], ACQUIRE.stored_name());
-        assert_eq!(script["source"], Value::Null);
-    }
-
-    #[test]
-    fn a_key_is_one_segment_of_the_path() {
-        let dialect = Dialect::new("locks".into());
-        let sent = acquire(&dialect, "a/b?c#d é.");
-        assert_eq!(sent.path, "locks/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
-        assert!(sent.query.contains(&("require_alias", "true")));
-        assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
-    }
-
-    #[test]
-    fn keys_that_a_path_would_drop_go_in_the_body() {
-        let dialect = Dialect::new("locks".into());
-        for dots in [".", ".."] {
-            let sent = acquire(&dialect, dots);
-            assert_eq!(sent.path, "locks/_bulk");
-            let Body::Lines(lines) = sent.body else {
-                panic!("{:?}", sent.body);
-            };
-            assert_eq!(lines[0]["update"]["_id"], dots);
-            assert_eq!(lines[0]["update"]["require_alias"], true);
-        }
-    }
-
-    #[test]
-    fn the_retries_are_the_same_alone_and_in_bulk() {
-        assert_eq!(RETRIES_TEXT, RETRIES.to_string());
-    }
-
-    #[test]
-    fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
-        assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
-        let purge = Dialect::new("locks".into()).purge(Duration::MAX);
-        let range = &json(&purge)["query"]["bool"]["filter"][1]["range"];
-        assert_eq!(range["expires_at"]["lte"], "now-2000000000s");
-    }
-
-    #[test]
-    fn no_time_of_this_process_is_sent() {
-        let now = chrono::Utc::now().timestamp_millis();
-        let near = |number: i64| (number - now).abs() < 366 * 24 * 60 * 60 * 1_000;
-        fn numbers(value: &Value, found: &mut Vec<i64>) {
-            match value {
-                Value::Number(number) => found.extend(number.as_i64()),
-                Value::Array(values) => values.iter().for_each(|value| numbers(value, found)),
-                Value::Object(fields) => fields.values().for_each(|value| numbers(value, found)),
-                _ => {}
-            }
-        }
-        let dialect = Dialect::new("locks".into());
-        let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
-        let requests = [acquire(&dialect, "k"), dialect.search(&list)];
-        for request in requests {
-            let mut found = Vec::new();
-            numbers(json(&request), &mut found);
-            assert!(
-                !found.is_empty() && !found.into_iter().any(near),
-                "{request:?}"
-            );
-        }
-    }
 }

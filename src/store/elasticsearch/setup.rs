@@ -114,7 +114,7 @@ fn mapping() -> Value {
     let shown =
         json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
     json!({
-        // What is not a lock is refused.
+        // What is neither a lock nor a limiter is refused.
         "dynamic": "strict",
         // What is not ours is left alone.
         "_meta": { OURS: SCHEMA },
@@ -136,6 +136,14 @@ fn mapping() -> Value {
                 // For people; nobody searches it.
                 "note": { "type": "keyword", "index": false, "doc_values": false },
             } },
+            "limiter": number,
+            "granted_at": date,
+            "window": number,
+            "kind": word,
+            "used": number,
+            "last": word,
+            "granted": number,
+            "over_at": date,
         },
     })
 }

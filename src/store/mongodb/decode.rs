@@ -1,15 +1,18 @@
-//! Documents of a collection, read as locks and not trusted.
+//! Documents of a collection, read as locks and limiters and not trusted.
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{Bson, Document};
 
 use super::dialect::{integer, utc};
-use crate::{Error, Fence, Holder, Key, LeaseId, LockRecord, Mode, record::SCHEMA};
+use crate::{
+    Error, Fence, Holder, Key, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
+    record::{LIMITER_SCHEMA, SCHEMA},
+};
 
-/// A lock as an answer tells it.
+/// A lock or a limiter as an answer tells it.
 #[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) record: LockRecord,
+pub(crate) struct Told<R = LockRecord> {
+    pub(crate) record: R,
     /// The server's time, which stands beside the document.
     ///
     /// `None` in the answer to a retryable write that the driver sent twice and the server had
@@ -57,11 +60,49 @@ fn read(document: &Document, key: &Key) -> Result<Told, Unreadable> {
     let fence = Fence::new(number(document, "fence")?);
     let expires_at = date(document, "expires_at")?;
     let record = LockRecord::new(key.clone(), fence, holders, expires_at);
-    let now = match document.contains_key("now") {
-        true => Some(date(document, "now")?),
-        false => None,
-    };
+    let now = now(document)?;
     Ok(Told { record, now })
+}
+
+/// A limiter from a document read with the dialect's projection.
+///
+/// # Errors
+///
+/// As for [`told`], with [`Error::NotALimiter`] for what is not a limiter.
+pub(crate) fn told_limiter(document: &Document, key: &Key) -> Result<Told<LimiterRecord>, Error> {
+    let key = key.clone();
+    match document.get("limiter").and_then(integer) {
+        Some(LIMITER_SCHEMA) => {}
+        Some(found) => return Err(Error::UnsupportedSchema { key, found }),
+        None => {
+            let problem = "it has no schema number".to_owned();
+            return Err(Error::NotALimiter { key, problem });
+        }
+    }
+    read_limiter(document, &key).map_err(|Unreadable(field)| {
+        let problem = format!("its field {field} is missing or of the wrong type");
+        Error::NotALimiter { key, problem }
+    })
+}
+
+fn read_limiter(document: &Document, key: &Key) -> Result<Told<LimiterRecord>, Unreadable> {
+    let last = PermitId::parse(text(document, "last")?).ok_or(Unreadable("last"))?;
+    let record = LimiterRecord::new(
+        key.clone(),
+        date(document, "granted_at")?,
+        number(document, "used")?,
+        (last, number(document, "granted")?),
+        date(document, "over_at")?,
+    );
+    let now = now(document)?;
+    Ok(Told { record, now })
+}
+
+fn now(document: &Document) -> Result<Option<DateTime<Utc>>, Unreadable> {
+    match document.contains_key("now") {
+        true => date(document, "now").map(Some),
+        false => Ok(None),
+    }
 }
 
 fn holder(entry: &Document) -> Result<Holder, Unreadable> {

@@ -11,6 +11,7 @@
 
 mod grant;
 mod hold;
+mod permit;
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use mongodb::bson::{self, Bson, Document, doc};
 pub(crate) use self::{
     grant::acquire,
     hold::{convert, release, renew},
+    permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{Key, LeaseId, ListRequest, record::SCHEMA};
 
@@ -164,7 +166,10 @@ pub(crate) fn integer(value: &Bson) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest};
+    use crate::{
+        AcquireRequest, ConvertRequest, PermitId, PermitRequest, Quota, ReleaseRequest,
+        RenewRequest,
+    };
 
     fn key(text: &str) -> Key {
         Key::new(text).unwrap()
@@ -213,7 +218,15 @@ mod tests {
             self::release(&release.min_hold(TTL, LeaseId::random())),
             evict(),
         ]);
+        changes.extend(permits("k").iter().map(permit));
         changes
+    }
+
+    /// Every way to ask for permits.
+    fn permits(name: &str) -> [PermitRequest; 2] {
+        let fixed = Quota::fixed(10, TTL).unwrap();
+        [fixed, fixed.smooth(3).unwrap()]
+            .map(|quota| PermitRequest::new(key(name), PermitId::random(), quota, 2))
     }
 
     #[test]
@@ -250,6 +263,23 @@ mod tests {
     }
 
     #[test]
+    fn the_key_of_a_limiter_stands_in_a_literal() {
+        for request in permits("$$ROOT") {
+            let mut found = Vec::new();
+            texts(&Bson::from(permit(&request)), "", &mut found);
+            let hostile = found.iter().filter(|(_, text)| text == "$$ROOT");
+            // The pipeline has one of its own: the document as it is.
+            let literal = hostile.filter(|(field, _)| field == "$literal").count();
+            let mut tame = Vec::new();
+            texts(&Bson::from(permit(&permits("k")[0])), "", &mut tame);
+            let tame = tame
+                .iter()
+                .filter(|(field, text)| field == "$literal" && text == "k");
+            assert_eq!(literal, tame.count());
+        }
+    }
+
+    #[test]
     fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
         let sent = |request: &AcquireRequest| format!("{:?}", acquire(request));
         for costly in ["$filter", "$map", "$let", "note"] {
@@ -269,7 +299,8 @@ mod tests {
                 _ => 0,
             }
         }
-        let finds = vec![expired(&key("k")), expired_since(TTL), projection()];
+        let mut finds = vec![expired(&key("k")), expired_since(TTL), projection()];
+        finds.extend([over_since(TTL), limiter_projection()]);
         for stage in changes().into_iter().flatten().chain(finds) {
             assert_eq!(dates(&stage.clone().into()), 0, "{stage}");
         }

@@ -1,0 +1,225 @@
+//! The queue for a limiter in this process, whose first caller asks for all.
+
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::future::OptionFuture;
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use self::queue::{Look, Queue, Step, Terms, Until};
+use crate::{
+    Error, Key, Permit, PermitAttempt, PermitRequest, Quota, acquisition::Patience, calls::caught,
+    keeper, leases::Shared,
+};
+
+/// How long an answer is waited for before the request is sent again: as long as the window, and this
+/// long at least. A lost answer is not to cost more windows than it must; but a request that is repeated
+/// because the server is slow takes permits of another window.
+const LEAST_LIMIT: Duration = Duration::from_secs(5);
+
+/// The queues of a handle's limiters that are in use. Limiters of the same terms share one.
+pub(crate) type Lines = Mutex<HashMap<(Key, Quota), Weak<Line>>>;
+
+/// The queue for one limiter.
+///
+/// A caller does its waiting itself, so that it depends on no runtime but its own; only a request is a
+/// task, which runs it to its end.
+pub(crate) struct Line {
+    shared: Arc<Shared>,
+    name: (Key, Quota),
+    queue: Mutex<Queue>,
+}
+
+impl Line {
+    pub(crate) fn of(shared: &Arc<Shared>, key: Key, quota: Quota) -> Arc<Self> {
+        let name = (key.clone(), quota);
+        let mut lines = shared.lines.lock();
+        let known = lines.entry(name.clone()).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let call_timeout = shared.call_timeout;
+            let terms = Terms {
+                key,
+                quota,
+                limit: call_timeout.min(quota.window().max(LEAST_LIMIT)),
+                call_timeout,
+            };
+            let line = Arc::new(Self {
+                shared: shared.clone(),
+                name,
+                queue: Mutex::new(Queue::new(terms)),
+            });
+            *known = Arc::downgrade(&line);
+            line
+        })
+    }
+
+    /// Waits for permits. That there will be none in time is an error.
+    pub(crate) async fn wait(
+        self: &Arc<Self>,
+        permits: u32,
+        patience: Patience,
+    ) -> Result<Permit, Error> {
+        let start = Instant::now();
+        match self.take(permits, patience).await? {
+            PermitAttempt::Granted(permit) => Ok(permit),
+            PermitAttempt::Full { retry_in } => Err(Error::LimitReached {
+                key: self.name.0.clone(),
+                waited: start.elapsed(),
+                retry_in,
+            }),
+        }
+    }
+
+    /// Waits for permits for as long as the patience lasts.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        permits: u32,
+        patience: Patience,
+    ) -> Result<PermitAttempt, Error> {
+        let capacity = self.name.1.most_at_once();
+        if permits == 0 || permits > capacity {
+            return Err(Error::InvalidPermits { permits, capacity });
+        }
+        let closing = self.shared.keeper.closing();
+        if closing.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        let since = Instant::now();
+        let end = match patience {
+            // A patience beyond the end of time is no bound.
+            Patience::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
+            Patience::None | Patience::Endless => None,
+        };
+        let until = match (patience, end) {
+            (_, Some(end)) => Until::Time(end),
+            (Patience::None | Patience::For(Duration::ZERO), None) => Until::Answered,
+            (Patience::For(_) | Patience::Endless, None) => Until::Granted,
+        };
+        // What follows waits, which needs one.
+        Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let mut place = match self.enter(permits, until, since) {
+            Ok(place) => place,
+            Err(known) => return Ok(known),
+        };
+        loop {
+            let wake = self.step(&place)?;
+            let now = Instant::now();
+            let over = end.is_some_and(|end| end <= now);
+            if over && !self.queue.lock().is_asked_for(place.number) {
+                // What came in this very moment is not lost.
+                let last = place.outcome.try_recv();
+                return last.unwrap_or_else(|_| self.too_late(since));
+            }
+            let end = end.filter(|_| !over);
+            let wake = wake.into_iter().chain(end).min().map(sleep_until);
+            tokio::select! {
+                biased;
+                // It is answered before it leaves the queue.
+                outcome = &mut place.outcome => return outcome.map_err(|_| keeper::runtime_ended())?,
+                () = closing.cancelled() => return Err(Error::Closed),
+                () = place.called.notified() => {}
+                Some(()) = OptionFuture::from(wake) => {}
+            }
+        }
+    }
+
+    /// Takes the last place, unless the answer is known.
+    fn enter(
+        self: &Arc<Self>,
+        permits: u32,
+        until: Until,
+        since: Instant,
+    ) -> Result<Place, PermitAttempt> {
+        let mut queue = self.queue.lock();
+        if let Some(known) = queue.known(permits, until, since) {
+            return Err(known);
+        }
+        let (reply, outcome) = oneshot::channel();
+        let (number, called) = queue.enter(permits, until, since, reply);
+        Ok(Place {
+            line: self.clone(),
+            number,
+            outcome,
+            called,
+        })
+    }
+
+    /// Does what is to be done in a place, and says until when there is nothing more to do.
+    fn step(self: &Arc<Self>, place: &Place) -> Result<Option<Instant>, Error> {
+        loop {
+            let look = look();
+            let step = self.queue.lock().step(place.number, look);
+            let request = match step {
+                Step::Wait(until) => return Ok(until),
+                Step::Ask(request) => request,
+            };
+            keeper::spawn(self.clone().ask(request, look.now))?;
+        }
+    }
+
+    /// Asks once, and runs that to its end. A close does not wait for it: nothing has to be released.
+    async fn ask(self: Arc<Self>, request: Arc<PermitRequest>, sent: Instant) {
+        let outcome = caught(self.shared.store.permit(&request)).await;
+        self.queue.lock().told(&request, sent, outcome, look());
+    }
+
+    fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
+        let why = self.queue.lock().why(Instant::now());
+        why.unwrap_or_else(|| {
+            Err(Error::TimedOut {
+                operation: "permit",
+                limit: since.elapsed(),
+            })
+        })
+    }
+}
+
+fn look() -> Look {
+    Look {
+        now: Instant::now(),
+        chance: fastrand::f64(),
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut lines = self.shared.lines.lock();
+        if lines
+            .get(&self.name)
+            .is_some_and(|line| line.strong_count() == 0)
+        {
+            lines.remove(&self.name);
+        }
+    }
+}
+
+/// A place in the queue. Dropping it leaves the queue.
+struct Place {
+    line: Arc<Line>,
+    number: u64,
+    outcome: oneshot::Receiver<queue::Outcome>,
+    called: Arc<Notify>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut queue = self.line.queue.lock();
+        let granted = match self.outcome.try_recv() {
+            Ok(Ok(PermitAttempt::Granted(permit))) => Some(permit),
+            _ => None,
+        };
+        queue.leave(self.number, granted);
+    }
+}

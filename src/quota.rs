@@ -1,0 +1,168 @@
+//! How much a limiter lets through.
+
+use std::time::Duration;
+
+use crate::{Error, ttl::MAX_TTL};
+
+/// The longest window of a limiter: 365 days.
+pub const MAX_WINDOW: Duration = MAX_TTL;
+
+/// So many permits a window, and how they are spread over it.
+///
+/// Every request brings its own: nothing of it is stored, so that a new deployment can have another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u32,
+    /// In whole milliseconds, the resolution of every store.
+    window: Duration,
+    burst: Option<u32>,
+}
+
+impl Quota {
+    /// So many permits in each window of the server's clock. Windows begin at multiples of their
+    /// length since 1970, so one of a second is a second of the clock, and one of a day is a day of UTC.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidLimit`] for a limit of 0, and [`Error::InvalidWindow`] for a window of less than
+    /// a millisecond or more than [`MAX_WINDOW`]. What it has beyond whole milliseconds is cut.
+    pub fn fixed(limit: u32, window: Duration) -> Result<Self, Error> {
+        if limit == 0 {
+            return Err(Error::InvalidLimit);
+        }
+        if window < Duration::from_millis(1) || window > MAX_WINDOW {
+            return Err(Error::InvalidWindow { window });
+        }
+        let window = Duration::new(window.as_secs(), window.subsec_millis() * 1_000_000);
+        Ok(Self {
+            limit,
+            window,
+            burst: None,
+        })
+    }
+
+    /// The same, one permit after the other: each is earned back a `limit`-th of the window after it
+    /// was taken, and a burst of this many can be taken at once after a pause.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidBurst`] for a burst of 0, or of more than the limit.
+    pub fn smooth(mut self, burst: u32) -> Result<Self, Error> {
+        let limit = self.limit;
+        if burst == 0 || burst > limit {
+            return Err(Error::InvalidBurst { burst, limit });
+        }
+        self.burst = Some(burst);
+        Ok(self)
+    }
+
+    /// How many permits a window has.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The length of a window.
+    pub fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// How many permits can be taken at once after a pause, if they come one after the other; `None`
+    /// for fixed windows.
+    pub fn burst(&self) -> Option<u32> {
+        self.burst
+    }
+
+    /// How many permits can be taken at once at the most.
+    pub fn most_at_once(&self) -> u32 {
+        self.burst.unwrap_or(self.limit)
+    }
+
+    /// The window in milliseconds.
+    pub(crate) fn window_millis(&self) -> i64 {
+        // A year is 35 bits of them.
+        i64::try_from(self.window.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// How long a permit takes to be earned back, in nanoseconds. Rounded up, because a limit is not to
+    /// be passed by what a division drops.
+    pub(crate) fn interval_nanos(&self) -> i64 {
+        let nanos = self.window.as_nanos().div_ceil(u128::from(self.limit));
+        // A year is 55 bits of them.
+        i64::try_from(nanos).unwrap_or(i64::MAX)
+    }
+
+    /// How much can be owed, in nanoseconds of earning it back: the permits of a burst, or of a window.
+    pub(crate) fn credit_nanos(&self) -> i64 {
+        self.interval_nanos()
+            .saturating_mul(self.most_at_once().into())
+    }
+
+    /// For how long after the beginning of its window a grant may count, in milliseconds.
+    pub(crate) fn memory_millis(&self) -> i64 {
+        let window = self.window_millis();
+        match self.burst {
+            None => window,
+            Some(_) => window + (self.credit_nanos() / 1_000_000 + 1).max(window),
+        }
+    }
+
+    /// The word for its kind, which stands in the document's id.
+    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.burst {
+            None => "fixed",
+            Some(_) => "smooth",
+        }
+    }
+
+    /// How long the wait for the next permits is at the most, once they are gone.
+    pub(crate) fn turn(&self) -> Duration {
+        match self.burst {
+            None => self.window,
+            Some(_) => self.window / self.limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_limit_is_at_least_one_and_a_window_at_most_a_year() {
+        assert!(matches!(Quota::fixed(0, SECOND), Err(Error::InvalidLimit)));
+        for window in [
+            Duration::ZERO,
+            Duration::from_micros(999),
+            MAX_WINDOW + Duration::from_nanos(1),
+            Duration::MAX,
+        ] {
+            let quota = Quota::fixed(1, window);
+            assert!(matches!(quota, Err(Error::InvalidWindow { .. })));
+        }
+        let shortest = Quota::fixed(u32::MAX, Duration::from_micros(1_999)).unwrap();
+        assert_eq!(shortest.window(), Duration::from_millis(1));
+        assert!(Quota::fixed(1, MAX_WINDOW).is_ok());
+    }
+
+    #[test]
+    fn a_burst_is_at_most_the_limit() {
+        let quota = Quota::fixed(3, SECOND).unwrap();
+        assert!(quota.smooth(0).is_err() && quota.smooth(4).is_err());
+        assert_eq!(quota.most_at_once(), 3);
+        assert_eq!(quota.smooth(2).unwrap().most_at_once(), 2);
+    }
+
+    #[test]
+    fn the_permits_of_a_window_take_no_less_than_a_window_to_be_earned_back() {
+        for (limit, window) in [(3, SECOND), (1, MAX_WINDOW), (u32::MAX, SECOND)] {
+            let quota = Quota::fixed(limit, window).unwrap();
+            assert!(
+                quota.credit_nanos() as u128 >= window.as_nanos(),
+                "{quota:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! How many calls are let through, at times of choice.
+
+use super::*;
+use crate::{Key, PermitId};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The beginning of a second, a minute and an hour.
+const START: i64 = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000;
+
+fn fixed(limit: u32, window: Duration) -> Quota {
+    Quota::fixed(limit, window).unwrap()
+}
+
+fn smooth(limit: u32, window: Duration, burst: u32) -> Quota {
+    fixed(limit, window).smooth(burst).unwrap()
+}
+
+fn ask(quota: Quota) -> PermitRequest {
+    PermitRequest::new(Key::new("k").unwrap(), PermitId::random(), quota, 1)
+}
+
+/// A document, and the rule on it.
+#[derive(Default)]
+struct Limited(Option<LimiterRecord>);
+
+impl Limited {
+    /// At so many milliseconds after the start of a window.
+    fn ask(&mut self, request: &PermitRequest, at: i64) -> PermitAnswer {
+        let decision = permit(self.0.as_ref(), request, time(START + at));
+        let granted = matches!(decision.answer, PermitAnswer::Granted { .. });
+        match decision.write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                assert!(granted, "a refusal was written");
+                self.0 = Some(record);
+            }
+            Write::Remove => panic!("nothing is removed"),
+        }
+        decision.answer
+    }
+
+    /// How many of those that are asked for are granted.
+    fn take(&mut self, quota: Quota, permits: u32, at: i64) -> u32 {
+        let mut request = ask(quota);
+        request.permits = permits;
+        match self.ask(&request, at) {
+            PermitAnswer::Granted { permits, .. } => permits,
+            PermitAnswer::Full { .. } => 0,
+        }
+    }
+
+    fn wait(&mut self, quota: Quota, at: i64) -> i64 {
+        match self.ask(&ask(quota), at) {
+            PermitAnswer::Full { retry_in } => retry_in.as_millis() as i64,
+            granted => panic!("{granted:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_window_has_its_permits_and_the_next_one_has_them_again() {
+    let (mut limited, quota) = (Limited::default(), fixed(2, SECOND));
+    assert_eq!([0, 1, 2].map(|at| limited.take(quota, 1, at)), [1, 1, 0]);
+    assert_eq!(limited.wait(quota, 400), 600);
+    assert_eq!(limited.take(quota, 1, 999), 0);
+    assert_eq!(
+        [1_000, 1_500, 1_999].map(|at| limited.take(quota, 1, at)),
+        [1, 1, 0]
+    );
+}
+
+#[test]
+fn many_are_granted_in_whole_numbers_of_what_belongs_together() {
+    let (mut limited, quota) = (Limited::default(), fixed(10, SECOND));
+    let mut request = ask(quota).up_to(7);
+    request.permits = 3;
+    let answer = limited.ask(&request, 0);
+    let left = Duration::from_secs(1);
+    assert!(
+        matches!(answer, PermitAnswer::Granted { permits: 9, retry_in, .. } if retry_in == left),
+        "{answer:?}"
+    );
+    assert_eq!(limited.take(quota, 2, 0), 0);
+    assert_eq!(limited.take(quota, 1, 0), 1);
+}
+
+#[test]
+fn a_repeated_request_is_granted_once_and_only_in_its_window() {
+    let (mut limited, quota) = (Limited::default(), fixed(2, SECOND));
+    let request = ask(quota);
+    let first = limited.ask(&request, 0);
+    assert_eq!(limited.ask(&request, 900), first);
+    assert_eq!(limited.take(quota, 1, 950), 1);
+    assert_eq!(limited.take(quota, 1, 960), 0);
+    // Of a window that is over it takes another.
+    let late = ask(quota);
+    limited.ask(&late, 1_100);
+    limited.ask(&late, 2_100);
+    assert_eq!(limited.take(quota, 2, 2_200), 0);
+    assert_eq!(limited.take(quota, 1, 2_200), 1);
+    assert!(matches!(
+        limited.ask(&late, 2_300),
+        PermitAnswer::Full { .. }
+    ));
+}
+
+#[test]
+fn smooth_permits_come_back_one_after_the_other() {
+    let (mut limited, quota) = (Limited::default(), smooth(10, SECOND, 1));
+    assert_eq!(limited.take(quota, 1, 0), 1);
+    assert_eq!(limited.wait(quota, 30), 70);
+    assert_eq!(limited.take(quota, 1, 99), 0);
+    assert_eq!(limited.take(quota, 1, 100), 1);
+    // What nobody took is gone: no more than one after a pause.
+    assert_eq!([5_000, 5_001].map(|at| limited.take(quota, 1, at)), [1, 0]);
+}
+
+#[test]
+fn a_burst_is_there_after_a_pause() {
+    let (mut limited, quota) = (Limited::default(), smooth(10, SECOND, 3));
+    assert_eq!(limited.take(quota, 3, 0), 3);
+    assert_eq!(limited.wait(quota, 0), 100);
+    assert_eq!(limited.take(quota, 2, 199), 0);
+    assert_eq!(limited.take(quota, 2, 200), 2);
+    assert_eq!(
+        [300, 300, 600].map(|at| limited.take(quota, 1, at)),
+        [1, 0, 1]
+    );
+}
+
+/// In no span as long as the window, wherever it begins.
+#[test]
+fn a_smooth_limit_holds_over_every_span() {
+    for burst in [1, 2, 5, 7] {
+        let (mut limited, quota) = (Limited::default(), smooth(7, SECOND, burst));
+        let times = (0..10_000).filter(|at| limited.take(quota, 1, *at) == 1);
+        let granted: Vec<i64> = times.collect();
+        let most = granted
+            .iter()
+            .map(|from| {
+                granted
+                    .iter()
+                    .filter(move |at| (*from..from + 1_000).contains(at))
+            })
+            .map(Iterator::count)
+            .max();
+        assert!(most <= Some(7 + burst as usize - 1), "{burst}: {most:?}");
+        assert!(
+            (70..=70 + burst as usize).contains(&granted.len()),
+            "{burst}"
+        );
+    }
+}
+
+#[test]
+fn another_limit_counts_what_is_taken() {
+    let mut limited = Limited::default();
+    assert_eq!(limited.take(fixed(10, SECOND), 8, 0), 8);
+    assert_eq!(limited.take(fixed(5, SECOND), 1, 100), 0);
+    assert_eq!(limited.take(fixed(12, SECOND), 5, 100), 0);
+    assert_eq!(limited.take(fixed(12, SECOND), 4, 100), 4);
+    assert_eq!(limited.take(fixed(5, SECOND), 1, 1_000), 1);
+}
+
+/// Whatever the deployment before had, the new one waits for a window at the most.
+#[test]
+fn another_limit_or_burst_never_blocks_for_longer_than_a_window() {
+    let year = 365 * 24 * 60 * 60 * SECOND;
+    for quotas in [
+        vec![fixed(10, SECOND), fixed(1, SECOND), fixed(u32::MAX, SECOND)],
+        vec![
+            smooth(10, SECOND, 1),
+            smooth(10, SECOND, 10),
+            smooth(2, SECOND, 1),
+        ],
+        vec![
+            smooth(10, year, 1),
+            smooth(10, year, 10),
+            smooth(1, year, 1),
+        ],
+    ] {
+        for (before, after) in quotas
+            .iter()
+            .flat_map(|it| quotas.iter().map(move |to| (*it, *to)))
+        {
+            let mut limited = Limited::default();
+            let all = before.most_at_once();
+            assert_eq!(limited.take(before, all, 500), all);
+            let at = match limited.ask(&ask(after), 500) {
+                PermitAnswer::Granted { .. } => continue,
+                PermitAnswer::Full { retry_in } => {
+                    assert!(retry_in <= after.window(), "{before:?}, {after:?}");
+                    500 + retry_in.as_millis() as i64
+                }
+            };
+            assert_eq!(limited.take(after, 1, at - 1), 0, "{before:?}, {after:?}");
+            assert_eq!(limited.take(after, 1, at), 1, "{before:?}, {after:?}");
+        }
+    }
+}
+
+/// In a rolling deployment each of the two finds its limit taken by both.
+#[test]
+fn of_two_limits_side_by_side_the_greater_holds_for_both() {
+    for (one, other, most) in [
+        (fixed(10, SECOND), fixed(5, SECOND), 10),
+        (smooth(10, SECOND, 1), smooth(5, SECOND, 1), 10),
+        (smooth(10, SECOND, 4), smooth(5, SECOND, 2), 14),
+    ] {
+        let mut limited = Limited::default();
+        let granted: u32 = (0..10_000)
+            .map(|at| limited.take(other, 1, at) + limited.take(one, 1, at))
+            .sum();
+        assert!(granted <= 9 * 10 + most, "{granted}");
+    }
+}
+
+#[test]
+fn a_clock_that_goes_back_stands_still_or_is_believed() {
+    let quota = fixed(2, SECOND);
+    let mut limited = Limited::default();
+    assert_eq!(limited.take(quota, 2, 5_500), 2);
+    // A little: the window of the newest grant goes on.
+    assert_eq!(limited.wait(quota, 400), 5_600);
+    assert_eq!(limited.take(quota, 1, 6_000), 1);
+    // Far, and in the same window: it is still taken.
+    let (mut limited, hour) = (Limited::default(), fixed(2, 3_600 * SECOND));
+    assert_eq!(limited.take(hour, 2, 1_000_000), 2);
+    assert_eq!(limited.wait(hour, 0), 3_600_000);
+    // Farther: that clock was wrong.
+    let mut limited = Limited::default();
+    assert_eq!(limited.take(quota, 2, 6_000), 2);
+    assert_eq!(limited.take(quota, 2, -20_000), 2);
+    assert_eq!(limited.take(quota, 1, -19_999), 0);
+}
+
+#[test]
+fn what_can_never_be_granted_is_not_written() {
+    for quota in [fixed(2, SECOND), smooth(2, SECOND, 1)] {
+        let mut limited = Limited::default();
+        assert_eq!(limited.take(quota, 3, 0), 0);
+        assert_eq!(limited.0, None);
+    }
+}
+
+#[test]
+fn a_document_is_not_over_before_what_it_says_is() {
+    for quota in [fixed(3, SECOND), smooth(u32::MAX, SECOND / 1_000, u32::MAX)] {
+        let (mut limited, all) = (Limited::default(), quota.most_at_once());
+        limited.take(quota, all, 999);
+        let mut request = ask(quota);
+        request.permits = all;
+        let PermitAnswer::Full { retry_in } = limited.ask(&request, 999) else {
+            panic!("nothing is left");
+        };
+        let record = limited.0.unwrap();
+        let earned_back = time(START + 999) + retry_in;
+        assert!(!is_over(
+            &record,
+            Duration::ZERO,
+            earned_back - SECOND / 1_000
+        ));
+        assert!(is_over(&record, Duration::ZERO, earned_back + 2 * SECOND));
+    }
+}
+
+#[test]
+fn nothing_overflows() {
+    let quotas = [
+        fixed(u32::MAX, crate::MAX_WINDOW),
+        smooth(u32::MAX, crate::MAX_WINDOW, u32::MAX),
+        smooth(1, crate::MAX_WINDOW, 1),
+    ];
+    for quota in quotas {
+        let mut request = ask(quota).up_to(u32::MAX);
+        for now in [0, i64::MIN, i64::MAX, START] {
+            for stored in [i64::MIN, -1, 0, i64::MAX] {
+                let record = LimiterRecord {
+                    key: request.key.clone(),
+                    granted_at: time(stored),
+                    used: stored,
+                    last: request.id,
+                    granted: stored,
+                    over_at: time(stored),
+                };
+                permit(Some(&record), &request, time(now));
+                request.id = PermitId::random();
+                permit(Some(&record), &request, time(now));
+                is_over(&record, Duration::MAX, time(now));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is sent, without a server.
+
+use super::*;
+use crate::{Filter, LeaseId};
+
+fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+fn ask(text: &str) -> AcquireRequest {
+    let ttl = Duration::from_secs(1);
+    AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
+}
+
+fn acquire(dialect: &Dialect, text: &str) -> Request {
+    dialect.update(dialect.acquire(&ask(text)))
+}
+
+fn json(request: &Request) -> &Value {
+    match &request.body {
+        Body::Json(body) => body,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_script_is_the_same_text_for_every_request() {
+    let dialect = Dialect::new("locks".into());
+    let one = acquire(&dialect, "one");
+    let other = ask("the other").permits(2, 4).reentrant().note("nightly");
+    let other = dialect.update(dialect.acquire(&other));
+    assert_eq!(
+        json(&one)["script"]["source"],
+        json(&other)["script"]["source"]
+    );
+    assert_ne!(
+        json(&one)["script"]["params"],
+        json(&other)["script"]["params"]
+    );
+}
+
+#[test]
+fn stored_scripts_are_named_and_not_sent() {
+    let mut dialect = Dialect::new("locks".into());
+    dialect.use_stored_scripts();
+    let sent = acquire(&dialect, "key");
+    let script = &json(&sent)["script"];
+    assert_eq!(script["id"], ACQUIRE.stored_name());
+    assert_eq!(script["source"], Value::Null);
+}
+
+#[test]
+fn a_key_is_one_segment_of_the_path() {
+    let dialect = Dialect::new("locks".into());
+    let sent = acquire(&dialect, "a/b?c#d é.");
+    assert_eq!(sent.path, "locks/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
+    assert!(sent.query.contains(&("require_alias", "true")));
+    assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
+}
+
+#[test]
+fn keys_that_a_path_would_drop_go_in_the_body() {
+    let dialect = Dialect::new("locks".into());
+    for dots in [".", ".."] {
+        let sent = acquire(&dialect, dots);
+        assert_eq!(sent.path, "locks/_bulk");
+        let Body::Lines(lines) = sent.body else {
+            panic!("{:?}", sent.body);
+        };
+        assert_eq!(lines[0]["update"]["_id"], dots);
+        assert_eq!(lines[0]["update"]["require_alias"], true);
+    }
+}
+
+#[test]
+fn the_retries_are_the_same_alone_and_in_bulk() {
+    assert_eq!(RETRIES_TEXT, RETRIES.to_string());
+}
+
+#[test]
+fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
+    assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
+    let purge = Dialect::new("locks".into()).purge(Duration::MAX);
+    let dead = &json(&purge)["query"]["bool"]["should"][0];
+    let range = &dead["bool"]["filter"][1]["range"];
+    assert_eq!(range["expires_at"]["lte"], "now-2000000000s");
+}
+
+#[test]
+fn no_time_of_this_process_is_sent() {
+    let now = chrono::Utc::now().timestamp_millis();
+    let near = |number: i64| (number - now).abs() < 366 * 24 * 60 * 60 * 1_000;
+    fn numbers(value: &Value, found: &mut Vec<i64>) {
+        match value {
+            Value::Number(number) => found.extend(number.as_i64()),
+            Value::Array(values) => values.iter().for_each(|value| numbers(value, found)),
+            Value::Object(fields) => fields.values().for_each(|value| numbers(value, found)),
+            _ => {}
+        }
+    }
+    let dialect = Dialect::new("locks".into());
+    let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
+    let requests = [acquire(&dialect, "k"), dialect.search(&list)];
+    for request in requests {
+        let mut found = Vec::new();
+        numbers(json(&request), &mut found);
+        assert!(
+            !found.is_empty() && !found.into_iter().any(near),
+            "{request:?}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! How many calls are let through.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{LONGEST, literal, millis};
+use crate::{PermitRequest, Quota, record::LIMITER_SCHEMA, rules::CLOCK_STEP};
+
+/// No debt takes longer to be earned back, in milliseconds.
+const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
+const NANOS: i64 = 1_000_000;
+
+/// Finds the document of a limiter. Its id is a document, as that of no lock is, so that a lock may
+/// have the same key; the server takes the same short path to it.
+pub(crate) fn limiter_filter(request: &PermitRequest) -> Document {
+    doc! { "_id": id(request, request.key.as_str()) }
+}
+
+/// Of each key there is one limiter for windows of one length and kind.
+fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
+    let quota = &request.quota;
+    doc! { "limiter": key, "window": quota.window_millis(), "kind": quota.kind() }
+}
+
+/// What an answer is read from: the document and the server's time, which is not stored.
+pub(crate) fn limiter_projection() -> Document {
+    doc! {
+        "limiter": 1, "granted_at": 1, "used": 1, "last": 1, "granted": 1, "over_at": 1,
+        "now": "$$NOW",
+    }
+}
+
+/// Every limiter that may be removed.
+pub(crate) fn over_since(retention: Duration) -> Document {
+    let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
+    doc! {
+        "limiter": LIMITER_SCHEMA,
+        "over_at": { "$type": "date" },
+        "$expr": { "$lte": ["$over_at", since] },
+    }
+}
+
+/// Grants the permits as many times as there is room for them. Needs an upsert.
+///
+/// Step by step as [`rules::permit`](crate::rules::permit) has it, with its names; what a document
+/// says counts only if it is one of a limiter.
+pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
+    let quota = &request.quota;
+    let (interval, credit) = (quota.interval_nanos(), quota.credit_nanos());
+    let permits = i64::from(request.permits.max(1));
+
+    let decided = doc! { "$cond": [
+        { "$and": [
+            { "$gt": ["$$granted", 0_i64] },
+            { "$or": ["$$ours", is_new(request)] },
+            { "$not": [is_newest(request)] },
+        ] },
+        granted(request),
+        "$$ROOT",
+    ] };
+    let in_window = doc! { "$gte": ["$$newest", "$$start"] };
+    let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
+    let debt = doc! { "$subtract": [
+        { "$min": ["$$stored.used", credit] },
+        { "$multiply": [elapsed, NANOS] },
+    ] };
+    let (used, room) = match quota.burst() {
+        None => (
+            doc! { "$cond": [in_window, "$$stored.used", 0_i64] },
+            doc! { "$max": [0_i64, { "$subtract": [i64::from(quota.limit()), "$$used"] }] },
+        ),
+        Some(_) => (
+            doc! { "$max": [0_i64, debt] },
+            whole(doc! { "$subtract": [credit, "$$used"] }.into(), interval),
+        ),
+    };
+    let times = doc! { "$min": [
+        whole("$$room".into(), permits),
+        i64::from(request.times.max(1)),
+    ] };
+    let steps = [
+        ("ours", is_ours()),
+        ("stored", stored(quota)),
+        ("newest", doc! { "$toLong": "$$stored.granted_at" }),
+        (
+            "clock",
+            doc! { "$max": ["$$newest", { "$toLong": "$$NOW" }] },
+        ),
+        ("start", window_of(quota, "$$clock".into())),
+        ("used", used),
+        ("room", room),
+        ("granted", doc! { "$multiply": [permits, times] }),
+    ];
+    let pipeline = steps
+        .into_iter()
+        .rev()
+        .fold(decided, |then, (name, value)| {
+            doc! { "$let": { "vars": { name: value }, "in": then } }
+        });
+    vec![doc! { "$replaceWith": pipeline }]
+}
+
+/// Whether the document is one of a limiter: a number under `limiter` may be anybody's.
+fn is_ours() -> Document {
+    let whole = |field: &str| doc! { "$in": [{ "$type": field }, ["long", "int"]] };
+    doc! { "$and": [
+        { "$eq": ["$limiter", LIMITER_SCHEMA] },
+        { "$eq": [{ "$type": "$granted_at" }, "date"] },
+        whole("$used"),
+        whole("$granted"),
+    ] }
+}
+
+/// Whether the document was made by this upsert: then it has nothing but `_id`.
+fn is_new(request: &PermitRequest) -> Document {
+    doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
+}
+
+/// What counts of the document: nothing of somebody else's, nor of a clock that was wrong.
+fn stored(quota: &Quota) -> Document {
+    let mut counts = vec![doc! {
+        "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
+    }];
+    if quota.burst().is_none() {
+        let window = |at: &str| window_of(quota, doc! { "$toLong": at }.into());
+        counts.push(doc! { "$eq": [window("$granted_at"), window("$$NOW")] });
+    }
+    doc! { "$cond": [
+        { "$and": ["$$ours", { "$or": counts }] },
+        { "granted_at": "$granted_at", "used": "$used" },
+        { "granted_at": 0_i64, "used": 0_i64 },
+    ] }
+}
+
+/// The beginning of the window that a time in milliseconds is in.
+fn window_of(quota: &Quota, at: Bson) -> Document {
+    doc! { "$subtract": [at.clone(), { "$mod": [at, quota.window_millis()] }] }
+}
+
+/// Whether the newest grant is that of this request, and of this window.
+fn is_newest(request: &PermitRequest) -> Document {
+    doc! { "$and": [
+        "$$ours",
+        { "$eq": ["$last", request.id.to_string()] },
+        { "$gte": ["$$newest", "$$start"] },
+    ] }
+}
+
+fn granted(request: &PermitRequest) -> Document {
+    let quota = &request.quota;
+    let cost = match quota.burst() {
+        None => Bson::from("$$granted"),
+        Some(_) => doc! { "$multiply": ["$$granted", quota.interval_nanos()] }.into(),
+    };
+    doc! {
+        "_id": "$_id",
+        "limiter": LIMITER_SCHEMA,
+        "granted_at": { "$toDate": "$$clock" },
+        "used": { "$add": ["$$used", cost] },
+        "last": request.id.to_string(),
+        "granted": "$$granted",
+        "over_at": { "$toDate": { "$add": ["$$start", quota.memory_millis()] } },
+    }
+}
+
+/// A division of whole numbers, rounded down. `$divide` goes by way of a double, which has the whole
+/// quotient exactly once the rest is gone.
+fn whole(number: Bson, by: i64) -> Document {
+    let rest = doc! { "$mod": [number.clone(), by] };
+    let quotient = doc! { "$divide": [{ "$subtract": [number, rest] }, by] };
+    doc! { "$toLong": { "$round": quotient } }
+}

@@ -1,0 +1,25 @@
+//! Permits of a limiter.
+
+use mongodb::bson::Document;
+
+use super::{Change, MongoStore, decode::told_limiter, dialect};
+use crate::{Cause, Error, PermitAnswer, PermitRequest, rules};
+
+impl MongoStore {
+    pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let change = Change {
+            filter: dialect::limiter_filter(request),
+            update: dialect::permit(request),
+            upsert: true,
+            projection: dialect::limiter_projection(),
+        };
+        let told = |document: &Document| told_limiter(document, &request.key);
+        match self.send(change, told).await? {
+            Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
+            None => Err(Error::Interrupted {
+                store: "MongoDB",
+                source: Cause::text("an upsert gave back no document"),
+            }),
+        }
+    }
+}

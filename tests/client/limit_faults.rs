@@ -1,0 +1,344 @@
+//! Permits of a limiter when callers leave, answers are lost and runtimes stand still.
+
+use std::{
+    collections::BTreeMap,
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use futures::{FutureExt, future::join_all};
+use leasehold::{Error, Leases, PermitAttempt};
+use tokio::{
+    runtime::Runtime,
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Fate, FlakyStore, LIMIT, MOMENT,
+    limits::{SECOND, a_new_window, is_full, limited, wait},
+    setup,
+};
+
+/// What is left of a window of ten.
+async fn left(store: &FlakyStore) -> u32 {
+    let elsewhere = Leases::new(store.memory.clone()).limiter("key", 10, SECOND);
+    let mut left = 0;
+    while let PermitAttempt::Granted(permit) = elsewhere.try_permit().await.unwrap() {
+        left += permit.permits();
+    }
+    left
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_leaves_the_queue_and_its_permit_to_the_next() {
+    for gate in [0, 1] {
+        let (store, _, limiter) = limited();
+        a_new_window(&limiter).await;
+        store.gates.close(gate);
+        let first = wait(&limiter, 10).await;
+        store.gates.reached().await;
+        let second = wait(&limiter, 10).await;
+        first.abort();
+        yield_now().await;
+        store.gates.open();
+        let start = Instant::now();
+        second.await.unwrap().unwrap();
+        assert!(start.elapsed() < MOMENT, "gate {gate}");
+    }
+}
+
+/// Dropped at any point, with nobody behind it, it costs no more than its own.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_costs_its_permit_at_the_most() {
+    for gate in [0, 1] {
+        let (store, _, limiter) = limited();
+        a_new_window(&limiter).await;
+        store.gates.close(gate);
+        let call = wait(&limiter, 1).await;
+        store.gates.reached().await;
+        call.abort();
+        store.gates.open();
+        sleep(MOMENT).await;
+        assert!((9..=10).contains(&left(&store).await), "gate {gate}");
+    }
+    let (store, _, limiter) = limited();
+    a_new_window(&limiter).await;
+    drop(limiter.permit());
+    assert_eq!(left(&store).await, 10);
+}
+
+/// A request whose answer is lost is repeated under the same name.
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_costs_nothing_and_is_given_once() {
+    for fate in [
+        Fate::NotSent,
+        Fate::AnswerLost,
+        Fate::AnswerCut,
+        Fate::Panic,
+        Fate::Late(2 * SECOND),
+        Fate::AnswerLate(3 * SECOND / 2),
+    ] {
+        let (store, _, limiter) = limited();
+        a_new_window(&limiter).await;
+        store.next([fate]);
+        let callers = join_all((0..5).map(|_| limiter.permit().into_future()));
+        let granted = callers.await;
+        let at: Vec<_> = granted
+            .iter()
+            .map(|permit| permit.as_ref().unwrap().granted_at())
+            .collect();
+        assert_eq!(at.len(), 5);
+        // Of the window in which they were granted.
+        if left(&store).await != 5 {
+            let turned = matches!(fate, Fate::Late(_) | Fate::AnswerLate(_));
+            assert!(turned, "{fate:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_are_retried_for_as_long_as_the_caller_waits() {
+    let (store, _, limiter) = limited();
+    store.next([Fate::NotSent; 2]);
+    assert!(matches!(
+        limiter.try_permit().await,
+        Ok(PermitAttempt::Granted(_))
+    ));
+    store.next([Fate::NotSent; 3]);
+    let refused = limiter.try_permit().await;
+    assert!(
+        matches!(refused, Err(Error::Unreachable { .. })),
+        "{refused:?}"
+    );
+
+    store.next([Fate::NotSent; 6]);
+    limiter.permit().await.unwrap();
+    store.next([Fate::NotSent; 100]);
+    let start = Instant::now();
+    let refused = limiter.permit().await;
+    assert!(
+        matches!(refused, Err(Error::Unreachable { .. })),
+        "{refused:?}"
+    );
+    assert!((LIMIT..2 * LIMIT).contains(&start.elapsed()));
+    let start = Instant::now();
+    let refused = limiter.permit().wait_for(3 * LIMIT).await;
+    assert!(
+        matches!(refused, Err(Error::Unreachable { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(start.elapsed(), 3 * LIMIT);
+
+    let (store, _, limiter) = limited();
+    store.next([Fate::Denied]);
+    let refused = limiter.permit().await;
+    assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
+    assert_eq!(store.calls(), ["permit"]);
+}
+
+/// A request that hangs is sent again after the window, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_holds_nobody_up_for_long() {
+    let (store, leases, limiter) = limited();
+    store.next([Fate::Late(1_000 * SECOND)]);
+    let start = Instant::now();
+    limiter.permit().await.unwrap();
+    assert!(start.elapsed() < 6 * SECOND);
+    // Nor does a close wait for it.
+    timeout(MOMENT, leases.close()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_sends_away_who_waits() {
+    let (_, leases, limiter) = limited();
+    limiter.permits(10).await.unwrap();
+    let waiter = wait(&limiter, 10).await;
+    leases.close().await;
+    assert!(matches!(waiter.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(limiter.try_permit().await, Err(Error::Closed)));
+}
+
+/// Callers on runtimes of their own wait for nobody else's: one that stands still, or is gone, with a
+/// request under way.
+#[test]
+fn a_runtime_that_stands_still_holds_up_no_other() {
+    let store = FlakyStore::new();
+    let leases = Leases::new(store.clone());
+    let limiter = leases.limiter("key", 10, Duration::from_millis(50));
+    let current = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let (still, gone) = (current(), current());
+    for runtime in [&still, &gone] {
+        runtime.block_on(async {
+            store.gates.close(0);
+            let call = limiter.permit().into_future();
+            assert!(timeout(MOMENT, call).await.is_err());
+            store.gates.open();
+        });
+    }
+    drop(gone);
+    let here = Runtime::new().unwrap();
+    here.block_on(async {
+        for _ in 0..20 {
+            let call = limiter.permit().into_future();
+            timeout(LIMIT, call).await.unwrap().unwrap();
+        }
+    });
+    drop(still);
+}
+
+/// It is as long a way to the server as from there; one that is farther gets its share all the same.
+#[tokio::test(start_paused = true)]
+async fn a_far_process_gets_its_share() {
+    let (store, far) = setup();
+    store.next(vec![Fate::AnswerLate(6 * MOMENT); 10_000]);
+    let near = Leases::new(store.memory.clone());
+    let served = [near, far].map(|leases| {
+        let served = Arc::new(AtomicUsize::new(0));
+        for _ in 0..20 {
+            let (limiter, served) = (leases.limiter("key", 10, SECOND), served.clone());
+            tokio::spawn(async move {
+                while limiter.permit().await.is_ok() {
+                    served.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        served
+    });
+    sleep(300 * SECOND).await;
+    let [near, far] = served.map(|served| served.load(Relaxed));
+    println!("{near} near and {far} far");
+    assert!((2_990..=3_010).contains(&(near + far)));
+    assert!(near.min(far) > 1_000, "{near} near and {far} far");
+}
+
+/// A permit that came in the moment in which its caller left.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_nobody_took_is_for_the_next() {
+    let (store, leases, _) = limited();
+    let limiter = leases.limiter("day", 1, 24 * 60 * 60 * SECOND);
+    store.next([Fate::AnswerLate(MOMENT)]);
+    let mut first = limiter.permit().into_future();
+    assert!((&mut first).now_or_never().is_none());
+    let second = wait(&limiter, 1).await;
+    sleep(2 * MOMENT).await;
+    drop(first);
+    timeout(MOMENT, second).await.unwrap().unwrap().unwrap();
+}
+
+/// A wait that ends before the answer is there would cost a permit each time, for nothing.
+#[tokio::test(start_paused = true)]
+async fn the_answer_that_is_on_its_way_is_waited_for() {
+    let (store, _, limiter) = limited();
+    a_new_window(&limiter).await;
+    store.next([Fate::AnswerLate(3 * MOMENT)]);
+    let start = Instant::now();
+    limiter.permit().wait_for(MOMENT).await.unwrap();
+    assert!(start.elapsed() < 4 * MOMENT);
+    store.next([Fate::Late(100 * SECOND)]);
+    let start = Instant::now();
+    let refused = limiter.permit().wait_for(MOMENT).await;
+    assert!(
+        matches!(refused, Err(Error::TimedOut { .. })),
+        "{refused:?}"
+    );
+    assert!(start.elapsed() < 6 * SECOND);
+}
+
+/// Whatever the jitter says.
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_a_whole_window_reaches_the_next() {
+    for round in 0..50 {
+        let (_, _, limiter) = limited();
+        a_new_window(&limiter).await;
+        sleep(MOMENT).await;
+        limiter.permits(10).await.unwrap();
+        let next = limiter.permits(10).wait_for(SECOND).await;
+        assert!(next.is_ok(), "round {round}: {next:?}");
+    }
+}
+
+#[test]
+fn without_a_runtime_it_says_so() {
+    let (_, _, limiter) = limited();
+    for patience in [Duration::ZERO, SECOND] {
+        let call = limiter.permit().wait_for(patience).into_future();
+        let refused = futures::executor::block_on(call);
+        assert!(matches!(refused, Err(Error::NoRuntime)), "{refused:?}");
+    }
+}
+
+/// What a network does, at random; callers of all kinds, that come and go.
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_nobody_hangs_and_the_limit_holds() {
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (store, leases) = setup();
+        let millis = |most| Duration::from_millis(most);
+        let window = millis([100, 1_000, 5_000][random.usize(..3)]);
+        let limit = random.u32(1..=8);
+        let fates = std::iter::repeat_with(|| match random.u8(..7) {
+            0 => Fate::NotSent,
+            1 => Fate::AnswerLost,
+            2 => Fate::AnswerCut,
+            3 => Fate::Late(millis(random.u64(..6_000))),
+            4 => Fate::AnswerLate(millis(random.u64(..6_000))),
+            5 => Fate::AnswerLate(millis(random.u64(..30))),
+            _ => Fate::Late(millis(random.u64(..30))),
+        });
+        store.next(fates.take(20).collect::<Vec<_>>());
+        let limiter = leases.limiter("key", limit, window);
+        let callers = (0..60).map(|_| {
+            let (limiter, way) = (limiter.clone(), random.u8(..4));
+            let permits = random.u32(1..=limit);
+            let (comes, stays) = (millis(random.u64(..3_000)), millis(random.u64(..4_000)));
+            tokio::spawn(async move {
+                sleep(comes).await;
+                let call = limiter.permits(permits);
+                let granted = match way {
+                    0 => match limiter.try_permits(permits).await {
+                        Ok(PermitAttempt::Granted(permit)) => Some(permit),
+                        _ => None,
+                    },
+                    1 => call.wait_for(stays).await.ok(),
+                    2 => timeout(stays, call).await.ok().and_then(Result::ok),
+                    _ => call.await.ok(),
+                };
+                granted.map(|it| (it.granted_at().timestamp_millis(), it.permits()))
+            })
+        });
+        let mut windows = BTreeMap::<i64, u32>::new();
+        for caller in callers.collect::<Vec<_>>() {
+            let granted = timeout(2_000 * SECOND, caller).await;
+            let granted = granted.unwrap_or_else(|_| panic!("seed {seed}: a caller hangs"));
+            if let Some((at, permits)) = granted.unwrap() {
+                let number = at.div_euclid(window.as_millis() as i64);
+                *windows.entry(number).or_default() += permits;
+            }
+        }
+        let most = windows.values().max().copied().unwrap_or_default();
+        assert!(most <= limit, "seed {seed}: {most} of {limit} in a window");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiters_that_nobody_has_leave_nothing_behind() {
+    let (_, leases, limiter) = limited();
+    let first = limiter.clone();
+    limiter.permits(10).await.unwrap();
+    drop(limiter);
+    assert!(is_full(&first).await);
+    drop(first);
+    for number in 0..100 {
+        let limiter = leases.limiter(format!("key {number}"), 1, SECOND);
+        limiter.permit().await.unwrap();
+    }
+    leases.close().await;
+}

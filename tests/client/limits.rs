@@ -1,0 +1,193 @@
+//! Permits of a limiter: who asks for whom, and who waits for how long.
+
+use std::{collections::BTreeMap, future::IntoFuture, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use leasehold::{Error, Leases, Limiter, Permit, PermitAttempt};
+use parking_lot::Mutex;
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::{Instant, sleep},
+};
+
+use super::{FlakyStore, MOMENT, setup};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub fn limited() -> (FlakyStore, Leases, Limiter) {
+    let (store, leases) = setup();
+    let limiter = leases.limiter("key", 10, SECOND);
+    (store, leases, limiter)
+}
+
+/// At the beginning of a window.
+pub async fn a_new_window(limiter: &Limiter) {
+    match limiter.try_permits(10).await.unwrap() {
+        PermitAttempt::Granted(permit) => {
+            let millis = u64::from(permit.granted_at().timestamp_subsec_millis());
+            sleep(SECOND - Duration::from_millis(millis)).await;
+        }
+        full => panic!("{full:?}"),
+    }
+}
+
+/// Begins to wait; it stands in the queue when this returns.
+pub async fn wait(limiter: &Limiter, permits: u32) -> JoinHandle<Result<Permit, Error>> {
+    let waiter = tokio::spawn(limiter.permits(permits).into_future());
+    for _ in 0..20 {
+        yield_now().await;
+    }
+    waiter
+}
+
+pub async fn is_full(limiter: &Limiter) -> bool {
+    matches!(limiter.try_permit().await, Ok(PermitAttempt::Full { .. }))
+}
+
+/// The seed's experiment, and its table: 20 tasks make 50 calls each, at most ten a second.
+#[tokio::test(start_paused = true)]
+async fn twenty_tasks_with_fifty_calls_each_fill_every_window() {
+    let (store, _, limiter) = limited();
+    a_new_window(&limiter).await;
+    store.calls();
+    let start = Instant::now();
+    let calls = async || {
+        let mut granted = Vec::new();
+        for _ in 0..50 {
+            granted.push(limiter.permit().await.unwrap().granted_at());
+        }
+        granted
+    };
+    let granted = join_all((0..20).map(|_| calls())).await.concat();
+    let mut windows = BTreeMap::<_, u32>::new();
+    for at in granted {
+        *windows.entry(at.timestamp()).or_default() += 1;
+    }
+    println!(
+        "+------------+-------------+\n| window     | total_count |\n+------------+-------------+"
+    );
+    for (window, permits) in &windows {
+        println!("| {window} | {permits:11} |");
+    }
+    assert_eq!(windows.len(), 100);
+    assert!(windows.values().all(|permits| *permits == 10));
+    assert!(start.elapsed() < 100 * SECOND);
+    // One request for each window, and as many that found it full.
+    let requests = store.calls().len();
+    assert!(requests <= 200, "{requests} requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_that_wait_send_one_request_a_window() {
+    let (store, _, limiter) = limited();
+    a_new_window(&limiter).await;
+    store.calls();
+    let waiters: Vec<_> = (0..1_000)
+        .map(|_| tokio::spawn(limiter.permit().into_future()))
+        .collect();
+    sleep(10 * SECOND - MOMENT).await;
+    // The very first one is alone as it asks.
+    let requests = store.calls().len();
+    assert_eq!(requests, 11);
+    let served = waiters.iter().filter(|waiter| waiter.is_finished()).count();
+    assert_eq!(served, 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_are_served_in_the_order_in_which_they_came() {
+    let (_, _, limiter) = limited();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiters = Vec::new();
+    for number in 0..50 {
+        let (permit, served) = (limiter.permits(number % 4 + 1), served.clone());
+        waiters.push(tokio::spawn(async move {
+            permit.await.unwrap();
+            served.lock().push(number);
+        }));
+        yield_now().await;
+    }
+    join_all(waiters).await;
+    assert_eq!(*served.lock(), (0..50).collect::<Vec<_>>());
+}
+
+/// So the wish for many is not passed by for ever.
+#[tokio::test(start_paused = true)]
+async fn many_at_once_are_not_passed_by() {
+    let (_, leases, limiter) = limited();
+    a_new_window(&limiter).await;
+    limiter.permits(5).await.unwrap();
+    let many = wait(&limiter, 10).await;
+    // Another handle's limiter of the same terms is the same.
+    let one = wait(&leases.limiter("key", 10, SECOND), 1).await;
+    assert!(is_full(&limiter).await, "one of those that are left");
+    let start = Instant::now();
+    many.await.unwrap().unwrap();
+    assert!(start.elapsed() <= SECOND + SECOND / 20);
+    assert!(!one.is_finished());
+    one.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_window_is_not_asked_again() {
+    let (store, _, limiter) = limited();
+    a_new_window(&limiter).await;
+    for _ in 0..10 {
+        limiter.permit().await.unwrap();
+    }
+    store.calls();
+    for _ in 0..90 {
+        assert!(is_full(&limiter).await);
+        sleep(MOMENT).await;
+    }
+    assert_eq!(store.calls(), [""; 0]);
+    sleep(SECOND / 5).await;
+    assert!(!is_full(&limiter).await);
+    assert_eq!(store.calls(), ["permit"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn smooth_permits_reach_their_rate() {
+    let (_, leases, _) = limited();
+    let limiter = leases.limiter("key", 10, SECOND).smooth(2);
+    let start = Instant::now();
+    let mut last: Option<(Instant, Instant)> = None;
+    for _ in 0..100 {
+        limiter.permit().await.unwrap();
+        let now = Instant::now();
+        if let Some((before, previous)) = last.replace((now, last.map_or(now, |last| last.0))) {
+            // Of three in a row, the first and the last are as far apart as one takes to come back.
+            assert!(now - previous.min(before) >= SECOND / 10 - MOMENT / 5 || previous == before);
+        }
+    }
+    let took = start.elapsed();
+    assert!((9_800..10_300).contains(&took.as_millis()), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_wait_ends_as_soon_as_it_is_in_vain() {
+    let (_, leases, limiter) = limited();
+    a_new_window(&limiter).await;
+    limiter.permits(10).await.unwrap();
+    sleep(SECOND / 2).await;
+    let start = Instant::now();
+    let half = limiter.permit().wait_for(SECOND / 4).await;
+    let Err(Error::LimitReached { retry_in, .. }) = half else {
+        panic!("{half:?}");
+    };
+    assert!(start.elapsed() < MOMENT && retry_in > SECOND / 4);
+    limiter.permit().wait_for(SECOND).await.unwrap();
+    // Behind others it is not known at once, and the time is over some windows later.
+    let others: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(limiter.permit().into_future()))
+        .collect();
+    yield_now().await;
+    let start = Instant::now();
+    let behind = limiter.permit().wait_for(2 * SECOND).await;
+    assert!(
+        matches!(behind, Err(Error::LimitReached { .. })),
+        "{behind:?}"
+    );
+    assert!(start.elapsed() <= 2 * SECOND);
+    drop(others);
+    leases.close().await;
+}

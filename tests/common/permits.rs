@@ -1,0 +1,217 @@
+//! Permits on any store: the memory store as the model of another, the seed's experiment, and a bad
+//! network.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use futures::future::join_all;
+use leasehold::{
+    Error, Key, Leases, MemoryStore, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota,
+    Store,
+};
+use proptest::{
+    collection::vec,
+    prelude::{Strategy, any},
+    sample::select,
+    test_runner::{Config, TestCaseError, TestError, TestRunner},
+};
+use tokio::runtime::Runtime;
+
+/// How many permits a window has, in the seed.
+pub const LIMIT: u32 = 10;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A step: who asks, by which of a few names, for how much of what.
+#[derive(Clone, Debug)]
+pub struct Step {
+    key: usize,
+    id: usize,
+    quota: Quota,
+    permits: u32,
+    times: u32,
+}
+
+/// Windows that outlast the comparison, whatever day it is.
+fn quotas() -> Vec<Quota> {
+    let fixed = |limit, days| Quota::fixed(limit, DAY * days).unwrap();
+    vec![
+        fixed(3, 365),
+        fixed(5, 365),
+        fixed(4, 301),
+        fixed(4, 301).smooth(4).unwrap(),
+        fixed(4, 301).smooth(1).unwrap(),
+        fixed(7, 200).smooth(3).unwrap(),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let many = (select(vec![1_u32, 1, 2, 3]), 1..4_u32);
+    (
+        0..2_usize,
+        0..6_usize,
+        select(quotas()),
+        many,
+        any::<bool>(),
+    )
+        .prop_map(|(key, id, quota, (permits, times), single)| Step {
+            key,
+            id,
+            quota,
+            permits: permits.min(quota.most_at_once()),
+            times: if single { 1 } else { times },
+        })
+}
+
+/// Runs this many random sequences against the memory store and another one. The error is the
+/// shortest sequence found on which they differ.
+pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<(), String> {
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(&vec(step(), 1..25), |steps| {
+            let told = runtime.block_on(same_answers(other, &steps));
+            told.map_err(TestCaseError::fail)
+        })
+        .map_err(|error| match error {
+            TestError::Fail(why, steps) => format!("{why}, after {steps:#?}"),
+            TestError::Abort(why) => why.to_string(),
+        })
+}
+
+async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), String> {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    // Keys of its own, so that a shared store is as good as a new one.
+    let name = PermitId::random();
+    let ids: Vec<_> = (0..6).map(|_| PermitId::random()).collect();
+    for (number, step) in steps.iter().enumerate() {
+        let key = Key::new(format!("{name} {}", step.key)).unwrap();
+        let request = PermitRequest::new(key, ids[step.id], step.quota, step.permits);
+        let request = request.up_to(step.times);
+        let told = async |store: &Arc<dyn Store>| {
+            let answer = store.permit(&request).await;
+            let told = answer.map(|answer| days(answer, &step.quota));
+            told.map_err(|error| format!("{error:?}"))
+        };
+        let (here, there) = (told(&memory).await?, told(other).await?);
+        if here != there {
+            return Err(format!(
+                "step {number}, {step:?}: memory answers {here:?}, the other {there:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// An answer without what may differ: how many, and in how many days there are more. Clocks may be
+/// years apart, so of a fixed window only whether it has to turn.
+fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
+    let days = |time: Duration| match quota.burst() {
+        None => u64::from(!time.is_zero()),
+        Some(_) => (time + DAY / 2).as_secs() / DAY.as_secs(),
+    };
+    match answer {
+        PermitAnswer::Granted {
+            permits, retry_in, ..
+        } => (Some(permits), days(retry_in)),
+        PermitAnswer::Full { retry_in } => (None, days(retry_in)),
+    }
+}
+
+/// The permits of each window, by the server's clock.
+#[derive(Debug)]
+pub struct Table {
+    window: Duration,
+    permits: BTreeMap<i64, u32>,
+}
+
+impl Table {
+    pub fn new(window: Duration) -> Self {
+        let permits = BTreeMap::new();
+        Self { window, permits }
+    }
+
+    pub fn count(&mut self, granted_at: DateTime<Utc>) {
+        self.count_millis(granted_at.timestamp_millis());
+    }
+
+    pub fn count_millis(&mut self, granted_at: i64) {
+        let number = granted_at.div_euclid(self.window.as_millis() as i64);
+        *self.permits.entry(number).or_default() += 1;
+    }
+
+    pub fn total(&self) -> u32 {
+        self.permits.values().sum()
+    }
+
+    /// As the seed prints it.
+    pub fn print(&self, of: &str) {
+        println!("{of}");
+        println!("+-------------+-------------------------+");
+        println!("| total_count | window                  |");
+        println!("+-------------+-------------------------+");
+        for (number, permits) in &self.permits {
+            let start = number * self.window.as_millis() as i64;
+            let start = DateTime::from_timestamp_millis(start).unwrap();
+            println!(
+                "| {permits:11} | {} |",
+                start.format("%Y-%m-%d %H:%M:%S%.3f")
+            );
+        }
+        println!("+-------------+-------------------------+");
+    }
+
+    /// The greatest number of permits of a window.
+    pub fn most(&self) -> u32 {
+        self.permits.values().max().copied().unwrap_or_default()
+    }
+
+    /// How many full windows there are between the first and the last, and the share of their permits
+    /// that was granted.
+    pub fn share(&self) -> (i64, f64) {
+        let numbers = || self.permits.keys().copied();
+        let (first, last) = (numbers().min().unwrap(), numbers().max().unwrap());
+        let between: u32 = self.permits.range(first + 1..last).map(|it| it.1).sum();
+        let windows = last - first - 1;
+        let all = windows as f64 * f64::from(LIMIT);
+        (windows, f64::from(between) / all)
+    }
+}
+
+/// Two clients, ten tasks each, behind a network that loses answers: no window has more than its
+/// permits, and a lost answer costs permits of its window at the most.
+pub async fn through_a_bad_network(clients: [Arc<dyn Store>; 2], calls: usize) -> Table {
+    let window = Duration::from_millis(500);
+    let limiters = clients.map(|store| Leases::new(store).limiter("key", LIMIT, window));
+    let caller = async |number: usize| {
+        let mut granted = Vec::new();
+        while granted.len() < calls {
+            match limiters[number % 2].permit().await {
+                Ok(permit) => granted.push(permit.granted_at()),
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+        }
+        granted
+    };
+    let mut table = Table::new(window);
+    for at in join_all((0..20).map(caller)).await.concat() {
+        table.count(at);
+    }
+    table
+}
+
+/// Takes all that is left, and says how many that were.
+pub async fn left(store: Arc<dyn Store>, key: &str, limit: u32, window: Duration) -> u32 {
+    let limiter = Leases::new(store).limiter(key, limit, window);
+    let mut left = 0;
+    loop {
+        match limiter.try_permit().await {
+            Ok(PermitAttempt::Granted(permit)) => left += permit.permits(),
+            Ok(PermitAttempt::Full { .. }) => return left,
+            Err(error) => assert!(matches!(error, Error::Interrupted { .. }), "{error:?}"),
+        }
+    }
+}
