@@ -103,6 +103,36 @@ engine_home() {
     printf '%s/engines/%s-%s\n' "$cache" "$engine_package" "${hash:0:16}"
 }
 
+# Fills the folder of what is loaded in the cache, unless it is there.
+engine_fetch_once() {
+    local cache home lock temporary
+    home=$(engine_home)
+    if [[ -d $home ]]; then return; fi
+
+    # What is run as another user has to be readable for it, whatever this user's umask.
+    umask 022
+    cache=$(dirname "$home")
+    mkdir -p "$cache" || die "cannot create the cache folder $cache: set LEASEHOLD_CACHE to a folder that you may write to."
+    need flock util-linux
+    exec {lock}>"$cache/.$engine_package.lock"
+    if ! flock --nonblock "$lock"; then
+        say "another process is fetching $engine_name: waiting for it."
+        flock "$lock"
+    fi
+    # The other process may just have finished the work.
+    if [[ -d $home ]]; then return; fi
+
+    say "fetching $engine_name into $home"
+    # With the lock held, any such folder is what an interrupted fetch left behind.
+    rm -rf "$cache/.$engine_package.tmp".*
+    temporary=$(mktemp -d "$cache/.$engine_package.tmp.XXXXXX")
+    # shellcheck disable=SC2064  # the folder as it is called now
+    trap "rm -rf '$temporary'" EXIT
+    engine_fetch "$temporary"
+    # Renamed only when complete, so a folder with the final name is always whole.
+    mv -T "$temporary" "$home"
+}
+
 # The folder for temporary folders. The path of a Unix socket has to fit into about 100 bytes,
 # so a long TMPDIR cannot be used.
 engine_tmp() {

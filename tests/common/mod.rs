@@ -5,8 +5,10 @@
 
 pub mod cancel;
 pub mod engine;
+pub mod faketime;
 pub mod many;
 pub mod model;
+pub mod permits;
 pub mod processes;
 pub mod proxy;
 pub mod soak;

@@ -3,6 +3,9 @@
 //! The processes are the test binary again, run with a task in its environment. Each binary that
 //! uses this has a test `processes::the_work_of_a_process`, which does the task.
 
+#[path = "processes/limits.rs"]
+pub mod limits;
+
 use std::{
     env,
     process::{Output, Stdio},
@@ -25,7 +28,6 @@ const SPARE: Duration = Duration::from_millis(1_500);
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
 const KEYS: usize = 20;
-
 /// Where the processes find their locks.
 #[derive(Clone)]
 pub struct Place {
@@ -86,6 +88,8 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
             told("waiting", 0, 0);
             join_all((0..KEYS).map(wait)).await;
         }
+        "call" => limits::call(&leases).await,
+        "take" => limits::take(&leases).await,
         "race" => {
             for key in 0..KEYS {
                 let attempt = leases.try_acquire(name(key), LONG).await;
@@ -175,7 +179,11 @@ struct Process {
 
 impl Process {
     fn start(place: &Place, task: &str) -> Self {
-        let mut child = process(place, task).spawn().unwrap();
+        Self::of(process(place, task))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let output = child.stdout.take().unwrap();
         Self {
             child,

@@ -242,8 +242,8 @@ async fn a_key_whose_latest_expiry_is_past_is_free_for_everybody() {
     }
 }
 
-/// The index that `prepare` makes, as the server shows it.
-async fn ttl_index(fixture: &Fixture) -> Document {
+/// The indexes that `prepare` makes, for locks and for limiters, as the server shows them.
+async fn ttl_indexes(fixture: &Fixture) -> [Document; 2] {
     let mut cursor = fixture
         .collection()
         .await
@@ -259,8 +259,7 @@ async fn ttl_index(fixture: &Fixture) -> Document {
             found.push(index);
         }
     }
-    assert_eq!(found.len(), 1, "{found:?}");
-    found.remove(0)
+    found.try_into().unwrap()
 }
 
 fn seconds(index: &Document) -> i64 {
@@ -286,9 +285,11 @@ async fn prepare_can_be_repeated_and_by_many_at_once() {
                 outcome.unwrap();
             }
         }
-        let index = ttl_index(&fixture).await;
-        assert_eq!(seconds(&index), 24 * 60 * 60);
-        assert_eq!(index.get_document("key"), Ok(&doc! { "expires_at": 1 }));
+        let [locks, limiters] = ttl_indexes(&fixture).await;
+        for (index, field) in [(locks, "expires_at"), (limiters, "over_at")] {
+            assert_eq!(seconds(&index), 24 * 60 * 60);
+            assert_eq!(index.get_document("key"), Ok(&doc! { field: 1 }));
+        }
     }
 }
 
@@ -299,36 +300,47 @@ async fn prepare_takes_over_a_changed_retention() {
     let week = Duration::from_secs(7 * 24 * 60 * 60);
     let store = fixture.store().await.retention(week);
     store.prepare().await.unwrap();
-    assert_eq!(seconds(&ttl_index(&fixture).await), 7 * 24 * 60 * 60);
+    let retentions = async || ttl_indexes(&fixture).await.map(|index| seconds(&index));
+    assert_eq!(retentions().await, [7 * 24 * 60 * 60; 2]);
     let ever = fixture.store().await.retention(Duration::MAX);
     ever.prepare().await.unwrap();
-    assert_eq!(seconds(&ttl_index(&fixture).await), i64::from(i32::MAX));
+    assert_eq!(retentions().await, [i64::from(i32::MAX); 2]);
 }
 
 /// On the complete server, whose TTL monitor runs every second.
 #[tokio::test]
-async fn the_ttl_index_removes_dead_locks_and_nothing_else() {
+async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let store = fixture.store().await.retention(Duration::ZERO);
     store.prepare().await.unwrap();
     let collection = fixture.collection().await;
     let past = DateTime::from_millis(0);
     let later = doc! { "_id": "later schema", "schema": 2, "expires_at": past };
-    let foreign = doc! { "_id": "foreign", "expires_at": past };
+    let foreign = doc! { "_id": "foreign", "expires_at": past, "over_at": past };
     collection.insert_many([later, foreign]).await.unwrap();
     let leases = Leases::new(store);
     let live = leases.acquire("live", LONG).await.unwrap();
     let dead = leases.acquire("dead", SHORT).await.unwrap();
     let fence = dead.fence();
     dead.detach();
+    let year = Duration::from_secs(365 * 24 * 60 * 60);
+    leases.limiter("year", 1, year).permit().await.unwrap();
+    leases
+        .limiter("moment", 1, Duration::from_millis(1))
+        .permit()
+        .await
+        .unwrap();
 
     let start = Instant::now();
-    while leases.inspect("dead").await.unwrap().is_some() {
+    let moment = doc! { "_id": { "limiter": "moment", "window": 1_i64, "kind": "fixed" } };
+    while leases.inspect("dead").await.unwrap().is_some()
+        || collection.find_one(moment.clone()).await.unwrap().is_some()
+    {
         assert!(start.elapsed() < Duration::from_secs(60), "not removed");
         sleep(Duration::from_millis(50)).await;
     }
     let left = collection.distinct("_id", doc! {}).await.unwrap();
-    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(left.len(), 4, "{left:?}");
     live.renew().await.unwrap();
     let next = leases.acquire("dead", LONG).await.unwrap();
     assert!(next.fence() > fence);

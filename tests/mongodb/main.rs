@@ -12,6 +12,7 @@ mod ears;
 mod errors;
 mod faults;
 mod freed;
+mod limits;
 mod model;
 mod processes;
 mod sharing;

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use leasehold::Store;
 use tokio::runtime::Runtime;
 
-use super::{Engine, Fixture, common::model};
+use super::{
+    Engine, Fixture,
+    common::{model, permits},
+};
 
 fn compare(engine: Engine, cases: u32) {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(Fixture::new(engine).store());
     let store: Arc<dyn Store> = Arc::new(store);
-    if let Err(difference) = model::compare(&runtime, &store, cases) {
-        panic!("{difference}");
-    }
+    model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+    permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::{
     DATABASE, Engine, Fixture,
-    common::processes::{self, Place, Waiting},
+    common::processes::{self, Place, Waiting, limits},
     ears::{Eared, Ears},
 };
 
@@ -83,4 +83,21 @@ async fn a_stream_wakes_the_waiters_of_another_process_sooner_than_asking_does()
     }
     println!("{told} ms with a stream, {asked} ms without");
     assert!(told < asked / 2, "{told} ms with a stream, {asked} without");
+}
+
+#[tokio::test]
+async fn two_processes_with_clocks_of_their_own_keep_to_one_limit() {
+    let calls = async |(engine, off)| {
+        limits::calls_of_two_processes(&place(engine), off).await;
+    };
+    join_all([(Engine::MongoDb, 5), (Engine::MongoDbReplicaSet, -5)].map(calls)).await;
+}
+
+#[tokio::test]
+async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let store = Arc::new(fixture.store().await);
+        limits::a_crash_costs_one_permit(&place_of(&fixture), store).await;
+    }
 }

@@ -7,6 +7,7 @@ mod cancel;
 mod conformance;
 mod documents;
 mod errors;
+mod limits;
 mod model;
 mod prepare;
 mod processes;

@@ -2,14 +2,16 @@
 
 use tokio::runtime::Runtime;
 
-use super::{Engine, Fixture, common::model};
+use super::{
+    Engine, Fixture,
+    common::{model, permits},
+};
 
 fn compare(engine: Engine) {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(Fixture::prepared(engine)).store();
-    if let Err(difference) = model::compare(&runtime, &store, 40) {
-        panic!("{difference}");
-    }
+    model::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
+    permits::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use futures::future::join_all;
 
 use super::{
     BOTH, Engine, Fixture,
-    common::processes::{self, Place},
+    common::processes::{self, Place, limits},
 };
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
@@ -56,4 +56,20 @@ async fn a_paused_process_learns_at_once_that_it_lost() {
         processes::pause_past_the_ttl(&place_of(&fixture), fixture.store()).await;
     };
     join_all(BOTH.map(pause)).await;
+}
+
+#[tokio::test]
+async fn two_processes_with_clocks_of_their_own_keep_to_one_limit() {
+    let calls = async |(engine, off)| {
+        limits::calls_of_two_processes(&place(engine).await, off).await;
+    };
+    join_all([(Engine::Elasticsearch, 5), (Engine::OpenSearch, -5)].map(calls)).await;
+}
+
+#[tokio::test]
+async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        limits::a_crash_costs_one_permit(&place_of(&fixture), fixture.store()).await;
+    }
 }

@@ -1,0 +1,266 @@
+//! Limiters on the search engines: what is sent and stored, and what a bad network costs.
+
+use std::time::Duration;
+
+use elasticsearch::http::Method::{Get, Post, Put};
+use futures::future::join_all;
+use leasehold::{
+    Error, Key, Leases, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store,
+};
+use serde_json::{Value, json};
+
+use super::{
+    BOTH, Engine, Fixture, LONG,
+    common::{permits, proxy::Proxy},
+};
+
+/// A window that outlasts any test.
+const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
+
+fn fixed(limit: u32) -> Quota {
+    Quota::fixed(limit, ENDLESS).unwrap()
+}
+
+fn ask(quota: Quota) -> PermitRequest {
+    PermitRequest::new(Key::new("key").unwrap(), PermitId::random(), quota, 1)
+}
+
+fn is_granted(answer: PermitAnswer) -> bool {
+    matches!(answer, PermitAnswer::Granted { .. })
+}
+
+async fn take(store: &dyn Store, quota: Quota) -> bool {
+    is_granted(store.permit(&ask(quota)).await.unwrap())
+}
+
+/// All that is stored, as it is.
+async fn documents(fixture: &Fixture) -> Vec<Value> {
+    fixture
+        .ask(Post, &format!("{}/_refresh", fixture.alias), Value::Null)
+        .await;
+    let path = format!(
+        "{}/_search?version=true&seq_no_primary_term=true",
+        fixture.alias
+    );
+    let found = fixture.ask(Get, &path, Value::Null).await;
+    found["hits"]["hits"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn each_request_is_one_update_and_a_refusal_writes_nothing() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let path = format!("POST /{}/_update/", fixture.alias.replace('-', "%2D"));
+        let one_update = |what: &str| {
+            let requests = proxy.http_requests();
+            assert_eq!(requests.len(), 1, "{what}: {requests:?}");
+            assert!(requests[0].starts_with(&path), "{what}: {requests:?}");
+            assert!(!requests[0].contains("refresh"), "{what}: {requests:?}");
+        };
+        assert!(take(&*store, fixed(2)).await);
+        one_update("the first");
+        assert!(take(&*store, fixed(2)).await);
+        one_update("the second");
+        let before = documents(&fixture).await;
+        for _ in 0..10 {
+            assert!(!take(&*store, fixed(2)).await);
+            one_update("a full one");
+        }
+        let after = documents(&fixture).await;
+        assert_eq!(before[0]["_seq_no"], after[0]["_seq_no"]);
+        assert_eq!(before, after);
+        // The control: a grant is seen there.
+        assert!(take(&*store, fixed(3)).await);
+        assert_ne!(
+            before[0]["_seq_no"],
+            documents(&fixture).await[0]["_seq_no"]
+        );
+    }
+}
+
+/// The first requests race for making the document, and all write it.
+#[tokio::test]
+async fn of_many_requests_at_once_each_counts() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let racers = (0..16).map(|_| async { take(&*fixture.store(), fixed(10)).await });
+        let granted = join_all(racers).await.into_iter().filter(|it| *it);
+        assert_eq!(granted.count(), 10, "{engine:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_grant_is_written_again() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let (store, request) = (fixture.store(), ask(fixed(2)));
+        assert!(is_granted(store.permit(&request).await.unwrap()));
+        let before = documents(&fixture).await;
+        assert!(is_granted(store.permit(&request).await.unwrap()));
+        let after = documents(&fixture).await;
+        assert_ne!(before[0]["_seq_no"], after[0]["_seq_no"]);
+        assert_eq!(after[0]["_source"]["used"], 1);
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_one_of_its_own() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let request = ask(Quota::fixed(10, Duration::from_secs(3_600)).unwrap()).up_to(3);
+        fixture.store().permit(&request).await.unwrap();
+        let stored = documents(&fixture).await.remove(0);
+        let id = stored["_id"].as_str().unwrap();
+        assert!(id.starts_with("limiter:") && id.len() == 44, "{id}");
+        let source = &stored["_source"];
+        assert_eq!(source["key"], "key");
+        assert_eq!(source["limiter"], 1);
+        assert_eq!(source["window"], 3_600_000);
+        assert_eq!(source["kind"], "fixed");
+        assert_eq!(source["used"], 3);
+        assert_eq!(source["last"], request.id.to_string());
+        assert_eq!(source.get("now"), None);
+        // It is no lock, neither for a list nor for one whose key is its id.
+        let leases = Leases::new(fixture.store());
+        let locks: Vec<_> =
+            futures::StreamExt::collect(leases.list(leasehold::Filter::new())).await;
+        assert!(locks.is_empty(), "{locks:?}");
+        let refused = leases.try_acquire(id, LONG).await;
+        assert!(
+            matches!(refused, Err(Error::NotALock { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_a_limiter_is_named_and_left_alone() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        assert!(take(&*store, fixed(9)).await);
+        let stored = documents(&fixture).await.remove(0);
+        let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
+        let mut others: Vec<_> = ["limiter", "last", "key", "used", "granted_at"]
+            .into_iter()
+            .map(|field| {
+                let mut other = stored["_source"].clone();
+                other.as_object_mut().unwrap().remove(field);
+                other
+            })
+            .collect();
+        others.push(json!({ "key": "key", "schema": 1, "fence": 7 }));
+        for other in others {
+            fixture.ask(Put, &path, other.clone()).await;
+            let full = if other["limiter"] == 1 {
+                fixed(1)
+            } else {
+                fixed(9)
+            };
+            let refused = store.permit(&ask(full)).await;
+            assert!(
+                matches!(refused, Err(Error::NotALimiter { .. })),
+                "{other}: {refused:?}"
+            );
+            assert_eq!(documents(&fixture).await[0]["_source"], other);
+        }
+        let mut later = stored["_source"].clone();
+        later["limiter"] = json!(2);
+        fixture.ask(Put, &path, later).await;
+        let refused = store.permit(&ask(fixed(9))).await;
+        assert!(
+            matches!(refused, Err(Error::UnsupportedSchema { found: 2, .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+/// The index of a version that had no limiters: it says what to do, and `prepare` does it.
+#[tokio::test]
+async fn an_index_without_limiters_is_brought_up_to_date() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let date = json!({ "type": "date", "format": "epoch_millis" });
+        let index = json!({
+            "mappings": {
+                "dynamic": "strict",
+                "_meta": { "leasehold_schema": 1 },
+                "properties": { "key": { "type": "keyword" }, "expires_at": date },
+            },
+            "aliases": { &fixture.alias: {} },
+        });
+        fixture.ask(Put, &fixture.index(), index).await;
+        let limiter = Leases::new(fixture.store()).limiter("key", 1, ENDLESS);
+        let refused = limiter.try_permit().await;
+        assert!(
+            matches!(refused, Err(Error::NotPrepared { .. })),
+            "{refused:?}"
+        );
+        fixture.prepare().await.unwrap();
+        let granted = limiter.try_permit().await;
+        assert!(
+            matches!(granted, Ok(PermitAttempt::Granted(_))),
+            "{granted:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_an_index_nothing_is_created() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let refused = fixture.store().permit(&ask(fixed(1))).await;
+        assert!(
+            matches!(refused, Err(Error::NotPrepared { .. })),
+            "{refused:?}"
+        );
+        let missing = fixture.ask(Get, &fixture.alias, Value::Null).await;
+        assert_eq!(missing["status"], 404);
+    }
+}
+
+/// A little ahead of the node's clock, the clock stands still; far ahead, that clock was wrong.
+#[tokio::test]
+async fn a_grant_from_the_future_blocks_nobody_for_ever() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        let second = Quota::fixed(2, Duration::from_secs(1)).unwrap();
+        for (ahead, full) in [(5_000, true), (60_000, false)] {
+            take(&*store, second).await;
+            let stored = documents(&fixture).await.remove(0);
+            let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
+            let mut changed = stored["_source"].clone();
+            let later = changed["granted_at"].as_i64().unwrap() + ahead;
+            changed["granted_at"] = json!(later);
+            changed["used"] = json!(2);
+            fixture.ask(Put, &path, changed).await;
+            match store.permit(&ask(second)).await.unwrap() {
+                PermitAnswer::Full { retry_in } => {
+                    assert!(full && retry_in <= Duration::from_secs(6), "{retry_in:?}");
+                }
+                PermitAnswer::Granted { granted_at, .. } => {
+                    assert!(!full && granted_at.timestamp_millis() < later);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_network_that_loses_answers_breaks_no_limit() {
+    let lossy = async |engine: Engine| {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let url = format!("http://{}", proxy.address);
+        let clients = [fixture.store_at(&url), fixture.store_at(&url)];
+        proxy.lose_share_of_answers(0.2, 1, &["_update"]);
+        let table = permits::through_a_bad_network(clients, 10).await;
+        table.print(&format!("{engine:?}: {} answers were lost", proxy.lost()));
+        assert!(table.most() <= permits::LIMIT);
+        assert!(proxy.lost() >= 3, "{} answers were lost", proxy.lost());
+    };
+    join_all(BOTH.map(lossy)).await;
+}
