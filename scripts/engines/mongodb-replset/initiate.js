@@ -14,6 +14,10 @@ async function main([ready, ...ports]) {
   const hosts = ports.map((port) => `127.0.0.1:${port}`);
   const members = hosts.map((host, _id) => ({ _id, host }));
 
+  // A set is not made of members that are still on their way.
+  for (const host of hosts.slice(1)) {
+    await (await connect(`mongodb://${host}/?directConnection=true`)).close();
+  }
   const first = await connect(`mongodb://${hosts[0]}/?directConnection=true`);
   const admin = first.db('admin');
   try {

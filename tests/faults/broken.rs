@@ -1,0 +1,166 @@
+//! Stores and clients that are wrong in one way, over a store that is right: what the checkers must
+//! catch.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Grant,
+    Key, ListRequest, LockState, Mode, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Nothing,
+    /// Whoever finds that a lease is over by its own clock takes the key.
+    ClientClock,
+    /// A release frees the key, whoever holds it.
+    ReleaseByKey,
+    /// The fence counts the grants since the key was free.
+    FenceRestarts,
+    /// A lease is counted from the answer, and not from the sending.
+    CountsFromAnswer,
+    /// A key is taken a second before the lease of its holder is over.
+    TakesOverEarly,
+}
+
+impl Wrong {
+    pub const ALL: [Self; 5] = [
+        Self::ClientClock,
+        Self::ReleaseByKey,
+        Self::FenceRestarts,
+        Self::CountsFromAnswer,
+        Self::TakesOverEarly,
+    ];
+}
+
+/// A client's view of a store.
+#[derive(Debug)]
+pub struct Broken {
+    store: Arc<dyn Store>,
+    wrong: Wrong,
+    /// By how much the clock of this client is ahead.
+    ahead: TimeDelta,
+    fences: Mutex<HashMap<Key, i64>>,
+}
+
+impl Broken {
+    pub fn new(store: Arc<dyn Store>, wrong: Wrong, ahead: TimeDelta) -> Self {
+        Self {
+            store,
+            wrong,
+            ahead,
+            fences: Mutex::default(),
+        }
+    }
+
+    /// Whether this client takes a lease that is live for one that is over.
+    fn takes(&self, expires_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        match self.wrong {
+            Wrong::ClientClock => expires_at <= now + self.ahead,
+            Wrong::TakesOverEarly => expires_at <= now + TimeDelta::seconds(1),
+            _ => false,
+        }
+    }
+
+    fn granted(&self, key: &Key, mut grant: Grant, sent: Instant) -> Grant {
+        match self.wrong {
+            Wrong::FenceRestarts => {
+                let mut fences = self.fences.lock();
+                let fence = fences.entry(key.clone()).or_default();
+                *fence += 1;
+                grant.fence = Fence::new(*fence);
+            }
+            Wrong::CountsFromAnswer => {
+                // The client counts from the sending what it is told; so it is told that much more.
+                grant.expires_at += TimeDelta::from_std(sent.elapsed()).unwrap();
+            }
+            _ => {}
+        }
+        grant
+    }
+}
+
+#[async_trait]
+impl Store for Broken {
+    fn clock_margin(&self) -> Duration {
+        self.store.clock_margin()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let sent = Instant::now();
+        let mut answer = self.store.acquire(request).await?;
+        if let AcquireAnswer::Held(held) = &answer {
+            let now = held
+                .holders()
+                .iter()
+                .map(|holder| holder.expires_at)
+                .min()
+                .map(|expires_at| expires_at - TimeDelta::from_std(held.expires_in()).unwrap());
+            let takes = |now| {
+                held.holders()
+                    .iter()
+                    .all(|it| self.takes(it.expires_at, now))
+            };
+            if now.is_some_and(takes) {
+                self.store.evict(&request.key).await?;
+                answer = self.store.acquire(request).await?;
+            }
+        }
+        Ok(match answer {
+            AcquireAnswer::Granted(grant) => {
+                AcquireAnswer::Granted(self.granted(&request.key, grant, sent))
+            }
+            held => held,
+        })
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.store.renew(requests).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.store.convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let mut request = request.clone();
+        if self.wrong == Wrong::ReleaseByKey
+            && let Some(state) = self.store.inspect(&request.key).await?
+            && let Some(holder) = state.holders.first()
+            && holder.mode == Mode::Exclusive
+        {
+            request.lease = holder.lease;
+        }
+        self.store.release(&request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.store.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.store.list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.store.evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.store.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.store.permit(request).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.store.purge(retention).await
+    }
+}

@@ -1,0 +1,153 @@
+//! The checkers see what is wrong: the work of the laboratory in one process, over a store in memory
+//! and a slow network, under paused time.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::TimeDelta;
+use fastrand::Rng;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key, Leases,
+    ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    broken::{Broken, Wrong},
+    check,
+    history::{Clock, Recorder},
+    ledger::{Account, Ledger},
+    work::{CALL_TIMEOUT, Worker},
+};
+
+/// A network whose answers are late now and then.
+#[derive(Debug)]
+struct Slow(MemoryStore);
+
+impl Slow {
+    async fn pass<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let way = || Duration::from_millis(fastrand::u64(..3));
+        sleep(way()).await;
+        let answer = answer.await;
+        let late = match fastrand::u32(..6) {
+            0 => Duration::from_millis(fastrand::u64(..900)),
+            _ => way(),
+        };
+        sleep(late).await;
+        answer
+    }
+}
+
+#[async_trait]
+impl Store for Slow {
+    fn clock_margin(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.pass(self.0.acquire(request)).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.pass(self.0.renew(requests)).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.pass(self.0.convert(request)).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.pass(self.0.release(request)).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.pass(self.0.inspect(key)).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.pass(self.0.list(request)).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.pass(self.0.evict(key)).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.pass(self.0.remove_expired(key)).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.pass(self.0.permit(request)).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.pass(self.0.purge(retention)).await
+    }
+}
+
+/// Some minutes of work with one thing wrong. What the checkers say of it, and how many operations there
+/// were.
+async fn work(wrong: Wrong, seed: u64) -> (Vec<String>, u64) {
+    // Of everything that is left to chance on this thread.
+    fastrand::seed(seed);
+    let memory = MemoryStore::new();
+    let recorder = Recorder::in_memory(Clock::of_this_machine());
+    let ledger = Ledger::default();
+    let mut workers = JoinSet::new();
+    for client in 0..4 {
+        let store: Arc<dyn Store> = Arc::new(Slow(memory.clone()));
+        let ahead = TimeDelta::minutes(5 * (client % 2));
+        let leases = Leases::builder(Broken::new(store, wrong, ahead));
+        let leases = leases.call_timeout(CALL_TIMEOUT).build();
+        for number in 0..6 {
+            let worker = Worker {
+                leases: leases.clone(),
+                recorder: recorder.clone(),
+                account: Account::Here(ledger.clone()),
+                random: Rng::with_seed(seed + client as u64 * 100 + number),
+                contends: number == 0,
+                dawdles: Some(20),
+            };
+            workers.spawn(timeout(Duration::from_secs(60), worker.work()));
+        }
+    }
+    while let Some(done) = workers.join_next().await {
+        // It is dropped at the end, wherever it is.
+        done.unwrap().unwrap_or(Ok(())).unwrap();
+    }
+    let events = recorder.events();
+    let mut violations = check::all(&events);
+    let accounts = ledger.accounts();
+    if accounts.lost > 0 {
+        violations.push(format!("{} writes were lost", accounts.lost));
+    }
+    (violations, check::operations(&events))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_right_is_found_right() {
+    let (violations, operations) = work(Wrong::Nothing, 1).await;
+    assert_eq!(violations, [""; 0]);
+    assert!(operations > 2_000, "{operations} operations");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_is_found_wrong() {
+    for wrong in Wrong::ALL {
+        let mut caught = 0;
+        // Most are caught within the first minute.
+        for minute in 1..=5 {
+            let (violations, operations) = work(wrong, minute).await;
+            caught = violations.len();
+            println!("{wrong:?}: {caught} violations, {operations} operations");
+            if caught > 0 {
+                break;
+            }
+        }
+        assert!(caught > 0, "{wrong:?} was not caught");
+    }
+}

@@ -1,0 +1,213 @@
+//! What clients saw, and when, on one clock that all processes of this machine share.
+
+use std::{
+    fmt::{self, Display},
+    fs::{File, OpenOptions},
+    io::Write,
+    path::Path,
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+/// A time in microseconds. No clock of day: what a process is told of that may be wrong.
+pub type Time = u64;
+
+/// Counts from tokio's clock, so that a test may pause it, and begins where the machine's monotonic
+/// clock stands.
+#[derive(Clone, Copy)]
+pub struct Clock {
+    started: Instant,
+    at: Time,
+}
+
+impl Clock {
+    pub fn of_this_machine() -> Self {
+        // Asked of the kernel, past any library that gives a process another clock.
+        let now = clock_gettime(ClockId::Monotonic);
+        let at = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+        Self {
+            started: Instant::now(),
+            at: at.as_micros() as Time,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.at + self.started.elapsed().as_micros() as Time
+    }
+}
+
+/// How much of a key a holder takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    All,
+    /// A share of as many.
+    OneOf(u32),
+}
+
+/// What a client saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Granted {
+        key: String,
+        lease: String,
+        claim: Claim,
+        fence: i64,
+        sent: Time,
+        got: Time,
+    },
+    /// The holder counted on its lease up to this time, and not after it.
+    Ended { lease: String, last: Time },
+    /// Somebody with this fence holds the key.
+    Held {
+        key: String,
+        fence: i64,
+        sent: Time,
+        got: Time,
+    },
+    /// Renewals, releases and refusals count as operations too.
+    Operations(u64),
+}
+
+impl Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Granted {
+                key,
+                lease,
+                claim,
+                fence,
+                sent,
+                got,
+            } => {
+                let of = match claim {
+                    Claim::All => 1,
+                    Claim::OneOf(of) => *of,
+                };
+                write!(f, "granted {key} {lease} {of} {fence} {sent} {got}")
+            }
+            Self::Ended { lease, last } => write!(f, "ended {lease} {last}"),
+            Self::Held {
+                key,
+                fence,
+                sent,
+                got,
+            } => write!(f, "held {key} {fence} {sent} {got}"),
+            Self::Operations(count) => write!(f, "operations {count}"),
+        }
+    }
+}
+
+impl FromStr for Event {
+    type Err = anyhow::Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let words: Vec<_> = line.split(' ').collect();
+        Ok(match *words {
+            ["granted", key, lease, of, fence, sent, got] => Self::Granted {
+                key: key.to_owned(),
+                lease: lease.to_owned(),
+                claim: match of.parse()? {
+                    1 => Claim::All,
+                    of => Claim::OneOf(of),
+                },
+                fence: fence.parse()?,
+                sent: sent.parse()?,
+                got: got.parse()?,
+            },
+            ["ended", lease, last] => Self::Ended {
+                lease: lease.to_owned(),
+                last: last.parse()?,
+            },
+            ["held", key, fence, sent, got] => Self::Held {
+                key: key.to_owned(),
+                fence: fence.parse()?,
+                sent: sent.parse()?,
+                got: got.parse()?,
+            },
+            ["operations", count] => Self::Operations(count.parse()?),
+            _ => bail!("no event: {line:?}"),
+        })
+    }
+}
+
+/// Takes down what clients see.
+#[derive(Clone)]
+pub struct Recorder {
+    pub clock: Clock,
+    to: Arc<Mutex<To>>,
+}
+
+enum To {
+    Memory(Vec<Event>),
+    /// A line each, written at once: what a process saw before it was killed is there.
+    File(File),
+}
+
+impl Recorder {
+    pub fn in_memory(clock: Clock) -> Self {
+        let to = Arc::new(Mutex::new(To::Memory(Vec::new())));
+        Self { clock, to }
+    }
+
+    pub fn to_file(clock: Clock, path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let to = Arc::new(Mutex::new(To::File(file)));
+        Ok(Self { clock, to })
+    }
+
+    pub fn saw(&self, event: Event) {
+        match &mut *self.to.lock() {
+            To::Memory(events) => events.push(event),
+            To::File(file) => file.write_all(format!("{event}\n").as_bytes()).unwrap(),
+        }
+    }
+
+    /// What was taken down in memory.
+    pub fn events(&self) -> Vec<Event> {
+        match &*self.to.lock() {
+            To::Memory(events) => events.clone(),
+            To::File(_) => Vec::new(),
+        }
+    }
+}
+
+/// Reads a file of events. The last line of a process that was killed may be cut.
+pub fn read(path: &Path) -> Result<Vec<Event>> {
+    let text = std::fs::read_to_string(path)?;
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let lines = whole.lines().map(str::parse);
+    lines.collect::<Result<_>>().context("a history")
+}
+
+#[test]
+fn an_event_reads_back_what_it_writes() {
+    for event in [
+        Event::Granted {
+            key: "x1".to_owned(),
+            lease: "a".to_owned(),
+            claim: Claim::OneOf(3),
+            fence: 7,
+            sent: 1,
+            got: 2,
+        },
+        Event::Ended {
+            lease: "a".to_owned(),
+            last: 3,
+        },
+        Event::Held {
+            key: "x1".to_owned(),
+            fence: 7,
+            sent: 1,
+            got: 2,
+        },
+        Event::Operations(5),
+    ] {
+        assert_eq!(event.to_string().parse::<Event>().unwrap(), event);
+    }
+}

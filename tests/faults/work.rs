@@ -1,0 +1,174 @@
+//! What a client does all the time: takes leases of every kind, works under them, and takes down what
+//! it sees.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use fastrand::Rng;
+use leasehold::{Attempt, Error, Held, Lease, Leases};
+use tokio::time::sleep;
+
+use super::{
+    history::{Claim, Event, Recorder, Time},
+    ledger::Account,
+};
+
+pub const TTL: Duration = Duration::from_secs(3);
+/// The key that every client always waits for.
+pub const CONTENDED: &str = "contended";
+/// Keys that are only ever held alone, shared, or by permits.
+const ALONE: usize = 16;
+const SHARED: usize = 2;
+const PERMITS: usize = 2;
+const CAPACITY: u32 = 3;
+/// A capacity of readers that nobody reaches.
+const READERS: u32 = 1_000;
+/// Between two looks at a lease.
+const LOOK: Duration = Duration::from_millis(2);
+/// A request without an answer is soon sent again.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub struct Worker {
+    pub leases: Leases,
+    pub recorder: Recorder,
+    pub account: Account,
+    pub random: Rng,
+    /// Whether it waits for the one key only.
+    pub contends: bool,
+    /// One stay in so many is about as long as the ttl, or longer.
+    pub dawdles: Option<u32>,
+}
+
+impl Worker {
+    /// Works until it is dropped.
+    pub async fn work(mut self) -> Result<()> {
+        loop {
+            let (key, claim) = self.choose();
+            let sent = self.recorder.clock.now();
+            match self.ask(&key, claim).await {
+                Ok(Attempt::Acquired(lease)) => self.hold(&key, claim, sent, lease).await?,
+                Ok(Attempt::Held(held)) => self.saw_held(&held, sent),
+                Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
+                Err(error) => {
+                    anyhow::ensure!(error.is_retryable(), error);
+                    sleep(Duration::from_millis(self.random.u64(10..100))).await;
+                }
+            }
+        }
+    }
+
+    fn choose(&mut self) -> (String, Claim) {
+        if self.contends {
+            return (CONTENDED.to_owned(), Claim::All);
+        }
+        let random = &mut self.random;
+        match random.u32(..10) {
+            0 | 1 => {
+                let claim = match random.u32(..4) {
+                    0 => Claim::All,
+                    _ => Claim::OneOf(READERS),
+                };
+                (format!("shared-{}", random.usize(..SHARED)), claim)
+            }
+            2 | 3 => {
+                let claim = Claim::OneOf(CAPACITY);
+                (format!("permits-{}", random.usize(..PERMITS)), claim)
+            }
+            _ => (format!("alone-{}", random.usize(..ALONE)), Claim::All),
+        }
+    }
+
+    async fn ask(&mut self, key: &str, claim: Claim) -> Result<Attempt, Error> {
+        let keeps = self.random.bool();
+        if !self.contends && self.random.bool() {
+            // The time of a single request tells more than that of a wait.
+            let mut ask = self.leases.try_acquire(key, TTL);
+            match claim {
+                Claim::All => {}
+                Claim::OneOf(READERS) => ask = ask.shared(),
+                Claim::OneOf(capacity) => ask = ask.permits(1, capacity),
+            }
+            return if keeps {
+                ask.keep_alive().await
+            } else {
+                ask.await
+            };
+        }
+        let mut ask = self.leases.acquire(key, TTL);
+        match claim {
+            Claim::All => {}
+            Claim::OneOf(READERS) => ask = ask.shared(),
+            Claim::OneOf(capacity) => ask = ask.permits(1, capacity),
+        }
+        if keeps {
+            ask = ask.keep_alive();
+        }
+        let patience = match self.contends {
+            true => Duration::from_secs(60),
+            false => Duration::from_millis(self.random.u64(..2_000)),
+        };
+        ask.wait_for(patience).await.map(Attempt::Acquired)
+    }
+
+    fn saw_held(&self, held: &Held, sent: Time) {
+        let got = self.recorder.clock.now();
+        for holder in held.holders() {
+            self.recorder.saw(Event::Held {
+                key: held.key().to_string(),
+                fence: holder.fence.get(),
+                sent,
+                got,
+            });
+        }
+    }
+
+    async fn hold(&mut self, key: &str, claim: Claim, sent: Time, lease: Lease) -> Result<()> {
+        let clock = self.recorder.clock;
+        let (fence, id) = (lease.fence().get(), lease.id().to_string());
+        let got = clock.now();
+        self.recorder.saw(Event::Granted {
+            key: key.to_owned(),
+            lease: id.clone(),
+            claim,
+            fence,
+            sent,
+            got,
+        });
+        let stays = match self.dawdles.map(|one_in| self.random.u32(..one_in)) {
+            Some(0) => TTL.mul_f64(0.8 + 0.6 * self.random.f64()),
+            _ => Duration::from_millis(self.random.u64(..8)),
+        };
+        let read = match claim {
+            Claim::All => self.account.read(key, fence).await?,
+            Claim::OneOf(_) => None,
+        };
+        let mut last = got;
+        loop {
+            // Live at a look means live before it.
+            let now = clock.now();
+            if !lease.is_live() {
+                break;
+            }
+            last = now;
+            if now - got >= stays.as_micros() as Time {
+                if let Some(number) = read {
+                    self.account.write(key, fence, number + 1).await?;
+                }
+                break;
+            }
+            sleep(LOOK).await;
+        }
+        self.recorder.saw(Event::Ended { lease: id, last });
+        self.recorder.saw(Event::Operations(1));
+        if !lease.is_live() {
+            // A slow holder, which comes to its release when another has the key.
+            sleep(Duration::from_millis(self.random.u64(..1_000))).await;
+        }
+        match self.random.u32(..3) {
+            0 => drop(lease),
+            // Lost, or on its way in the background.
+            _ => drop(lease.release().await),
+        }
+        Ok(())
+    }
+}
