@@ -44,7 +44,8 @@ impl Attempt {
 /// # Errors
 ///
 /// One whose name begins with `Invalid` for bad terms, and [`Error::Closed`], before anything is sent;
-/// otherwise what the store answers, after three tries if a retry could help.
+/// otherwise what the store answers, after three tries if a retry could help, and
+/// [`Error::TooManyHolders`] when only the number of those who share the key is in the way.
 ///
 /// # Cancel safety
 ///
@@ -94,7 +95,8 @@ impl IntoFuture for TryAcquire {
 ///
 /// # Errors
 ///
-/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] when the time is over and the key is held.
+/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] when the time is over and the key is held. Too many
+/// holders are waited for as well.
 ///
 /// # Cancel safety
 ///

@@ -12,13 +12,14 @@ use tokio::{
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Fence, Key, Lease,
+    AcquireAnswer, AcquireRequest, Attempt, Error, Fence, Held, Key, Lease,
     ask::Ask,
     calls::{Answer, Calls},
     hold::{End, Hold, Terms},
     keeper,
     leases::Shared,
     release::Unused,
+    rules,
     tries::{TRIES, Tries},
     wait::Turn,
 };
@@ -171,9 +172,10 @@ impl Acquisition {
         let mut tries = Tries::default();
         loop {
             match self.attempt().await {
-                Ok(Attempt::Held(held)) if patience != Patience::None => {
-                    let waited = start.elapsed();
-                    return Err(Error::WaitTimedOut { waited, held });
+                Ok(Attempt::Held(held))
+                    if patience != Patience::None || rules::is_full(&held, &self.request) =>
+                {
+                    return Err(self.refusal(start.elapsed(), held));
                 }
                 Err(error) => match tries.pause_after(&error) {
                     Some(pause) => {
@@ -215,7 +217,7 @@ impl Acquisition {
                 Some(Turn::GiveUp) => {
                     let waited = start.elapsed();
                     return Err(match place.news() {
-                        Some(Ok(held)) => Error::WaitTimedOut { waited, held },
+                        Some(Ok(held)) => self.refusal(waited, held),
                         Some(Err(error)) => error,
                         None => too_late(waited),
                     });
@@ -237,8 +239,7 @@ impl Acquisition {
                     place.refused(held.clone());
                     shared.keeper.listen();
                     if over {
-                        let waited = now - start;
-                        return Err(Error::WaitTimedOut { waited, held });
+                        return Err(self.refusal(now - start, held));
                     }
                 }
                 Err(error) if error.is_retryable() => {
@@ -254,6 +255,16 @@ impl Acquisition {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Why the lease was not to be had in the time that was allowed for it.
+    fn refusal(&self, waited: Duration, held: Held) -> Error {
+        match rules::is_full(&held, &self.request) {
+            true => Error::TooManyHolders {
+                key: self.request.key.clone(),
+            },
+            false => Error::WaitTimedOut { waited, held },
         }
     }
 

@@ -87,7 +87,8 @@ macro_rules! lease_options {
             /// Shares the key with other shared leases: for those who read what a writer, with an
             /// exclusive lease, must not change meanwhile.
             ///
-            /// Each has an expiry of its own, so one whose holder dies frees its place by itself.
+            /// Each has an expiry of its own, so one whose holder dies frees its place by itself. A key
+            /// has places for [`MAX_HOLDERS`](crate::MAX_HOLDERS) of them.
             /// [`Lease::upgrade`](crate::Lease::upgrade) makes it exclusive.
             pub fn shared(mut self) -> Self {
                 self.ask.mode = crate::Mode::Shared;
@@ -99,6 +100,9 @@ macro_rules! lease_options {
             ///
             /// The capacity is what each request says, and stored nowhere: while processes with
             /// different capacities run side by side, each keeps to its own.
+            ///
+            /// Whatever the capacity, no more than [`MAX_HOLDERS`](crate::MAX_HOLDERS) leases have some of
+            /// them at once.
             ///
             /// Awaiting it gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) for no
             /// permits, and for more than there are.

@@ -32,6 +32,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod cleanup;
+mod crowd;
 mod exclusion;
 mod expiry;
 mod fence;
@@ -52,6 +53,7 @@ pub use self::{
         clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
         remove_expired_removes_only_what_is_dead,
     },
+    crowd::a_key_has_a_bounded_number_of_holders,
     exclusion::{
         a_loser_never_extends_the_expiry, a_loser_writes_nothing,
         a_repeated_request_is_granted_once, critical_sections_never_overlap,
@@ -147,6 +149,7 @@ macro_rules! conformance_suite {
             readers_and_a_writer_take_turns
             a_reader_that_is_gone_blocks_nobody
             permits_are_never_more_than_there_are
+            a_key_has_a_bounded_number_of_holders
             an_owner_enters_again
             leases_are_upgraded_and_downgraded
             several_keys_are_taken_all_or_none

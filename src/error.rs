@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Cause, Held, Key, LossReason,
-    key::{MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
+    key::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     quota::MAX_WINDOW,
     record::SCHEMA,
     ttl::MAX_TTL,
@@ -223,6 +223,19 @@ pub enum Error {
         held: Held,
     },
 
+    /// The key has [`MAX_HOLDERS`] live holders, so there is no place beside them, although none of them
+    /// conflicts. Nothing was changed.
+    ///
+    /// One look says so at once. Who waits goes on until a holder has left, and is told this when the
+    /// time is over.
+    #[error(
+        "{key} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys"
+    )]
+    TooManyHolders {
+        /// The key.
+        key: Key,
+    },
+
     /// The limiter will not let the call through in the time that was allowed for waiting.
     #[error("{key} is at its limit after a wait of {waited:?}: try again in {retry_in:?}")]
     LimitReached {
@@ -258,6 +271,7 @@ impl Error {
             | Self::Overloaded { .. }
             | Self::Contention { .. }
             | Self::WaitTimedOut { .. }
+            | Self::TooManyHolders { .. }
             | Self::LimitReached { .. } => true,
             Self::InvalidKey { .. }
             | Self::InvalidOwner { .. }

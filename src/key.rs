@@ -17,6 +17,13 @@ pub const MAX_OWNER_BYTES: usize = 512;
 /// answer.
 pub const MAX_NOTE_BYTES: usize = 1_024;
 
+/// The most live holders of one key: its shared leases, or those with permits.
+///
+/// All of them stand in one document, which each grant, renewal and release writes anew and each answer
+/// shows. A holder with the longest owner and note has some 1.7 KB, so that many stay far below the
+/// 16 MB that MongoDB takes, and the server is not kept busy with one key.
+pub const MAX_HOLDERS: usize = 1_000;
+
 /// The name of a lock: 1 to 512 bytes of any UTF-8 text.
 ///
 /// Text is text: `$`, `.`, `/`, blanks and line breaks have no meaning in any store. Cloning is

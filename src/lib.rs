@@ -178,6 +178,11 @@ pub mod rules;
 mod schedule;
 mod set;
 mod store;
+/// Tests of what is sent and of what comes back have the same texts.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/common/text.rs"]
+mod text;
 mod ticket;
 mod tries;
 mod ttl;
@@ -202,7 +207,7 @@ pub use crate::{
     cause::Cause,
     error::Error,
     fence::Fence,
-    key::{Key, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
+    key::{Key, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     lease::{Lease, Upgrade},
     leases::Leases,
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},

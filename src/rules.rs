@@ -14,7 +14,7 @@ mod tests;
 use chrono::{DateTime, Utc};
 
 pub use self::{
-    grant::{acquire, answer_acquire},
+    grant::{acquire, answer_acquire, is_full},
     hold::{answer_convert, answer_renew, convert, release, renew},
     permit::{CLOCK_STEP, answer_permit, is_over, permit},
     state::{answer_evict, evict, inspect, matches, remove_expired},

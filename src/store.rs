@@ -48,8 +48,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// example. A holder stops counting on its lease this much before the expiry.
     fn clock_margin(&self) -> Duration;
 
-    /// Grants the key if no live holder conflicts ([`rules::acquire`](crate::rules::acquire)); otherwise
-    /// writes nothing.
+    /// Grants the key if no live holder conflicts and it has a place for one more
+    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
     /// Gives each of these leases its ttl anew, counted from now, if it is live.

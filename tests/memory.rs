@@ -1,5 +1,10 @@
 //! The memory store keeps every rule, under paused time.
 
+#[path = "common/fuzz.rs"]
+mod fuzz;
+#[path = "common/text.rs"]
+mod text;
+
 use leasehold::{MemoryStore, conformance::Clients};
 
 async fn connect() -> Clients {
@@ -14,4 +19,9 @@ mod on_threads {
     use super::connect;
 
     leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_owners_and_notes_are_just_text() {
+    fuzz::any_text_comes_back_or_is_refused(MemoryStore::new(), 0, 10_000).await;
 }

@@ -75,6 +75,9 @@ controls! {
         a_reader_that_is_gone_blocks_nobody;
     permits_that_nobody_counts: PermitsWithoutCount is caught by
         permits_are_never_more_than_there_are;
+    a_key_with_any_number_of_holders: HoldersWithoutBound is caught by
+        a_key_has_a_bounded_number_of_holders;
+    a_bound_by_look_and_then_write: NotAtomic is caught by a_key_has_a_bounded_number_of_holders;
     an_upgrade_beside_other_readers: UpgradesBesideOthers is caught by
         leases_are_upgraded_and_downgraded;
     a_conversion_that_is_not_stored: ConversionIsForgotten is caught by
@@ -130,6 +133,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::ExpiresEarly,
         Fault::DeadReadersBlock,
         Fault::PermitsWithoutCount,
+        Fault::HoldersWithoutBound,
         Fault::UpgradesBesideOthers,
         Fault::ConversionIsForgotten,
         Fault::ForgetsMinHold,

@@ -7,7 +7,7 @@ use crate::{
     AcquireAnswer, AcquireRequest, Held, Holder, LeaseId, LockRecord, Mode, record::after,
 };
 
-/// Grants the lease if no live holder conflicts with it.
+/// Grants the lease if no live holder conflicts with it and the key has a place for one more.
 ///
 /// A live lease with the same id is granted again as it stands, which makes a repeated request
 /// harmless. A refusal writes nothing: it never touches a holder's expiry. A grant drops those that
@@ -23,7 +23,7 @@ pub fn acquire(
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
     if let Some(record) = record
-        && (mine || conflicts(&holders, request))
+        && (mine || holders.len() >= request.max_holders || conflicts(&holders, request))
     {
         return Decision {
             write: Write::Keep,
@@ -74,6 +74,12 @@ fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
             wanted.is_none_or(|wanted| wanted > request.capacity)
         }
     }
+}
+
+/// Whether a request was refused only because the key has as many live holders as it may have.
+pub fn is_full(held: &Held, request: &AcquireRequest) -> bool {
+    let live = held.holders();
+    live.len() >= request.max_holders && !conflicts(live, request)
 }
 
 fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {

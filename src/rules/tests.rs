@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::*;
 use crate::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Filter, Key, Mode, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest,
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Filter, Key, MAX_HOLDERS, Mode,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -336,4 +336,52 @@ fn clean_up_waits_for_the_retention_and_for_the_fence() {
     ahead.fence = Fence::new(20_000);
     assert!(!remove_expired(Some(&ahead), Duration::ZERO, at(20_000)).answer);
     assert!(remove_expired(Some(&ahead), Duration::ZERO, at(20_001)).answer);
+}
+
+/// Readers that hold the key for as long as any, as many as it may have.
+fn crowd() -> LockRecord {
+    let mut record = granted(LeaseId::random(), None, 0);
+    let mut reader = record.holders.remove(0);
+    reader.mode = Mode::Shared;
+    for _ in 0..MAX_HOLDERS {
+        reader.lease = LeaseId::random();
+        record.holders.push(reader.clone());
+    }
+    record
+}
+
+#[test]
+fn a_key_has_no_more_live_holders_than_it_may_have() {
+    let mut record = crowd();
+    let reader = ask(LeaseId::random()).shared();
+    for one_more in [reader.clone(), reader.clone().reentrant()] {
+        let decision = acquire(Some(&record), &one_more, at(1));
+        assert_eq!(decision.write, Write::Keep);
+        let AcquireAnswer::Held(held) = decision.answer else {
+            panic!("one too many");
+        };
+        assert!(is_full(&held, &one_more));
+    }
+    // An owner that enters again takes a place as well.
+    let again = ask(LeaseId::random()).reentrant();
+    assert_eq!(acquire(Some(&record), &again, at(1)).write, Write::Keep);
+    // Who conflicts is told of the holders, who holds is granted again, and who has gone counts no more.
+    let writer = ask(LeaseId::random()).note("writer");
+    let writer = AcquireRequest {
+        owner: "they".into(),
+        ..writer
+    };
+    let AcquireAnswer::Held(held) = acquire(Some(&record), &writer, at(1)).answer else {
+        panic!("a writer beside readers");
+    };
+    assert!(!is_full(&held, &writer));
+    let holder = AcquireRequest {
+        lease: record.holders[7].lease,
+        ..reader.clone()
+    };
+    let repeated = acquire(Some(&record), &holder, at(1));
+    assert!(matches!(repeated.answer, AcquireAnswer::Granted(_)));
+    record.holders[7].expires_at = at(1);
+    let left = put(acquire(Some(&record), &reader, at(1)).write);
+    assert_eq!(left.holders.len(), MAX_HOLDERS);
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 
 use crate::{
-    Error, Fence, Key,
+    Error, Fence, Key, MAX_HOLDERS,
     record::{Holder, LeaseId, Mode, between},
 };
 
@@ -29,6 +29,9 @@ pub struct AcquireRequest {
     pub capacity: i64,
     /// Whether holders of the same owner do not count.
     pub reentrant: bool,
+    /// How many live holders the key may have with this one: [`MAX_HOLDERS`] of a lease, fewer where a
+    /// test wants to see the end.
+    pub max_holders: usize,
     /// A remark for people.
     pub note: Option<Arc<str>>,
 }
@@ -45,6 +48,7 @@ impl AcquireRequest {
             permits: 1,
             capacity: 1,
             reentrant: false,
+            max_holders: MAX_HOLDERS,
             note: None,
         }
     }
@@ -67,6 +71,12 @@ impl AcquireRequest {
         self
     }
 
+    /// The same on a key that may have so many live holders.
+    pub fn max_holders(mut self, holders: usize) -> Self {
+        self.max_holders = holders;
+        self
+    }
+
     /// The same with a remark for people.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
         self.note = Some(note.into());
@@ -79,7 +89,7 @@ impl AcquireRequest {
 pub enum AcquireAnswer {
     /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
     Granted(Grant),
-    /// Other holders are live.
+    /// Other holders are live, and in conflict or [too many](crate::rules::is_full).
     Held(Held),
 }
 

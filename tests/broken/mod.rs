@@ -45,6 +45,7 @@ pub enum Fault {
     SkipsAtPageEnd,
     DeadReadersBlock,
     PermitsWithoutCount,
+    HoldersWithoutBound,
     UpgradesBesideOthers,
     ForgetsMinHold,
     ConversionIsForgotten,
@@ -166,6 +167,9 @@ impl Store for BrokenStore {
         }
         if self.is(Fault::PermitsWithoutCount) {
             request.capacity = i64::MAX;
+        }
+        if self.is(Fault::HoldersWithoutBound) {
+            request.max_holders = usize::MAX;
         }
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
         let refused = matches!(decision.answer, AcquireAnswer::Held(_));

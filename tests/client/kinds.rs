@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
-use leasehold::{Error, LossReason, MAX_TTL, Resumed, Ticket};
+use futures::future::{join_all, try_join_all};
+use leasehold::{Attempt, Error, LossReason, MAX_HOLDERS, MAX_TTL, Resumed, Ticket};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
@@ -54,6 +54,48 @@ async fn readers_that_wait_enter_together() {
     }
     drop(waiting.await.unwrap().unwrap());
     assert!(start.elapsed() < MOMENT * 2);
+}
+
+/// One look says so; who waits has the first place that becomes free, or is told when the time is over.
+#[tokio::test(start_paused = true)]
+async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
+    let (_, leases) = setup();
+    let reading = (0..MAX_HOLDERS).map(|_| leases.acquire("key", TTL).shared().into_future());
+    let mut readers = try_join_all(reading).await.unwrap();
+    let one_more = || leases.acquire("key", TTL).shared();
+    let errors = [
+        leases.try_acquire("key", TTL).shared().await.map(drop),
+        one_more().wait_for(Duration::ZERO).await.map(drop),
+        one_more().wait_for(MOMENT).await.map(drop),
+        one_more().reentrant().wait_for(MOMENT).await.map(drop),
+    ];
+    for error in errors.map(Result::unwrap_err) {
+        assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+        assert!(error.to_string().contains("several keys"), "{error}");
+    }
+    let set = leases.acquire_all(["another", "key"], TTL).shared();
+    let error = set.wait_for(MOMENT).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
+    let another = leases.inspect("another").await.unwrap();
+    assert!(another.unwrap().is_free());
+    // A writer is in conflict, whatever their number.
+    let writer = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(writer, Attempt::Held(_)), "{writer:?}");
+    let error = leases.acquire("key", TTL).wait_for(MOMENT).await;
+    assert!(
+        matches!(error, Err(Error::WaitTimedOut { .. })),
+        "{error:?}"
+    );
+
+    let waiting = tokio::spawn(one_more().into_future());
+    sleep(MOMENT).await;
+    assert!(!waiting.is_finished());
+    readers.pop().unwrap().release().await.unwrap();
+    let last = timeout(MOMENT, waiting).await.unwrap().unwrap().unwrap();
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.holders.len(), MAX_HOLDERS);
+    assert!(state.holders.iter().any(|holder| holder.lease == last.id()));
 }
 
 #[tokio::test(start_paused = true)]

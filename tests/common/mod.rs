@@ -4,11 +4,16 @@
 #![allow(dead_code)]
 
 pub mod cancel;
+pub mod crowd;
 pub mod engine;
+pub mod every;
 pub mod faketime;
+pub mod fuzz;
+pub mod liar;
 pub mod many;
 pub mod model;
 pub mod permits;
 pub mod processes;
 pub mod proxy;
 pub mod soak;
+pub mod text;

@@ -8,7 +8,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use leasehold::{
     AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Fence, Grant, Holder, Key,
-    LeaseId, LockState, MemoryStore, Mode, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    LeaseId, LockState, MAX_HOLDERS, MemoryStore, Mode, ReleaseRequest, RenewAnswer, RenewRequest,
+    Store,
 };
 use proptest::{
     collection::vec,
@@ -21,10 +22,10 @@ const KEYS: usize = 3;
 const LEASES: usize = 5;
 const TTL: Duration = Duration::from_secs(600);
 
-/// A step; the numbers are those of a key and a lease.
+/// A step; the numbers are those of a key and a lease, and how many holders the key may have.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Acquire(usize, usize, Claim),
+    Acquire(usize, usize, Claim, usize),
     Renew(usize, usize),
     Convert(usize, usize, Mode),
     RenewAll(usize),
@@ -67,6 +68,11 @@ fn claim() -> impl Strategy<Value = Claim> {
     ]
 }
 
+/// Mostly as many as a key has, and now and then so few that they count.
+fn places() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => Just(MAX_HOLDERS), 1 => 1..4_usize]
+}
+
 impl Claim {
     fn request(self, request: AcquireRequest) -> AcquireRequest {
         match self {
@@ -84,7 +90,8 @@ impl Claim {
 fn step() -> impl Strategy<Value = Step> {
     let both = || (0..KEYS, 0..LEASES);
     prop_oneof![
-        9 => (both(), claim()).prop_map(|((key, lease), claim)| Step::Acquire(key, lease, claim)),
+        9 => (both(), claim(), places())
+            .prop_map(|((key, lease), claim, places)| Step::Acquire(key, lease, claim, places)),
         3 => both().prop_map(|(key, lease)| Step::Renew(key, lease)),
         1 => (0..LEASES).prop_map(Step::RenewAll),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
@@ -209,13 +216,13 @@ impl Side {
         let store = self.store.clone();
         let failed = |error: leasehold::Error| format!("{error:?}");
         Ok(match *step {
-            Step::Acquire(key, lease, claim) => {
+            Step::Acquire(key, lease, claim, places) => {
                 let key = &keys[key];
                 // Several leases have the same owner.
                 let owner = format!("owner {}", lease % 2);
                 let request =
                     AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
-                let request = claim.request(request);
+                let request = claim.request(request).max_holders(places);
                 match store.acquire(&request).await.map_err(failed)? {
                     AcquireAnswer::Granted(grant) => self.granted(key, &grant)?,
                     AcquireAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),

@@ -4,12 +4,16 @@ use std::{error::Error as _, time::Duration};
 
 use leasehold::{Error, Leases, MongoStore};
 use mongodb::{
-    bson::Document,
+    bson::{Document, doc},
     options::{ClientOptions, Credential},
 };
 use tokio::{net::TcpListener, time::Instant};
 
-use super::{Engine, Fixture, LONG};
+use super::{
+    Engine, Fixture, LONG,
+    common::every,
+    faults::{FAIL_POINT, failing},
+};
 
 /// Everything that a person or a log may get to see of an error.
 fn everything(error: &Error) -> String {
@@ -77,6 +81,46 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
         assert!(!everything(&error).contains("hunter2"), "{error:?}");
     }
     assert!(!format!("{leases:?} {store:?}").contains("hunter2"));
+}
+
+/// As a server with accounts answers to a user with the role `read`: the test server asks nobody who
+/// they are.
+#[tokio::test]
+async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let holder = Leases::builder(fixture.store().await).owner("me").build();
+    let lease = holder.acquire("held", LONG).await.unwrap();
+    let collection = fixture.collection().await;
+    let before = collection.find_one(doc! {}).await.unwrap();
+    let writes = [
+        "findAndModify",
+        "update",
+        "delete",
+        "createIndexes",
+        "collMod",
+    ];
+    let denied = doc! { "failCommands": &writes[..], "errorCode": 13 };
+    let (_client, store) = failing(&fixture, i32::MAX, denied).await;
+
+    let mut outcomes = every::of_a_handle(&Leases::new(store.clone()), LONG).await;
+    outcomes.extend(every::of_a_holder(&store).await);
+    outcomes.push(("prepare", store.prepare().await));
+    for (operation, outcome) in outcomes {
+        match outcome {
+            Ok(()) => assert!(
+                ["list", "inspect", "inspect dots"].contains(&operation),
+                "{operation} is more than reading"
+            ),
+            Err(error) => assert!(
+                matches!(error, Error::Denied { .. }),
+                "{operation}: {error:?}"
+            ),
+        }
+    }
+    assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 1);
+    assert_eq!(collection.find_one(doc! {}).await.unwrap(), before);
+    lease.release().await.unwrap();
 }
 
 #[tokio::test]

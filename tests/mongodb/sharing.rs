@@ -16,7 +16,7 @@ use leasehold::{
 use mongodb::bson::{Bson, doc};
 use tokio::{task::JoinSet, time::sleep};
 
-use super::{Engine, Fixture, LONG, SHORT};
+use super::{Engine, Fixture, LONG, SHORT, common::crowd::Crowd};
 
 const ENGINES: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 
@@ -183,5 +183,30 @@ async fn permits_are_counted_up_to_the_greatest_number() {
             let answer = acquire(&*store, request.clone()).await;
             assert_eq!(answer.is_some(), granted, "{store:?}: {request:?}");
         }
+    }
+}
+
+/// The largest document that there can be is far from the 16 MB that the server takes.
+#[tokio::test]
+async fn a_key_takes_a_thousand_holders_and_not_one_more() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        let store: Arc<dyn Store> = Arc::new(store);
+        let crowd = Crowd::around_the_first(&*store).await;
+        let mut lock = collection.find_one(doc! {}).await.unwrap().unwrap();
+        let holders = lock.get_array_mut("holders").unwrap();
+        for lease in &crowd.leases {
+            let mut holder = holders[0].as_document().unwrap().clone();
+            holder.insert("lease", lease.to_string());
+            holders.push(holder.into());
+        }
+        collection.replace_one(doc! {}, &lock).await.unwrap();
+        let bytes = mongodb::bson::to_vec(&lock).unwrap().len();
+        assert!(bytes < 2 * 1024 * 1024, "{bytes} bytes");
+        crowd.takes_no_other(&store).await;
+        let after = collection.find_one(doc! {}).await.unwrap().unwrap();
+        assert!(after == lock, "a refusal has changed the document");
+        crowd.lives_on(&store).await;
     }
 }

@@ -112,6 +112,7 @@ impl Dialect {
             "permits": request.permits,
             "capacity": request.capacity,
             "reentrant": request.reentrant,
+            "max_holders": request.max_holders,
             "note": request.note.as_deref(),
         });
         self.change(&request.key, &ACQUIRE, params).or_insert()

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{IndexStore, Transport, scripts::SCRIPTS, setup::is_ours};
+use super::{IndexStore, Transport, dialect::Request, scripts::SCRIPTS, setup::is_ours};
 use crate::Error;
 
 impl<C: Transport> IndexStore<C> {
@@ -24,7 +24,7 @@ impl<C: Transport> IndexStore<C> {
     pub async fn prepare(&self) -> Result<(), Error> {
         if self.dialect.uses_stored_scripts() {
             for script in SCRIPTS {
-                self.ask(self.dialect.store_script(script)).await?;
+                self.confirmed(self.dialect.store_script(script)).await?;
             }
         }
         let behind: Vec<String> = match self.send(self.dialect.get_alias()).await? {
@@ -45,12 +45,11 @@ impl<C: Transport> IndexStore<C> {
         }
         let index = self.dialect.index();
         match self.send(self.dialect.create_index(self.replicas)).await? {
-            Ok(_) => Ok(()),
+            Ok(answer) => self.confirm(&answer),
             // Of another process just now, or one that lost its alias.
             Err(refusal) if refusal.is_existing_index() => {
                 self.adopt(&index).await?;
-                self.ask(self.dialect.put_alias(&index)).await?;
-                Ok(())
+                self.confirmed(self.dialect.put_alias(&index)).await
             }
             Err(refusal) => Err(refusal.sorted(C::NAME, None)),
         }
@@ -63,8 +62,20 @@ impl<C: Transport> IndexStore<C> {
             let problem = format!("the index {index} is there, without the mapping of locks");
             return Err(self.not_prepared(problem));
         }
-        self.ask(self.dialect.put_mapping(index)).await?;
-        Ok(())
+        self.confirmed(self.dialect.put_mapping(index)).await
+    }
+
+    async fn confirmed(&self, request: Request) -> Result<(), Error> {
+        let answer = self.ask(request).await?;
+        self.confirm(&answer)
+    }
+
+    /// A cluster that could not tell all of its nodes in time says so, with a good status.
+    fn confirm(&self, answer: &Value) -> Result<(), Error> {
+        match answer["acknowledged"] {
+            Value::Bool(true) => Ok(()),
+            _ => Err(self.senseless("it does not acknowledge the change")),
+        }
     }
 
     fn not_prepared(&self, problem: String) -> Error {

@@ -1,7 +1,11 @@
 //! What is sent, without a server.
 
 use super::*;
-use crate::{Filter, LeaseId};
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    Filter, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest, Quota, text::Texts,
+};
 
 fn key(text: &str) -> Key {
     Key::new(text).unwrap()
@@ -107,6 +111,61 @@ fn no_time_of_this_process_is_sent() {
         assert!(
             !found.is_empty() && !found.into_iter().any(near),
             "{request:?}"
+        );
+    }
+}
+
+#[test]
+fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
+    let dialect = Dialect::new("locks".into());
+    let script = json(&acquire(&dialect, "tame"))["script"]["source"].clone();
+    let mut random = Texts::new(0);
+    for number in 0..10_000 {
+        let [name, owner] = [(); 2].map(|()| random.good(1, MAX_KEY_BYTES));
+        let note = random.good(0, MAX_NOTE_BYTES);
+        let request = AcquireRequest {
+            owner: owner.as_str().into(),
+            ..ask(&name).note(&*note)
+        };
+        let change = dialect.acquire(&request);
+        let sent = dialect.update(change.clone());
+        if ![".", ".."].contains(&&*name) {
+            let id = sent.path.strip_prefix("locks/_update/").unwrap();
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'%';
+            assert!(id.bytes().all(plain), "{id}");
+            assert_eq!(percent_decode_str(id).decode_utf8().unwrap(), name);
+        }
+        let Body::Lines(lines) = dialect.bulk(vec![change]).body else {
+            panic!("a bulk without lines");
+        };
+        assert_eq!(lines[0]["update"]["_id"], *name);
+        for line in &lines {
+            let text = line.to_string();
+            assert!(!text.contains(['\n', '\r']), "{text}");
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), *line);
+        }
+        let sent = &lines[1]["script"];
+        assert_eq!(sent["source"], script);
+        let shown = ["key", "owner", "note"].map(|name| sent["params"][name].as_str());
+        assert_eq!(shown, [Some(&*name), Some(&*owner), Some(&*note)]);
+
+        let quota = Quota::fixed(10, Duration::from_secs(1 + number)).unwrap();
+        let permit = PermitRequest::new(key(&name), PermitId::random(), quota, 2);
+        let permit = dialect.update(dialect.permit(&permit));
+        let id = permit
+            .path
+            .strip_prefix("locks/_update/limiter%3A")
+            .unwrap();
+        assert!(id.len() < 64, "{id}");
+        assert_eq!(json(&permit)["script"]["params"]["key"], *name);
+        let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
+        let list = dialect.search(&list).body;
+        let Body::Json(list) = list else {
+            panic!("{list:?}");
+        };
+        assert_eq!(
+            list["query"]["bool"]["filter"][1]["range"]["key"]["gte"],
+            *name
         );
     }
 }

@@ -36,6 +36,8 @@ fn alone(request: &AcquireRequest) -> Vec<Document> {
 
 /// Grants the lease beside the live holders that it can stand beside.
 ///
+/// Only here can there be too many of them: an exclusive grant is the only one.
+///
 /// Like [`alone`] it takes a key whose latest expiry is past for free, whatever its holders say.
 fn beside(request: &AcquireRequest) -> Vec<Document> {
     // Somebody else's `holders` may be anything, and a filter of what is no list is an error.
@@ -45,7 +47,9 @@ fn beside(request: &AcquireRequest) -> Vec<Document> {
         "cond": is_live(),
     } };
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
-    let room = doc! { "$and": [is_ours(), { "$not": [mine] }, has_room(request)] };
+    let most = i64::try_from(request.max_holders).unwrap_or(i64::MAX);
+    let place = doc! { "$lt": [{ "$size": "$$live" }, most] };
+    let room = doc! { "$and": [is_ours(), { "$not": [mine] }, place, has_room(request)] };
     // The upsert has made its document, so that one is granted whatever is asked for.
     let free = doc! { "$or": [is_new(request), room] };
     let expires_at = from_now(request.ttl);

@@ -1,0 +1,206 @@
+//! What is sent, without a server.
+
+use super::*;
+use crate::{
+    AcquireRequest, ConvertRequest, Filter, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest,
+    Quota, ReleaseRequest, RenewRequest, text::Texts,
+};
+
+fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+/// Every text in a document, with the field it stands in.
+fn texts(value: &Bson, field: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Bson::String(text) => found.push((field.to_owned(), text.clone())),
+        Bson::Array(values) => values.iter().for_each(|value| texts(value, field, found)),
+        Bson::Document(document) => document
+            .iter()
+            .for_each(|(field, value)| texts(value, field, found)),
+        _ => {}
+    }
+}
+
+const TTL: Duration = Duration::from_secs(1);
+
+fn ask(name: &str) -> AcquireRequest {
+    AcquireRequest::exclusive(key(name), LeaseId::random(), name.into(), TTL)
+}
+
+/// Every way to ask for a key.
+fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
+    let modes = [
+        request.clone(),
+        request.clone().shared(),
+        request.clone().permits(2, 3),
+    ];
+    let again = modes.clone().map(AcquireRequest::reentrant);
+    modes.into_iter().chain(again).collect()
+}
+
+/// Every change that the dialect knows.
+fn changes() -> Vec<Vec<Document>> {
+    let (key, lease) = (key("k"), LeaseId::random());
+    let asked = asked(&ask("k"));
+    let release = ReleaseRequest::new(key.clone(), lease);
+    let mut changes: Vec<_> = asked.iter().map(acquire).collect();
+    changes.extend([
+        renew(&RenewRequest::new(key.clone(), lease, TTL)),
+        convert(&ConvertRequest::upgrade(key.clone(), lease)),
+        convert(&ConvertRequest::downgrade(key, lease)),
+        self::release(&release),
+        self::release(&release.min_hold(TTL, LeaseId::random())),
+        evict(),
+    ]);
+    changes.extend(permits("k").iter().map(permit));
+    changes
+}
+
+/// Every way to ask for permits.
+fn permits(name: &str) -> [PermitRequest; 2] {
+    let fixed = Quota::fixed(10, TTL).unwrap();
+    [fixed, fixed.smooth(3).unwrap()]
+        .map(|quota| PermitRequest::new(key(name), PermitId::random(), quota, 2))
+}
+
+/// Panics unless the pipeline of this request is that of a tame one but for its texts, each of which
+/// stands in a literal.
+fn assert_literal(request: &AcquireRequest) {
+    let collect = |request: &AcquireRequest| {
+        let mut found = Vec::new();
+        for stage in acquire(request) {
+            texts(&stage.into(), "", &mut found);
+        }
+        found
+    };
+    let tame = AcquireRequest {
+        key: key("k"),
+        owner: "o".into(),
+        note: Some("n".into()),
+        ..request.clone()
+    };
+    let (hostile, tame) = (collect(request), collect(&tame));
+    assert_eq!(hostile.len(), tame.len());
+    let differing: Vec<_> = hostile
+        .iter()
+        .zip(&tame)
+        .filter(|(one, other)| one != other)
+        .collect();
+    assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
+    for tame in ["k", "o", "n"] {
+        let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
+        assert!(differing.iter().any(stands), "{request:?}");
+    }
+}
+
+#[test]
+fn text_from_outside_stands_in_literals() {
+    let hostile = "$$ROOT";
+    for request in asked(&ask(hostile).note(hostile)) {
+        assert_literal(&request);
+    }
+}
+
+#[test]
+fn ten_thousand_texts_stand_in_literals_and_are_sent_as_they_are() {
+    let tame = permits("k").each_ref().map(literals);
+    let mut random = Texts::new(0);
+    for number in 0..10_000 {
+        let [name, owner] = [(); 2].map(|()| random.good(1, MAX_KEY_BYTES));
+        let request = AcquireRequest {
+            owner: owner.as_str().into(),
+            ..ask(&name).note(random.good(0, MAX_NOTE_BYTES))
+        };
+        let ways = asked(&request);
+        let request = &ways[number % ways.len()];
+        assert_literal(request);
+        assert_eq!(literals(&permits(&name)[number % 2]), tame[number % 2]);
+        let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
+        let mut sent = acquire(request);
+        sent.extend([page(&list), filter(&request.key), expired(&request.key)]);
+        for document in sent {
+            let bytes = bson::to_vec(&document).unwrap();
+            assert_eq!(bson::from_slice::<Document>(&bytes).unwrap(), document);
+        }
+    }
+}
+
+/// The fields in which a text stands in the pipeline of a limiter.
+fn places(request: &PermitRequest, wanted: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    texts(&Bson::from(permit(request)), "", &mut found);
+    let wanted = found.into_iter().filter(|(_, text)| text == wanted);
+    wanted.map(|(field, _)| field).collect()
+}
+
+/// In how many literals the key of a limiter stands.
+fn literals(request: &PermitRequest) -> usize {
+    let places = places(request, request.key.as_str());
+    places.iter().filter(|field| *field == "$literal").count()
+}
+
+#[test]
+fn the_key_of_a_limiter_stands_in_a_literal() {
+    for (tame, hostile) in permits("k").iter().zip(permits("$$ROOT")) {
+        assert!(places(tame, "k").iter().all(|field| field == "$literal"));
+        // The pipeline has the same text of its own: the document as it is.
+        assert_eq!(literals(&hostile), literals(tame));
+    }
+}
+
+#[test]
+fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
+    let sent = |request: &AcquireRequest| format!("{:?}", acquire(request));
+    for costly in ["$filter", "$map", "$let", "note"] {
+        assert!(!sent(&ask("k")).contains(costly), "{costly}");
+        let control = ask("k").permits(1, 2).reentrant().note("");
+        assert!(sent(&control).contains(costly), "{costly}");
+    }
+}
+
+#[test]
+fn no_time_of_this_process_is_sent() {
+    fn dates(value: &Bson) -> usize {
+        match value {
+            Bson::DateTime(_) | Bson::Timestamp(_) => 1,
+            Bson::Array(values) => values.iter().map(dates).sum(),
+            Bson::Document(document) => document.values().map(dates).sum(),
+            _ => 0,
+        }
+    }
+    let mut finds = vec![expired(&key("k")), expired_since(TTL), projection()];
+    finds.extend([over_since(TTL), limiter_projection()]);
+    for stage in changes().into_iter().flatten().chain(finds) {
+        assert_eq!(dates(&stage.clone().into()), 0, "{stage}");
+    }
+}
+
+#[test]
+fn a_change_is_one_replacement() {
+    for pipeline in changes() {
+        assert_eq!(pipeline.len(), 1);
+        assert_eq!(pipeline[0].keys().collect::<Vec<_>>(), ["$replaceWith"]);
+    }
+    assert_eq!(filter(&key("k")).keys().collect::<Vec<_>>(), ["_id"]);
+}
+
+#[test]
+fn an_endless_time_stays_within_the_dates() {
+    let filter = expired_since(Duration::MAX).to_string();
+    assert!(filter.contains("31536000000000"), "{filter}");
+    let (lease, under) = (LeaseId::random(), LeaseId::random());
+    let held_on = ReleaseRequest::new(key("k"), lease).min_hold(Duration::MAX, under);
+    let held_on = format!("{:?}", release(&held_on));
+    assert!(held_on.contains("31536000000000"), "{held_on}");
+}
+
+#[test]
+fn whole_numbers_of_any_type_are_integers() {
+    assert_eq!(integer(&Bson::Int32(7)), Some(7));
+    assert_eq!(integer(&Bson::Int64(7)), Some(7));
+    assert_eq!(integer(&Bson::Double(7.0)), Some(7));
+    assert_eq!(integer(&Bson::Double(7.5)), None);
+    assert_eq!(integer(&Bson::Double(f64::NAN)), None);
+    assert_eq!(integer(&"7".into()), None);
+}

@@ -1,0 +1,105 @@
+//! Every operation that there is, on a store from which nothing good is to be had.
+
+use std::time::Duration;
+
+use futures::{FutureExt, TryStreamExt, future::BoxFuture};
+use leasehold::{
+    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, Leases, PermitId, PermitRequest,
+    Quota, ReleaseRequest, RenewRequest, Store,
+};
+use tokio::time::{Instant, timeout};
+
+/// How long an operation may take, however slow the machine is: some calls of a store, and pauses.
+const AT_MOST: Duration = Duration::from_secs(20);
+const TTL: Duration = Duration::from_secs(600);
+
+/// What came of an operation, by its name.
+pub type Outcomes = Vec<(&'static str, Result<(), Error>)>;
+
+fn key() -> Key {
+    Key::new("key").unwrap()
+}
+
+/// Those of a handle, all at once, with so much patience where they wait. None panics, and none takes
+/// longer than it may.
+pub async fn of_a_handle(leases: &Leases, patience: Duration) -> Outcomes {
+    let limiter = leases.limiter(key(), 5, TTL);
+    let mut outcomes: Vec<(_, BoxFuture<'_, Result<(), Error>>)> = Vec::new();
+    macro_rules! run {
+        ($($name:literal: $operation:expr;)*) => {
+            $(outcomes.push(($name, $operation.map(|it| it.map(drop)).boxed()));)*
+        };
+    }
+    run! {
+        "try_acquire": leases.try_acquire(key(), TTL).into_future();
+        "try_acquire shared": leases.try_acquire(key(), TTL).shared().into_future();
+        "try_acquire permits": leases.try_acquire(key(), TTL).permits(1, 2).into_future();
+        "acquire": leases.acquire(key(), TTL).wait_for(patience).into_future();
+        "acquire_all": leases.acquire_all(["a", "b"], TTL).wait_for(patience).into_future();
+        "inspect": leases.inspect(key());
+        "inspect dots": leases.inspect("..");
+        "list": leases.list(Filter::new()).try_collect::<Vec<_>>();
+        "evict": leases.evict(key());
+        "release_owner": leases.release_owner("me");
+        "remove_expired": leases.remove_expired(key());
+        "purge": leases.purge(Duration::ZERO);
+        "try_permit": limiter.try_permit();
+        "permit": limiter.permit().wait_for(patience).into_future();
+        "smooth permit": leases.limiter(key(), 5, TTL).smooth(2).permit().wait_for(patience).into_future();
+    }
+    in_time(outcomes).await
+}
+
+/// Those of a store that a handle does only with a lease in hand.
+pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
+    let lease = LeaseId::random();
+    let renewal = RenewRequest::new(key(), lease, TTL);
+    let two = [renewal.clone(), renewal.clone()];
+    let one = [renewal];
+    let upgrade = ConvertRequest::upgrade(key(), lease);
+    let downgrade = ConvertRequest::downgrade(key(), lease);
+    let release = ReleaseRequest::new(key(), lease);
+    let holding = release.clone().min_hold(TTL, LeaseId::random());
+    let acquire = AcquireRequest::exclusive(key(), lease, "me".into(), TTL);
+    let again = acquire.clone().reentrant();
+    let permit = Quota::fixed(5, TTL).unwrap();
+    let permit = PermitRequest::new(key(), PermitId::random(), permit, 1);
+    let each = |answers: Result<Vec<Result<_, Error>>, Error>| {
+        let answers: Vec<_> = answers?.into_iter().collect::<Result<_, _>>()?;
+        assert!(!answers.is_empty());
+        Ok(())
+    };
+    let mut outcomes: Vec<(_, BoxFuture<'_, Result<(), Error>>)> = vec![
+        ("renew", store.renew(&one).map(each).boxed()),
+        ("renew two", store.renew(&two).map(each).boxed()),
+    ];
+    macro_rules! run {
+        ($($name:literal: $operation:expr;)*) => {
+            $(outcomes.push(($name, $operation.map(|it| it.map(drop)).boxed()));)*
+        };
+    }
+    run! {
+        "upgrade": store.convert(&upgrade);
+        "downgrade": store.convert(&downgrade);
+        "release": store.release(&release);
+        "release holding": store.release(&holding);
+        "store acquire": store.acquire(&acquire);
+        "store acquire again": store.acquire(&again);
+        "store permit": store.permit(&permit);
+    }
+    in_time(outcomes).await
+}
+
+async fn in_time(outcomes: Vec<(&'static str, BoxFuture<'_, Result<(), Error>>)>) -> Outcomes {
+    let start = Instant::now();
+    let outcomes = outcomes.into_iter().map(async |(name, outcome)| {
+        let outcome = timeout(AT_MOST, outcome).await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("{name} took {:?}", start.elapsed()));
+        if let Err(error) = &outcome {
+            let text = format!("{error:?}");
+            assert!(!text.contains("panicked"), "{name}: {text}");
+        }
+        (name, outcome)
+    });
+    futures::future::join_all(outcomes).await
+}

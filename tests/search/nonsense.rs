@@ -1,0 +1,344 @@
+//! Servers that answer nonsense, as HTTP, as JSON and as documents.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{ElasticsearchStore, Error, Leases};
+use serde_json::{Value, json};
+
+use super::{
+    common::{
+        every,
+        liar::{Liar, Lie, Reply, always},
+    },
+    elasticsearch,
+};
+
+/// How long a call of the handle may take.
+const CALL: Duration = Duration::from_millis(300);
+
+async fn store(lie: Lie) -> ElasticsearchStore {
+    let liar = Liar::saying(lie).await;
+    ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
+}
+
+fn leases(store: &ElasticsearchStore) -> Leases {
+    let leases = Leases::builder(store.clone());
+    leases.call_timeout(CALL).build()
+}
+
+fn http(status: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn saying(status: &str, body: &[u8]) -> Lie {
+    always(Reply::Says(http(status, body)))
+}
+
+/// Everything fails, the holder's operations and the setting up as well.
+async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
+    let store = store(lie).await;
+    let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+    outcomes.extend(every::of_a_holder(&store).await);
+    outcomes.push(("prepare", store.prepare().await));
+    let error = |(name, outcome): (_, Result<(), Error>)| match outcome {
+        Ok(()) => panic!("{name} takes {what} for an answer"),
+        Err(error) => error,
+    };
+    outcomes.into_iter().map(error).collect()
+}
+
+#[tokio::test]
+async fn what_is_not_http_or_not_json_is_an_error_of_every_operation() {
+    let deep = "[".repeat(100_000);
+    let mut random = vec![0; 4_096];
+    fastrand::Rng::with_seed(5).fill(&mut random);
+    let short = b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n{\"result\":".to_vec();
+    let endless_head = b"HTTP/1.1 200 OK\r\nx: y".repeat(100);
+    let itself = "HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: 0\r\n\r\n";
+    for (what, lie) in [
+        ("random bytes", always(Reply::SaysAndGoes(random.clone()))),
+        (
+            "nothing before the end",
+            always(Reply::SaysAndGoes(Vec::new())),
+        ),
+        ("half an answer", always(Reply::SaysAndGoes(short))),
+        ("a strange head", always(Reply::SaysAndGoes(endless_head))),
+        ("a circle", always(Reply::Says(itself.into()))),
+        ("no body", saying("200 OK", b"")),
+        ("a page", saying("200 OK", b"<html>please log in</html>")),
+        ("random text", saying("200 OK", &random)),
+        ("a deep list", saying("200 OK", deep.as_bytes())),
+        ("a number without end", saying("200 OK", b"1e999999")),
+        (
+            "half a surrogate",
+            saying("200 OK", br#"{"result":"\ud800"}"#),
+        ),
+        (
+            "a page that was not found",
+            saying("404 Not Found", b"<html></html>"),
+        ),
+        ("a status of nobody", saying("999 Hm", b"{}")),
+    ] {
+        for error in all_fail(what, lie).await {
+            assert!(
+                !matches!(error, Error::NotALock { .. }),
+                "{what}: {error:?}"
+            );
+        }
+    }
+}
+
+/// Who waits is told in time; the request ends by itself, later.
+#[tokio::test]
+async fn an_answer_that_never_ends_is_given_up_in_time() {
+    let head =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900000\r\n\r\n";
+    for reply in [
+        Reply::Nothing,
+        Reply::SaysSlowly(head.to_vec()),
+        Reply::SaysSlowly(b"HTTP/1.1 200 OK\r\nx:".to_vec()),
+    ] {
+        let store = store(always(reply.clone())).await;
+        for (name, outcome) in every::of_a_handle(&leases(&store), CALL).await {
+            let error = outcome.unwrap_err();
+            let told = matches!(error, Error::TimedOut { .. });
+            assert!(told && error.is_ambiguous(), "{name}, {reply:?}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_of_another_shape_is_an_error_of_every_operation() {
+    let bodies = [
+        json!({}),
+        json!([]),
+        json!(null),
+        json!(7),
+        json!("text"),
+        json!({ "result": 7, "get": 7, "items": 7, "hits": 7, "deleted": "7", "acknowledged": 1 }),
+        json!({ "result": {}, "get": [], "items": {}, "hits": [], "deleted": -7 }),
+        json!({ "items": [], "hits": { "hits": {} }, "deleted": 1.5 }),
+        json!({ "items": [7], "hits": { "hits": 7 }, "deleted": null }),
+        json!({ "items": [{}, {}], "hits": { "hits": [7] } }),
+        json!({ "items": [{ "update": {} }, { "update": 7 }], "hits": { "hits": [{}] } }),
+        json!({ "items": [{ "update": { "status": 1e300, "result": [] } }] }),
+        json!({ "error": 7, "acknowledged": "true" }),
+        json!({ "error": { "root_cause": [], "type": 7, "reason": {} }, "acknowledged": false }),
+    ];
+    for body in bodies {
+        let text = body.to_string();
+        all_fail(&text, saying("200 OK", text.as_bytes())).await;
+    }
+}
+
+/// Who must know more than that something was done says so.
+#[tokio::test]
+async fn an_answer_without_its_document_or_its_time_is_an_error() {
+    for (result, source) in [
+        ("updated", Value::Null),
+        ("noop", json!({ "schema": 1 })),
+        (
+            "noop",
+            json!({ "schema": 1, "fence": 1, "holders": [], "expires_at": 1 }),
+        ),
+        (
+            "noop",
+            json!({ "schema": 1, "fence": 1, "holders": [{}], "expires_at": 1 }),
+        ),
+        ("created", timeless_lock()),
+        // Whether anybody is live is not known.
+        ("noop", timeless_lock()),
+    ] {
+        let text = json!({ "result": result, "get": { "_source": source } }).to_string();
+        let store = store(saying("200 OK", text.as_bytes())).await;
+        let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+        outcomes.extend(every::of_a_holder(&store).await);
+        for (name, outcome) in outcomes {
+            let needs_none = match name {
+                "release" | "release holding" | "remove_expired" => true,
+                // It says who was evicted, and not when.
+                "evict" => source == timeless_lock(),
+                _ => false,
+            };
+            assert!(
+                needs_none || outcome.is_err(),
+                "{name} takes {text} for an answer"
+            );
+        }
+    }
+}
+
+/// As an answer with an error status has it.
+#[tokio::test]
+async fn a_refusal_of_another_shape_is_an_error_of_every_operation() {
+    let mut chain = json!({ "reason": "at last" });
+    for _ in 0..60 {
+        chain = json!({ "caused_by": chain });
+    }
+    let errors = [
+        json!(7),
+        json!([]),
+        json!(null),
+        json!("text"),
+        json!({ "root_cause": 7, "type": [], "reason": 7, "caused_by": 7 }),
+        json!({ "root_cause": [7], "caused_by": { "caused_by": [] } }),
+        json!({ "root_cause": [{ "type": {}, "reason": null }] }),
+        chain,
+    ];
+    for status in [
+        "400 Bad Request",
+        "409 Conflict",
+        "413 Too Large",
+        "500 Failed",
+    ] {
+        for error in &errors {
+            let text = json!({ "error": error, "status": "?" }).to_string();
+            all_fail(&text, saying(status, text.as_bytes())).await;
+        }
+    }
+}
+
+fn lock() -> Value {
+    json!({
+        "key": "key", "schema": 1, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
+        "holders": [{
+            "lease": "00000000-0000-4000-8000-000000000000", "owner": "me", "mode": "shared",
+            "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
+        }],
+    })
+}
+
+fn timeless_lock() -> Value {
+    let mut lock = lock();
+    lock["now"] = Value::Null;
+    lock["written_at"] = Value::Null;
+    lock
+}
+
+/// An answer to every kind of request, with this document in it.
+fn answer(source: &Value) -> String {
+    let update = json!({ "status": 200, "result": "noop", "get": { "_source": source } });
+    json!({
+        "result": "noop",
+        "get": { "_source": source },
+        "items": [{ "update": update }, { "update": update }],
+        "hits": { "hits": [{
+            "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] },
+        }] },
+    })
+    .to_string()
+}
+
+/// Each field in turn is of a type or size that it cannot be: who reads it says so, and nobody counts
+/// with it.
+#[tokio::test]
+async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
+    let senseless = [
+        json!(null),
+        json!(true),
+        json!({}),
+        json!([]),
+        json!([[]]),
+        json!("9"),
+        json!(-1.5),
+        json!(1e300),
+        json!(u64::MAX),
+    ];
+    let in_holder = [
+        "lease",
+        "owner",
+        "mode",
+        "permits",
+        "fence",
+        "acquired_at",
+        "expires_at",
+    ];
+    let mut locks = Vec::new();
+    for value in &senseless {
+        for field in ["schema", "fence", "expires_at", "holders"] {
+            let mut lock = lock();
+            lock[field] = value.clone();
+            // A lock that nobody holds.
+            if (field, value) != ("holders", &json!([])) {
+                locks.push(lock);
+            }
+        }
+        for field in in_holder {
+            let mut lock = lock();
+            lock["holders"][0][field] = value.clone();
+            // Any text is an owner.
+            if (field, value) != ("owner", &json!("9")) {
+                locks.push(lock);
+            }
+        }
+    }
+    for lock in locks {
+        let text = answer(&lock);
+        let store = store(saying("200 OK", text.as_bytes())).await;
+        let leases = leases(&store);
+        for error in [
+            leases.inspect("key").await.map(drop),
+            leases.try_acquire("key", 2 * CALL).shared().await.map(drop),
+            leases.evict("key").await.map(drop),
+        ] {
+            let error = error.unwrap_err();
+            let typed = matches!(
+                error,
+                Error::NotALock { .. } | Error::UnsupportedSchema { .. }
+            );
+            assert!(typed, "{lock}: {error:?}");
+        }
+        every::of_a_holder(&store).await;
+    }
+}
+
+/// The ends of what a number or a calendar can hold, where a time or a count is due.
+#[tokio::test]
+async fn times_and_counts_without_measure_are_no_panic() {
+    const LAST: i64 = 8_210_266_876_799_999;
+    let numbers = [i64::MIN, -LAST, -1, 0, 1, LAST, i64::MAX];
+    let fields: [&[&str]; 4] = [
+        &["now", "written_at"],
+        &["fence", "expires_at"],
+        &["fence", "acquired_at", "expires_at", "permits"],
+        &["granted_at", "used", "granted", "over_at"],
+    ];
+    for one in numbers {
+        for other in numbers {
+            let mut lock = lock();
+            lock["limiter"] = json!(1);
+            lock["last"] = json!("00000000-0000-4000-8000-000000000000");
+            for (place, fields) in fields.iter().enumerate() {
+                for field in *fields {
+                    let number = json!(if place < 2 { one } else { other });
+                    match place {
+                        2 => lock["holders"][0][field] = number,
+                        _ => lock[field] = number,
+                    }
+                }
+            }
+            for result in ["noop", "updated"] {
+                let text = answer(&lock).replace("noop", result);
+                // To the lease that asks, whoever it is: the grant is its own.
+                let lie: Lie = Arc::new(move |asked: &[u8]| {
+                    let asked = String::from_utf8_lossy(asked);
+                    let lease = asked
+                        .split("\"lease\":\"")
+                        .nth(1)
+                        .and_then(|it| it.get(..36));
+                    let nobody = "00000000-0000-4000-8000-000000000000";
+                    let text = text.replace(nobody, lease.unwrap_or(nobody));
+                    Reply::Says(http("200 OK", text.as_bytes()))
+                });
+                let store = store(lie).await;
+                every::of_a_holder(&store).await;
+                let leases = Leases::builder(store).call_timeout(CALL / 10).build();
+                every::of_a_handle(&leases, CALL / 10).await;
+            }
+        }
+    }
+}
