@@ -165,8 +165,30 @@ impl<C: Transport> IndexStore<C> {
         match answer {
             Some(Ok(outcome)) => Ok(Some(outcome)),
             Some(Err(refusal)) if refusal.is_missing_document() => Ok(None),
-            Some(Err(refusal)) => Err(refusal.sorted(C::NAME, Some(key))),
+            Some(Err(refusal)) => {
+                let recovers = refusal.is_missing_index() && self.recovers().await;
+                Err(self.sorted(refusal, recovers, key))
+            }
             None => Err(self.senseless("it has no item for the change")),
+        }
+    }
+
+    /// Whether a missing index may be one that the node does not know yet: it takes an update of any
+    /// index for one of an index that is not there while it starts, and a search for what it is.
+    async fn recovers(&self) -> bool {
+        match self.send(self.dialect.look()).await {
+            Ok(Err(refusal)) => !refusal.is_missing_index(),
+            Ok(Ok(_)) | Err(_) => true,
+        }
+    }
+
+    fn sorted(&self, refusal: Refusal, recovers: bool, key: &Key) -> Error {
+        match recovers && refusal.is_missing_index() {
+            true => Error::Interrupted {
+                store: C::NAME,
+                source: refusal.into(),
+            },
+            false => refusal.sorted(C::NAME, Some(key)),
         }
     }
 
@@ -241,11 +263,16 @@ impl<C: Transport> Store for IndexStore<C> {
         if outcomes.len() != requests.len() {
             return Err(self.senseless("it has not as many items as there were renewals"));
         }
+        let missing = |outcome: &Result<_, Refusal>| {
+            let refusal = outcome.as_ref().err();
+            refusal.is_some_and(Refusal::is_missing_index)
+        };
+        let recovers = outcomes.iter().any(missing) && self.recovers().await;
         let renewed = |(request, outcome): (&RenewRequest, Result<Outcome, Refusal>)| match outcome
         {
             Ok(outcome) => self.renewed(request, Some(&outcome)),
             Err(refusal) if refusal.is_missing_document() => self.renewed(request, None),
-            Err(refusal) => Err(refusal.sorted(C::NAME, Some(&request.key))),
+            Err(refusal) => Err(self.sorted(refusal, recovers, &request.key)),
         };
         Ok(requests.iter().zip(outcomes).map(renewed).collect())
     }

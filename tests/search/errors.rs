@@ -1,6 +1,6 @@
 //! Clusters that cannot be reached, refuse, are overloaded, or are none.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
@@ -13,7 +13,11 @@ use tokio::{
 
 use super::{
     BOTH, Fixture, LONG,
-    common::{every, proxy::Proxy},
+    common::{
+        every,
+        liar::{Liar, Reply},
+        proxy::Proxy,
+    },
     elasticsearch,
 };
 
@@ -184,6 +188,44 @@ async fn answering(status: &'static str, kind: &'static str, body: &'static str)
         }
     });
     Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
+}
+
+/// A node that starts knows of no index for a while, and says so to an update, instead of that it does
+/// not know yet. Found by the fault laboratory, which restarts the node under its clients.
+#[tokio::test]
+async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
+    let missing =
+        r#"{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}"#;
+    let starting = r#"{"status":503,"error":{"type":"cluster_block_exception","reason":"state not recovered"}}"#;
+    fn answer(status: &str, body: &str) -> Reply {
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
+        Reply::Says(format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
+    }
+    for starts in [true, false] {
+        let liar = Liar::saying(Arc::new(move |request| {
+            let search = String::from_utf8_lossy(request).contains("_search");
+            match search && starts {
+                true => answer("503 Service Unavailable", starting),
+                false => answer("404 Not Found", missing),
+            }
+        }));
+        let url = format!("http://{}", liar.await.address);
+        let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
+        let request = AcquireRequest::exclusive(
+            Key::new("key").unwrap(),
+            LeaseId::random(),
+            "me".into(),
+            LONG,
+        );
+        let error = store.acquire(&request).await.unwrap_err();
+        assert_eq!(error.is_retryable(), starts, "{error:?}");
+        assert_eq!(
+            matches!(error, Error::NotPrepared { .. }),
+            !starts,
+            "{error:?}"
+        );
+    }
 }
 
 #[tokio::test]

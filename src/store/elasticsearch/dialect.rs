@@ -238,6 +238,16 @@ impl Dialect {
         }
     }
 
+    /// A search for nothing, which fails as long as a node does not know what there is.
+    pub(crate) fn look(&self) -> Request {
+        Request {
+            method: Method::Post,
+            path: format!("{}/_search", self.path()),
+            query: &[],
+            body: Body::Json(json!({ "size": 0 })),
+        }
+    }
+
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
         let filter = &request.filter;
         // Not a prefix query, which some clusters forbid as expensive: keys are compared by their

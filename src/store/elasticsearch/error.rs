@@ -58,6 +58,11 @@ impl Refusal {
         self.status == 404
     }
 
+    /// Whether it says that the index is not there.
+    pub(crate) fn is_missing_index(&self) -> bool {
+        self.status == 404 && self.kind == "index_not_found_exception"
+    }
+
     /// Whether it says that the index to create is there.
     pub(crate) fn is_existing_index(&self) -> bool {
         self.kind == "resource_already_exists_exception"
