@@ -1,7 +1,7 @@
 //! A fault laboratory: the safety claims, tried on real engines while things go wrong.
 //!
 //! ```text
-//! cargo test --test faults                                          half a minute on each engine
+//! cargo test --test faults                                          20 s on each engine
 //! LEASEHOLD_FAULTS_SECONDS=3600 cargo test --test faults -- --nocapture engines
 //! ```
 
@@ -37,7 +37,7 @@ async fn on_the_engines_nothing_is_violated() {
         let given = env::var(format!("LEASEHOLD_FAULTS_{name}")).ok();
         given.map_or(otherwise, |text| text.parse().unwrap())
     };
-    let lasts = Duration::from_secs(number("SECONDS", 30));
+    let lasts = Duration::from_secs(number("SECONDS", 20));
     let seed = number("SEED", 1);
     let run = async |engine| {
         let period = Duration::from_secs(120).min(lasts);
