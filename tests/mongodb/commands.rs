@@ -281,7 +281,7 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
             writes += 1;
         }
     }
-    assert_eq!(writes, 9);
+    assert_eq!(writes, 8);
 }
 
 /// The oplog of a replica set has every write, so it tells whether there was one.
