@@ -155,31 +155,41 @@ impl<C: Transport> IndexStore<C> {
 
     /// Sends one change. `None` if the document is not there.
     async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
+        let mut outcome = self.change_once(change.clone()).await?;
+        let mut knows = Knows::Nothing;
+        if is_missing_index(&outcome) {
+            knows = self.knows().await?;
+            if knows == Knows::Index {
+                // By now. What it does not take then is no alias.
+                outcome = self.change_once(change).await?;
+            }
+        }
+        match outcome {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(refusal) if refusal.is_missing_document() => Ok(None),
+            Err(refusal) => Err(self.sorted(refusal, knows == Knows::NotYet, key)),
+        }
+    }
+
+    async fn change_once(&self, change: Change) -> Result<Result<Outcome, Refusal>, Error> {
         let answer = self.send(self.dialect.update(change)).await?;
-        let answer = match answer {
+        let outcome = match answer {
             // The two keys that go in the body get the answer of a bulk.
             Ok(answer) if answer.get("items").is_some() => outcomes(&answer).pop(),
             Ok(answer) => Some(outcome(200, &answer)),
             Err(refusal) => Some(Err(refusal)),
         };
-        match answer {
-            Some(Ok(outcome)) => Ok(Some(outcome)),
-            Some(Err(refusal)) if refusal.is_missing_document() => Ok(None),
-            Some(Err(refusal)) => {
-                let recovers = refusal.is_missing_index() && self.recovers().await;
-                Err(self.sorted(refusal, recovers, key))
-            }
-            None => Err(self.senseless("it has no item for the change")),
-        }
+        outcome.ok_or_else(|| self.senseless("it has no item for the change"))
     }
 
-    /// Whether a missing index may be one that the node does not know yet: it takes an update of any
-    /// index for one of an index that is not there while it starts, and a search for what it is.
-    async fn recovers(&self) -> bool {
-        match self.send(self.dialect.look()).await {
-            Ok(Err(refusal)) => !refusal.is_missing_index(),
-            Ok(Ok(_)) | Err(_) => true,
-        }
+    /// What a node knows that takes an index for missing. While it starts it knows of none, and says so to
+    /// an update of any, instead of that it does not know yet, as it says to a search.
+    async fn knows(&self) -> Result<Knows, Error> {
+        Ok(match self.send(self.dialect.look()).await? {
+            Ok(_) => Knows::Index,
+            Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
+            Err(_) => Knows::NotYet,
+        })
     }
 
     fn sorted(&self, refusal: Refusal, recovers: bool, key: &Key) -> Error {
@@ -219,6 +229,22 @@ impl<C: Transport> IndexStore<C> {
             None => Err(self.senseless("it tells no time")),
         }
     }
+}
+
+/// What a node knows of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knows {
+    /// It is there.
+    Index,
+    /// There is none.
+    Nothing,
+    /// Whether there is one is not known yet.
+    NotYet,
+}
+
+fn is_missing_index(outcome: &Result<Outcome, Refusal>) -> bool {
+    let refusal = outcome.as_ref().err();
+    refusal.is_some_and(Refusal::is_missing_index)
 }
 
 impl<C> fmt::Debug for IndexStore<C> {
@@ -263,11 +289,9 @@ impl<C: Transport> Store for IndexStore<C> {
         if outcomes.len() != requests.len() {
             return Err(self.senseless("it has not as many items as there were renewals"));
         }
-        let missing = |outcome: &Result<_, Refusal>| {
-            let refusal = outcome.as_ref().err();
-            refusal.is_some_and(Refusal::is_missing_index)
-        };
-        let recovers = outcomes.iter().any(missing) && self.recovers().await;
+        // What the index is by now, the next renewal finds.
+        let recovers =
+            outcomes.iter().any(is_missing_index) && self.knows().await? != Knows::Nothing;
         let renewed = |(request, outcome): (&RenewRequest, Result<Outcome, Refusal>)| match outcome
         {
             Ok(outcome) => self.renewed(request, Some(&outcome)),
