@@ -13,6 +13,8 @@ mod tests;
 
 use chrono::{DateTime, Utc};
 
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) use self::permit::YEAR;
 pub use self::{
     grant::{acquire, answer_acquire, is_full},
     hold::{answer_convert, answer_renew, convert, release, renew},

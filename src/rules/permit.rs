@@ -19,7 +19,7 @@ use crate::{
 pub const CLOCK_STEP: Duration = Duration::from_secs(10);
 
 /// No debt takes longer to be earned back, in milliseconds.
-const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
+pub(crate) const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
 const NANOS: i64 = 1_000_000;
 
 /// Grants the permits as many times as there is room for them, up to the times that are asked for.

@@ -14,11 +14,9 @@ use super::{
 use crate::{
     Error, Key, LimiterRecord, PermitAnswer, PermitId, PermitRequest,
     record::LIMITER_SCHEMA,
-    rules::{self, CLOCK_STEP},
+    rules::{self, CLOCK_STEP, YEAR},
 };
 
-/// No debt takes longer to be earned back, in milliseconds.
-const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
 /// The namespace of the ids.
 const LIMITERS: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{LONGEST, literal, millis};
-use crate::{PermitRequest, Quota, record::LIMITER_SCHEMA, rules::CLOCK_STEP};
+use crate::{
+    PermitRequest, Quota,
+    record::LIMITER_SCHEMA,
+    rules::{CLOCK_STEP, YEAR},
+};
 
-/// No debt takes longer to be earned back, in milliseconds.
-const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
 const NANOS: i64 = 1_000_000;
 
 /// Finds the document of a limiter. Its id is a document, as that of no lock is, so that a lock may
