@@ -64,11 +64,12 @@ mongod_spawn() {
 }
 
 # mongod_replset HOME WORK LOG PORT...: makes the running members one replica set, waits until
-# it takes majority writes, and sets engine_uri.
+# it takes majority writes, and sets engine_uri. With the key of its members in mongod_key, the set
+# has access control.
 mongod_replset() {
     local home=$1 ready=$2/ready log=$3
     shift 3
-    NODE_PATH=$home/node_modules engine_spawn "$log" \
+    NODE_PATH=$home/node_modules MONGOD_KEY=${mongod_key:-} engine_spawn "$log" \
         node "$scripts/engines/mongodb-replset/initiate.js" "$ready" "$@"
     local initiate=${engine_pids[-1]}
     engine_await "$ready" || return 1
@@ -81,7 +82,8 @@ free_port() {
     node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })'
 }
 
-engine_start() {
+# mongod_start FOLDER DATA WORK LOG PORT [ARGUMENT...], as engine_start.
+mongod_start() {
     local home=$1 data=$2 work=$3 log=$4 port=$5 fixed=1 attempt seen
     shift 5
     need_node
@@ -108,4 +110,8 @@ engine_start() {
         say "port $port was taken meanwhile (attempt $attempt): trying another."
     done
     return 1
+}
+
+engine_start() {
+    mongod_start "$@"
 }

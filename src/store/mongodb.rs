@@ -45,16 +45,19 @@ const RESENDS: u32 = 3;
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
 /// application's, and asks for a majority of every write and for the primary in every read,
 /// whatever the collection's defaults. The collection should hold nothing but locks and limiters. It needs
-/// MongoDB 4.2 or newer, and the role `readWrite` on the collection.
+/// MongoDB 4.2 or newer, and the role `readWrite` on the database. A [`retention`](MongoStore::retention)
+/// that was changed since the first [`prepare`](MongoStore::prepare) also takes the right `collMod`,
+/// which is in `dbAdmin`.
 ///
 /// The collection must have no collation of its own: one that ignores case, for example, would take
 /// two keys for one. A sharded one must be sharded by `_id`.
 ///
 /// The driver looks for a server for 30 s by default. Set `server_selection_timeout` of its options
-/// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached
-/// is named as such, instead of as one that does not answer. It waits for an answer without a limit, so
-/// a connection that dies without a word keeps its place in the pool until the operating system gives
-/// it up: a `max_pool_size` above the 10 of the driver leaves room for that.
+/// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached,
+/// or that refused the password and is left alone by the driver for a while, is named as such, instead
+/// of as one that does not answer. It waits for an answer without a limit, so a connection that dies
+/// without a word keeps its place in the pool until the operating system gives it up: a
+/// `max_pool_size` above the 10 of the driver leaves room for that.
 ///
 /// # What it guarantees
 ///

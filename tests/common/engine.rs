@@ -21,7 +21,7 @@ use elasticsearch::{
 use mongodb::bson::doc;
 use serde::Deserialize;
 use testcontainers::{
-    ContainerAsync, ContainerRequest, GenericImage, ImageExt,
+    ContainerAsync, ContainerRequest, CopyTargetOptions, GenericImage, ImageExt,
     core::{IntoContainerPort, WaitFor},
     runners::AsyncRunner,
 };
@@ -31,8 +31,10 @@ use testcontainers::{
 pub enum Engine {
     /// A standalone MongoDB: quick, and enough for most tests.
     MongoDb,
-    /// A complete MongoDB replica set of one member: with TTL deletion, an oplog and accounts.
+    /// A complete MongoDB replica set of one member: with TTL deletion and an oplog.
     MongoDbReplicaSet,
+    /// One that asks who its clients are; its address has the name and password of the superuser.
+    MongoDbSecured,
     /// Elasticsearch without accounts.
     Elasticsearch,
     /// Elasticsearch with accounts; its address has those of the superuser.
@@ -46,6 +48,7 @@ impl Engine {
         match self {
             Self::MongoDb => "mongodb",
             Self::MongoDbReplicaSet => "mongodb-replset",
+            Self::MongoDbSecured => "mongodb-secured",
             Self::Elasticsearch => "elasticsearch",
             Self::ElasticsearchSecured => "elasticsearch-secured",
             Self::OpenSearch => "opensearch",
@@ -56,6 +59,7 @@ impl Engine {
         match self {
             Self::MongoDb => "MONGODB_URI",
             Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
+            Self::MongoDbSecured => "MONGODB_SECURED_URI",
             Self::Elasticsearch => "ELASTICSEARCH_URL",
             Self::ElasticsearchSecured => "ELASTICSEARCH_SECURED_URL",
             Self::OpenSearch => "OPENSEARCH_URL",
@@ -64,7 +68,7 @@ impl Engine {
 
     /// The address of this engine, which all tests of this process share.
     pub fn address(self) -> String {
-        static FOUND: [OnceLock<Result<String, String>>; 5] = [const { OnceLock::new() }; 5];
+        static FOUND: [OnceLock<Result<String, String>>; 6] = [const { OnceLock::new() }; 6];
         match FOUND[self as usize].get_or_init(|| self.find()) {
             Ok(address) => {
                 self.count_test();
@@ -161,6 +165,18 @@ impl Engine {
                 initiate_replica_set(&address).await?;
                 address
             }
+            Self::MongoDbSecured => {
+                let key = image.files.values().next().map_or("", String::as_str);
+                let address =
+                    |user| format!("mongodb://{user}:{key}@{host}:{port}/?directConnection=true");
+                // Whoever knows the key may do everything, also where there are no users yet.
+                let member = address("__system") + "&authSource=local";
+                initiate_replica_set(&member).await?;
+                let superuser = doc! { "createUser": "leasehold", "pwd": key, "roles": ["root"] };
+                let client = mongodb::Client::with_uri_str(member).await?;
+                client.database("admin").run_command(superuser).await?;
+                address("leasehold") + "&authSource=admin"
+            }
             Self::Elasticsearch | Self::OpenSearch => {
                 let address = format!("http://{host}:{port}");
                 await_search_engine(&address).await?;
@@ -203,6 +219,9 @@ struct PinnedImage {
     command: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// What is to be in which file, for its owner's eyes only.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
 }
 
 impl PinnedImage {
@@ -216,7 +235,12 @@ impl PinnedImage {
         let with_variable = |image: ContainerRequest<_>, (name, value): (&String, &String)| {
             image.with_env_var(name, value)
         };
-        self.env.iter().fold(image, with_variable).start().await
+        let with_file = |image: ContainerRequest<_>, (path, text): (&String, &String)| {
+            let target = CopyTargetOptions::new(path).with_mode(0o600);
+            image.with_copy_to(target, text.clone().into_bytes())
+        };
+        let image = self.env.iter().fold(image, with_variable);
+        self.files.iter().fold(image, with_file).start().await
     }
 }
 

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accounts;
 mod cancel;
 mod commands;
 mod conformance;

@@ -1,7 +1,8 @@
 // Makes the mongod processes on these ports of 127.0.0.1 the replica set rs0 (one that kept its
 // data already is one) and waits until the set takes majority writes; then writes its address
-// into READY-FILE.
-// Usage: node initiate.js READY-FILE PORT...
+// into READY-FILE. With MONGOD_KEY, the key that a set with access control has for its members, it
+// makes the superuser "leasehold" with this password.
+// Usage: [MONGOD_KEY=KEY] node initiate.js READY-FILE PORT...
 'use strict';
 
 const fs = require('node:fs');
@@ -9,6 +10,11 @@ const { MongoClient } = require('mongodb');
 const { setTimeout: sleep } = require('node:timers/promises');
 
 const NOT_YET_INITIALIZED = 94;
+
+const key = process.env.MONGOD_KEY;
+// Whoever knows the key may do everything, also where there are no users yet.
+const member = { auth: { username: '__system', password: key }, authSource: 'local' };
+const options = { serverSelectionTimeoutMS: 1000, heartbeatFrequencyMS: 500, ...(key && member) };
 
 async function main([ready, ...ports]) {
   const hosts = ports.map((port) => `127.0.0.1:${port}`);
@@ -35,7 +41,7 @@ async function main([ready, ...ports]) {
   }
   await first.close();
 
-  const uri = `mongodb://${hosts.join()}/?replicaSet=rs0`;
+  let uri = `mongodb://${hosts.join()}/?replicaSet=rs0`;
   const set = await connect(uri);
   // A majority write that leaves no collection behind.
   await set.db('admin').command({
@@ -43,6 +49,13 @@ async function main([ready, ...ports]) {
     data: { started: true },
     writeConcern: { w: 'majority' },
   });
+  if (key) {
+    const { users } = await set.db('admin').command({ usersInfo: 'leasehold' });
+    if (users.length === 0) {
+      await set.db('admin').command({ createUser: 'leasehold', pwd: key, roles: ['root'] });
+    }
+    uri = `${uri.replace('//', `//leasehold:${key}@`)}&authSource=admin`;
+  }
   await set.close();
 
   // Renamed, so that nobody reads half of it.
@@ -53,7 +66,7 @@ async function main([ready, ...ports]) {
 // Whoever started this ends it when it takes too long.
 async function connect(uri) {
   for (;;) {
-    const client = new MongoClient(uri, { serverSelectionTimeoutMS: 1000, heartbeatFrequencyMS: 500 });
+    const client = new MongoClient(uri, options);
     try {
       await client.db('admin').command({ ping: 1 });
       return client;

@@ -48,7 +48,7 @@ pub(crate) fn sorted(error: DriverError) -> Error {
     let kind = error.kind.clone();
     let source = error.into();
     match *kind {
-        ErrorKind::Authentication { .. } => Error::Denied { store, source },
+        _ if refused(&kind) => Error::Denied { store, source },
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }
         }
@@ -77,6 +77,21 @@ pub(crate) fn sorted(error: DriverError) -> Error {
         | ErrorKind::Shutdown => Error::Store { store, source },
         // The connection broke, was taken away, or gave an answer that makes no sense.
         _ => Error::Interrupted { store, source },
+    }
+}
+
+/// Whether the server refused the credentials. After the first refusal the driver takes the server for
+/// lost until its next heartbeat, which may be 10 s, and has only words of why for those who ask
+/// meanwhile.
+fn refused(kind: &ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Authentication { .. } => true,
+        ErrorKind::ConnectionPoolCleared { message, .. }
+        | ErrorKind::ServerSelection { message, .. } => {
+            // The server's own name for it.
+            message.contains("AuthenticationFailed")
+        }
+        _ => false,
     }
 }
 

@@ -40,7 +40,8 @@ impl MongoStore {
     ///
     /// # Errors
     ///
-    /// As [`Error`] says: among others [`Error::Denied`] if the user may not create an index.
+    /// As [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
+    /// changed retention, has no right `collMod`. The locks work all the same.
     ///
     /// # Cancel safety
     ///
