@@ -11,10 +11,11 @@ use leasehold::{
     ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 /// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wrong {
     Nothing,
     /// Whoever finds that a lease is over by its own clock takes the key.
@@ -27,16 +28,47 @@ pub enum Wrong {
     CountsFromAnswer,
     /// A key is taken a second before the lease of its holder is over.
     TakesOverEarly,
+    /// Each client counts the permits of a limiter for itself.
+    CountsAlone,
+    /// The ledger takes every write, whatever its fence.
+    LooksAtNoFence,
+    /// A grant is believed when one member of the set has it. (Not in this file: it is done to what the
+    /// clients send.)
+    OneMemberAcknowledges,
 }
 
 impl Wrong {
-    pub const ALL: [Self; 5] = [
+    /// What needs no servers.
+    pub const IN_A_PROCESS: [Self; 7] = [
         Self::ClientClock,
         Self::ReleaseByKey,
         Self::FenceRestarts,
         Self::CountsFromAnswer,
         Self::TakesOverEarly,
+        Self::CountsAlone,
+        Self::LooksAtNoFence,
     ];
+
+    /// In words, for the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::ClientClock => {
+                "a lease is taken for over by the clock of the client, which may be off"
+            }
+            Self::ReleaseByKey => "a release frees the key, whoever holds it",
+            Self::FenceRestarts => "the fence counts the grants since the key was free",
+            Self::CountsFromAnswer => {
+                "a lease is counted from the answer instead of from the sending"
+            }
+            Self::TakesOverEarly => {
+                "a key is taken a second before the lease of its holder is over"
+            }
+            Self::CountsAlone => "each client counts the permits of a limiter for itself",
+            Self::LooksAtNoFence => "the protected resource looks at no fence",
+            Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
+        }
+    }
 }
 
 /// A client's view of a store.
@@ -46,6 +78,8 @@ pub struct Broken {
     wrong: Wrong,
     /// By how much the clock of this client is ahead.
     ahead: TimeDelta,
+    /// Of no other client.
+    number: u64,
     fences: Mutex<HashMap<Key, i64>>,
 }
 
@@ -55,6 +89,7 @@ impl Broken {
             store,
             wrong,
             ahead,
+            number: fastrand::u64(..),
             fences: Mutex::default(),
         }
     }
@@ -157,7 +192,11 @@ impl Store for Broken {
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        self.store.permit(request).await
+        let mut request = request.clone();
+        if self.wrong == Wrong::CountsAlone {
+            request.key = Key::new(format!("{}-{}", request.key, self.number))?;
+        }
+        self.store.permit(&request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

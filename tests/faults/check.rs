@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use super::history::{Claim, Event, Time};
+use super::{
+    history::{Claim, Event, Time},
+    work::{BURST, LIMIT, SMOOTH, WINDOW},
+};
 
 /// What must not be, in words.
 pub type Violations = Vec<String>;
@@ -32,13 +35,14 @@ pub fn all(events: &[Event]) -> Violations {
         violations.extend(fences(key, grants));
         violations.extend(reads(key, grants, events));
     }
+    violations.extend(permits(events));
     violations
 }
 
 /// How many grants and other operations there were.
 pub fn operations(events: &[Event]) -> u64 {
     let count = |event: &Event| match event {
-        Event::Granted { .. } | Event::Held { .. } => 1,
+        Event::Granted { .. } | Event::Held { .. } | Event::Permit { .. } => 1,
         Event::Ended { .. } => 0,
         Event::Operations(count) => *count,
     };
@@ -165,26 +169,57 @@ fn reads(key: &str, grants: &[Grant], events: &[Event]) -> Violations {
     for event in events {
         let Event::Held {
             key: of,
-            fence,
+            fences,
             sent: asked,
             got,
         } = event
         else {
             continue;
         };
+        let [fence] = fences[..] else { continue };
         if of != key {
             continue;
         }
         let before = answered.partition_point(|(at, _)| at < asked);
         if let Some((_, newest)) = before.checked_sub(1).map(|last| answered[last])
-            && *fence < newest
+            && fence < newest
         {
             violations.push(format!(
                 "{key}: {newest} was granted, and then {fence} read"
             ));
         }
-        if sent.get(fence).is_some_and(|sent| sent > got) {
+        if sent.get(&fence).is_some_and(|sent| sent > got) {
             violations.push(format!("{key}: {fence} was read before it was asked for"));
+        }
+    }
+    violations
+}
+
+/// No limiter lets more through in any of its windows than it may: twice the limit where windows are
+/// fixed, because the end of one and the start of the next are within one; else the burst, and what
+/// drips out of a bucket meanwhile.
+fn permits(events: &[Event]) -> Violations {
+    let mut limiters: BTreeMap<&str, Vec<(Time, Time)>> = BTreeMap::new();
+    for event in events {
+        if let Event::Permit { limiter, sent, got } = event {
+            limiters.entry(limiter).or_default().push((*sent, *got));
+        }
+    }
+    let mut violations = Violations::new();
+    for (limiter, mut permits) in limiters {
+        let most = match limiter {
+            SMOOTH => LIMIT + BURST + 1,
+            _ => 2 * LIMIT,
+        };
+        permits.sort_unstable();
+        for (first, (from, _)) in permits.iter().enumerate() {
+            let end = from + WINDOW.as_micros() as Time;
+            let later = permits[first..].iter().take_while(|(sent, _)| *sent <= end);
+            // Whoever was answered in this time was let through in it.
+            let within = later.filter(|(_, got)| *got <= end).count();
+            if within > most as usize {
+                violations.push(format!("{limiter}: {within} from {from} to {end}"));
+            }
         }
     }
     violations
@@ -235,7 +270,7 @@ mod tests {
     fn held(fence: i64, (sent, got): (Time, Time)) -> Event {
         Event::Held {
             key: "k".to_owned(),
-            fence,
+            fences: vec![fence],
             sent,
             got,
         }
@@ -307,6 +342,23 @@ mod tests {
             history.push(read.clone());
             assert_eq!(!all(&history).is_empty(), wrong, "{read:?}");
         }
+    }
+
+    #[test]
+    fn what_a_limiter_lets_through_is_counted() {
+        let within = |limiter: &str, many: u64, micros: u64| {
+            let permit = |number| Event::Permit {
+                limiter: limiter.to_owned(),
+                sent: number * micros / many,
+                got: number * micros / many + 1,
+            };
+            all(&(0..many).map(permit).collect::<Vec<_>>()).is_empty()
+        };
+        let (window, limit) = (WINDOW.as_micros() as Time, u64::from(LIMIT));
+        assert!(within("fixed", 2 * limit, window));
+        assert!(!within("fixed", 2 * limit + 1, window));
+        assert!(within(SMOOTH, limit + u64::from(BURST) + 1, window));
+        assert!(!within(SMOOTH, 2 * limit, window));
     }
 
     #[test]

@@ -10,12 +10,14 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use chrono::TimeDelta;
 use elasticsearch::{Elasticsearch, http::transport::Transport as ElasticsearchTransport};
 use fastrand::Rng;
 use leasehold::{ElasticsearchStore, Leases, MongoStore, OpenSearchStore, Store};
 use mongodb::bson::Document;
 use opensearch::{OpenSearch, http::transport::Transport as OpenSearchTransport};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::AsyncReadExt,
     process::{Child, Command},
@@ -24,17 +26,17 @@ use tokio::{
 };
 
 use super::{
+    broken::{Broken, Wrong},
     faketime,
     history::{Clock, Recorder},
     ledger::Account,
-    work::{CALL_TIMEOUT, Worker},
+    work::{CALL_TIMEOUT, Role, Worker},
 };
 
-const WORKERS: u64 = 12;
 const TASK: &str = "LEASEHOLD_FAULTS_CLIENT";
 
 /// What a client has to know.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     /// The name of the engine.
     pub engine: String,
@@ -44,37 +46,16 @@ pub struct Task {
     pub ledger: String,
     pub history: PathBuf,
     pub seed: u64,
+    pub wrong: Wrong,
+    /// By how many minutes its clock is off.
+    pub clock: i32,
+    pub workers: u64,
+    pub ttl: Duration,
+    /// One stay in so many is about as long as the ttl, or longer.
+    pub dawdles: u32,
 }
 
 impl Task {
-    fn to_text(&self) -> String {
-        let Self {
-            engine,
-            address,
-            name,
-            ledger,
-            history,
-            seed,
-        } = self;
-        format!(
-            "{engine} {address} {name} {ledger} {seed} {}",
-            history.display()
-        )
-    }
-
-    fn from_text(text: &str) -> Result<Self> {
-        let mut words = text.splitn(6, ' ').map(str::to_owned);
-        let mut next = || words.next().context("a word is missing");
-        Ok(Self {
-            engine: next()?,
-            address: next()?,
-            name: next()?,
-            ledger: next()?,
-            seed: next()?.parse()?,
-            history: next()?.into(),
-        })
-    }
-
     /// The store of the task, with a client of its own.
     pub async fn store(&self) -> Result<Arc<dyn Store>> {
         self.open(false).await
@@ -87,7 +68,7 @@ impl Task {
 
     async fn open(&self, prepares: bool) -> Result<Arc<dyn Store>> {
         Ok(match &*self.engine {
-            "elasticsearch" => {
+            "elasticsearch" | "elasticsearch-three" => {
                 let transport = ElasticsearchTransport::single_node(&self.address)?;
                 let store = ElasticsearchStore::new(Elasticsearch::new(transport), &self.name);
                 if prepares {
@@ -122,26 +103,29 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts one whose clock is off by so many minutes.
-    pub fn start(task: &Task, off: i32) -> Result<Self> {
+    pub fn start(task: &Task) -> Result<Self> {
         let mut command = Command::new(env::current_exe()?);
         command
             .args(["--exact", "client::the_work_of_a_client", "--nocapture"])
-            .env(TASK, task.to_text())
+            .env(TASK, serde_json::to_string(task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .kill_on_drop(true);
-        if off != 0 {
-            command.envs(faketime::minutes(off));
+        if task.clock != 0 {
+            command.envs(faketime::minutes(task.clock));
         }
         let child = command.spawn()?;
         Ok(Self { child })
     }
 
+    pub fn process(&self) -> Result<i32> {
+        let process = self.child.id().context("a client has ended by itself")?;
+        Ok(process.try_into()?)
+    }
+
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.child.id().context("a client has ended by itself")?;
-        let pid = Pid::from_raw(pid.try_into()?).context("no process")?;
-        kill_process(pid, signal)?;
+        let process = Pid::from_raw(self.process()?).context("no process")?;
+        kill_process(process, signal)?;
         Ok(())
     }
 
@@ -166,25 +150,25 @@ impl Client {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_work_of_a_client() {
     if let Ok(task) = env::var(TASK) {
-        work(Task::from_text(&task).unwrap()).await.unwrap();
+        work(serde_json::from_str(&task).unwrap()).await.unwrap();
     }
 }
 
 async fn work(task: Task) -> Result<()> {
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
-    let leases = Leases::builder(task.store().await?)
-        .call_timeout(CALL_TIMEOUT)
-        .build();
+    let ahead = TimeDelta::minutes(task.clock.into());
+    let store = Broken::new(task.store().await?, task.wrong, ahead);
+    let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
     let mut workers = JoinSet::new();
-    for number in 0..WORKERS {
+    for number in 0..task.workers {
         let worker = Worker {
             leases: leases.clone(),
             recorder: recorder.clone(),
             account: Account::at(&task.ledger).await?,
-            random: Rng::with_seed(task.seed * WORKERS + number),
-            contends: number == 0,
-            // What is always waited for shows how soon it is granted again.
-            dawdles: (number > 0).then_some(200),
+            random: Rng::with_seed(task.seed * task.workers + number),
+            role: Role::of(number),
+            ttl: task.ttl,
+            dawdles: task.dawdles,
         };
         workers.spawn(worker.work());
     }

@@ -63,14 +63,20 @@ pub enum Event {
     },
     /// The holder counted on its lease up to this time, and not after it.
     Ended { lease: String, last: Time },
-    /// Somebody with this fence holds the key.
+    /// Who asked was told that those with these fences hold the key.
     Held {
         key: String,
-        fence: i64,
+        fences: Vec<i64>,
         sent: Time,
         got: Time,
     },
-    /// Renewals, releases and refusals count as operations too.
+    /// Somebody was let through by this limiter.
+    Permit {
+        limiter: String,
+        sent: Time,
+        got: Time,
+    },
+    /// Releases, and waits that came to nothing, count as operations too.
     Operations(u64),
 }
 
@@ -94,10 +100,14 @@ impl Display for Event {
             Self::Ended { lease, last } => write!(f, "ended {lease} {last}"),
             Self::Held {
                 key,
-                fence,
+                fences,
                 sent,
                 got,
-            } => write!(f, "held {key} {fence} {sent} {got}"),
+            } => {
+                let fences: Vec<_> = fences.iter().map(i64::to_string).collect();
+                write!(f, "held {key} {} {sent} {got}", fences.join(","))
+            }
+            Self::Permit { limiter, sent, got } => write!(f, "permit {limiter} {sent} {got}"),
             Self::Operations(count) => write!(f, "operations {count}"),
         }
     }
@@ -124,9 +134,18 @@ impl FromStr for Event {
                 lease: lease.to_owned(),
                 last: last.parse()?,
             },
-            ["held", key, fence, sent, got] => Self::Held {
+            ["held", key, fences, sent, got] => Self::Held {
                 key: key.to_owned(),
-                fence: fence.parse()?,
+                // A broken store may say that nobody holds it.
+                fences: fences
+                    .split_terminator(',')
+                    .map(str::parse)
+                    .collect::<Result<_, _>>()?,
+                sent: sent.parse()?,
+                got: got.parse()?,
+            },
+            ["permit", limiter, sent, got] => Self::Permit {
+                limiter: limiter.to_owned(),
                 sent: sent.parse()?,
                 got: got.parse()?,
             },
@@ -178,11 +197,20 @@ impl Recorder {
 }
 
 /// Reads a file of events. The last line of a process that was killed may be cut.
-pub fn read(path: &Path) -> Result<Vec<Event>> {
+fn read(path: &Path) -> Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines = whole.lines().map(str::parse);
     lines.collect::<Result<_>>().context("a history")
+}
+
+/// Reads every file of a folder.
+pub fn read_all(folder: &Path) -> Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for file in std::fs::read_dir(folder)? {
+        events.extend(read(&file?.path())?);
+    }
+    Ok(events)
 }
 
 #[test]
@@ -202,7 +230,12 @@ fn an_event_reads_back_what_it_writes() {
         },
         Event::Held {
             key: "x1".to_owned(),
-            fence: 7,
+            fences: vec![7, 8],
+            sent: 1,
+            got: 2,
+        },
+        Event::Permit {
+            limiter: "y".to_owned(),
             sent: 1,
             got: 2,
         },

@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
+use super::broken::Wrong;
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use tokio::{
@@ -11,7 +12,11 @@ use tokio::{
 };
 
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<Accounts>>);
+pub struct Ledger {
+    accounts: Arc<Mutex<Accounts>>,
+    /// Whether it takes every write.
+    blind: bool,
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
@@ -24,11 +29,19 @@ pub struct Accounts {
 }
 
 impl Ledger {
+    /// One for this experiment.
+    pub fn of(wrong: Wrong) -> Self {
+        Self {
+            blind: wrong == Wrong::LooksAtNoFence,
+            ..Self::default()
+        }
+    }
+
     /// Shows the fence and reads the number; `None` if a greater one was shown before.
     pub fn read(&self, key: &str, fence: i64) -> Option<u64> {
-        let mut accounts = self.0.lock();
+        let mut accounts = self.accounts.lock();
         let (shown, number) = accounts.numbers.entry(key.to_owned()).or_default();
-        if fence < *shown {
+        if fence < *shown && !self.blind {
             accounts.refused += 1;
             return None;
         }
@@ -38,9 +51,9 @@ impl Ledger {
 
     /// Writes the number; whether it did.
     pub fn write(&self, key: &str, fence: i64, value: u64) -> bool {
-        let mut accounts = self.0.lock();
+        let mut accounts = self.accounts.lock();
         let (shown, number) = accounts.numbers.entry(key.to_owned()).or_default();
-        if fence != *shown {
+        if fence != *shown && !self.blind {
             accounts.refused += 1;
             return false;
         }
@@ -52,7 +65,7 @@ impl Ledger {
     }
 
     pub fn accounts(&self) -> Accounts {
-        self.0.lock().clone()
+        self.accounts.lock().clone()
     }
 
     /// Serves other processes.

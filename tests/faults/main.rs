@@ -2,61 +2,121 @@
 //!
 //! ```text
 //! cargo test --test faults                                          20 s on each engine
-//! LEASEHOLD_FAULTS_SECONDS=3600 cargo test --test faults -- --nocapture engines
+//! LEASEHOLD_FAULTS_SECONDS=1200 cargo test --release --test faults -- --nocapture nothing_is_violated
 //! ```
 
 mod broken;
 mod check;
 mod client;
+mod cluster;
 mod controls;
-mod engine;
+mod crowd;
 #[path = "../common/faketime.rs"]
 mod faketime;
 mod history;
 mod lab;
 mod ledger;
+mod network;
+mod report;
 mod schedule;
+mod server;
+mod sockets;
 mod weather;
 mod work;
 
 use std::{env, time::Duration};
 
+use broken::Wrong;
 use futures::future::join_all;
 use lab::Plan;
+use report::{HEADER, HEADER_OF_CONTROLS};
+use tokio::sync::Mutex;
 
 /// Those that run at the same time.
-const ENGINES: [&[&str]; 2] = [
+const ENGINES: [&[&str]; 3] = [
     &["mongodb-replset", "elasticsearch"],
     &["mongodb-three", "opensearch"],
+    &["mongodb", "elasticsearch-three"],
 ];
+
+/// What is wrong on purpose, and where. Each is caught within this time.
+const CONTROLS: [(Wrong, &str); 8] = [
+    (Wrong::OneMemberAcknowledges, "mongodb-three"),
+    (Wrong::ClientClock, "mongodb"),
+    (Wrong::ReleaseByKey, "mongodb"),
+    (Wrong::FenceRestarts, "mongodb"),
+    (Wrong::CountsFromAnswer, "mongodb"),
+    (Wrong::TakesOverEarly, "mongodb"),
+    (Wrong::CountsAlone, "mongodb"),
+    (Wrong::LooksAtNoFence, "mongodb"),
+];
+const CAUGHT_WITHIN: Duration = Duration::from_secs(300);
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    let given = env::var(format!("LEASEHOLD_FAULTS_{name}")).ok();
+    given.map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Two of them would be in each other's way.
+static ONE_RUN: Mutex<()> = Mutex::const_new(());
 
 /// On every engine: nothing that must not be, whatever goes wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_the_engines_nothing_is_violated() {
-    let number = |name: &str, otherwise| {
-        let given = env::var(format!("LEASEHOLD_FAULTS_{name}")).ok();
-        given.map_or(otherwise, |text| text.parse().unwrap())
-    };
+    let _alone = ONE_RUN.lock().await;
     let lasts = Duration::from_secs(number("SECONDS", 20));
-    let seed = number("SEED", 1);
+    let only = env::var("LEASEHOLD_FAULTS_ENGINE").ok();
     let run = async |engine| {
-        let period = Duration::from_secs(120).min(lasts);
         lab::run(Plan {
             engine,
             lasts,
-            seed,
-            period,
+            seed: number("SEED", 1),
+            period: Duration::from_secs(number("PERIOD", 60)).min(lasts),
+            workers: 12,
+            dawdles: 200,
+            wrong: Wrong::Nothing,
         })
         .await
-        .unwrap_or_else(|error| panic!("{engine}: {error:?}"))
+        // The others are to go on.
+        .map_err(|error| format!("{engine}: {error:#}"))
     };
-    println!("{}", lab::HEADER);
+    println!("{HEADER}");
     let mut violations = Vec::new();
     for engines in ENGINES {
-        for report in join_all(engines.iter().map(|engine| run(engine))).await {
-            println!("{report}");
-            violations.extend(report.violations);
+        let engines = engines
+            .iter()
+            .filter(|engine| only.as_ref().is_none_or(|only| only == *engine));
+        for run in join_all(engines.map(|engine| run(engine))).await {
+            match run {
+                Ok(report) => {
+                    println!("{report}");
+                    violations.extend(report.violations);
+                }
+                Err(error) => violations.push(error),
+            }
         }
     }
     assert_eq!(violations, [""; 0]);
+}
+
+/// The checkers see on real engines what is wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_the_engines_what_is_wrong_is_found_wrong() {
+    let _alone = ONE_RUN.lock().await;
+    println!("{HEADER_OF_CONTROLS}");
+    for (wrong, engine) in CONTROLS {
+        let report = lab::run(Plan {
+            engine,
+            lasts: CAUGHT_WITHIN,
+            seed: number("SEED", 1),
+            period: Duration::from_secs(20),
+            workers: 12,
+            dawdles: 5,
+            wrong,
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{wrong:?}: {error:?}"));
+        println!("{}", report.of_control());
+        assert!(!report.violations.is_empty(), "{wrong:?} was not caught");
+    }
 }

@@ -4,41 +4,56 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// What goes wrong. The numbers are those of clients.
+/// What a client suffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// Its answers come this much later for a while.
+    Late(Duration),
+    /// Of its answers this many in a hundred are lost for a while.
+    Lost(u32),
+    /// Its connections are cut.
+    Cut,
+    /// Nothing passes between it and the servers for this long.
+    Dark(Duration),
+    /// It gets SIGKILL, and another one starts.
+    Kill,
+    /// It gets SIGSTOP, and SIGCONT this much later.
+    Pause(Duration),
+}
+
+/// What the server suffers that takes the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its answers come this much later for a while.
-    Late(usize, Duration),
-    /// Of its answers this many in a hundred are lost for a while.
-    Lost(usize, u32),
-    /// Its connections are cut.
-    Cut(usize),
-    /// Nothing passes between it and the server for this long.
-    Dark(usize, Duration),
-    /// It gets SIGKILL, and another one starts.
-    Kill(usize),
+    /// It gets SIGKILL, and starts again on its data this much later.
+    Kill(Duration),
     /// It gets SIGSTOP, and SIGCONT this much later.
-    Pause(usize, Duration),
-    /// The engine gets SIGKILL, and starts again on its data.
-    Restart,
-    /// The primary of the set gets SIGSTOP, and SIGCONT this much later.
-    PausePrimary(Duration),
-    /// The primary of the set is told to make room for another.
+    Pause(Duration),
+    /// Nothing passes between it and the other servers for this long.
+    CutOff(Duration),
+    /// It is told to make room for another.
     StepDown,
+}
+
+impl Mishap {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Late(_) => "late answers",
+            Self::Lost(_) => "lost answers",
+            Self::Cut => "cut connections",
+            Self::Dark(_) => "client cut off",
+            Self::Kill => "client killed",
+            Self::Pause(_) => "client paused",
+        }
+    }
 }
 
 impl Fault {
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Late(..) => "late answers",
-            Self::Lost(..) => "lost answers",
-            Self::Cut(_) => "cut connections",
-            Self::Dark(..) => "client cut off",
-            Self::Kill(_) => "client killed",
-            Self::Pause(..) => "client paused",
-            Self::Restart => "engine killed",
-            Self::PausePrimary(_) => "primary paused",
-            Self::StepDown => "primary stepped down",
+            Self::Kill(_) => "server killed",
+            Self::Pause(_) => "server paused",
+            Self::CutOff(_) => "server cut off",
+            Self::StepDown => "server stepped down",
         }
     }
 }
@@ -46,72 +61,102 @@ impl Fault {
 /// How long bad weather lasts.
 pub const WHILE: Duration = Duration::from_secs(3);
 
-/// What there is to break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// One server, and a network to it.
-    Server,
-    /// A set of servers, which clients find by themselves.
-    Set,
+fn millis(random: &mut Rng, most: u64) -> Duration {
+    Duration::from_millis(random.u64(200..most))
 }
 
-/// The faults of a run, each with the time from its start. What the engine suffers comes once in every
-/// `period`.
-pub fn faults(
-    seed: u64,
-    target: Target,
-    lasts: Duration,
-    clients: usize,
-    period: Duration,
-) -> Vec<(Duration, Fault)> {
+/// What so many clients suffer, each with the time from the start of the run.
+pub fn mishaps(seed: u64, lasts: Duration, clients: usize) -> Vec<(Duration, usize, Mishap)> {
     let mut random = Rng::with_seed(seed);
-    let millis = |random: &mut Rng, most| Duration::from_millis(random.u64(200..most));
     let mut schedule = Vec::new();
     let mut at = Duration::from_secs(2);
     while at < lasts {
         let client = random.usize(..clients);
-        let kind = match target {
-            Target::Server => random.u32(..8),
-            Target::Set => random.u32(5..8),
+        let mishap = match random.u32(..8) {
+            0 | 1 => Mishap::Late(millis(&mut random, 2_000)),
+            2 => Mishap::Lost(random.u32(10..50)),
+            3 => Mishap::Cut,
+            4 => Mishap::Dark(millis(&mut random, 5_000)),
+            5 => Mishap::Kill,
+            _ => Mishap::Pause(millis(&mut random, 6_000)),
         };
-        let fault = match kind {
-            0 | 1 => Fault::Late(client, millis(&mut random, 2_000)),
-            2 => Fault::Lost(client, random.u32(10..50)),
-            3 => Fault::Cut(client),
-            4 => Fault::Dark(client, millis(&mut random, 5_000)),
-            5 => Fault::Kill(client),
-            _ => Fault::Pause(client, millis(&mut random, 6_000)),
-        };
-        schedule.push((at, fault));
+        schedule.push((at, client, mishap));
         at += millis(&mut random, 3_000);
     }
-    let mut at = period / 2;
-    while at < lasts {
-        let fault = match (target, random.bool()) {
-            (Target::Server, _) => Fault::Restart,
-            (Target::Set, true) => Fault::PausePrimary(millis(&mut random, 10_000)),
-            (Target::Set, false) => Fault::StepDown,
-        };
-        schedule.push((at, fault));
-        at += period;
-    }
-    schedule.sort_by_key(|(at, _)| *at);
     schedule
 }
 
-#[test]
-fn a_seed_is_a_schedule_with_every_fault() {
-    let hour = Duration::from_secs(3_600);
-    let schedule = |seed, target| faults(seed, target, hour, 4, hour / 10);
-    for (target, kinds) in [(Target::Server, 7), (Target::Set, 4)] {
-        let one = schedule(1, target);
-        assert_eq!(schedule(1, target), one);
-        assert_ne!(schedule(2, target), one);
-        let names: std::collections::BTreeSet<_> = one.iter().map(|it| it.1.name()).collect();
-        assert_eq!(names.len(), kinds);
+/// What the servers suffer: each of what this engine can once in a while, one in every `period`.
+pub fn faults(
+    seed: u64,
+    engine: &str,
+    lasts: Duration,
+    period: Duration,
+) -> Vec<(Duration, Fault)> {
+    let mut random = Rng::with_seed(seed);
+    let kinds = match engine {
+        "mongodb-three" => 4,
+        "elasticsearch-three" => 3,
+        // One that stands still is to clients as one that is cut off from them.
+        _ => 1,
+    };
+    let first = random.usize(..kinds);
+    let mut schedule = Vec::new();
+    let mut at = period / 2;
+    while at < lasts {
+        let time = millis(&mut random, 10_000);
+        schedule.push((
+            at,
+            match (first + schedule.len()) % kinds {
+                0 => Fault::Kill(time / 4),
+                1 => Fault::CutOff(time),
+                2 => Fault::Pause(time),
+                _ => Fault::StepDown,
+            },
+        ));
+        at += period;
     }
-    let restarts = schedule(1, Target::Server)
-        .into_iter()
-        .filter(|it| it.1 == Fault::Restart);
-    assert_eq!(restarts.count(), 10);
+    schedule
+}
+
+/// Again and again the one that takes the writes is cut off from the others, for longer than they need to
+/// put another in its place.
+pub fn cut_offs(lasts: Duration, period: Duration) -> Vec<(Duration, Fault)> {
+    let times = (0..).map(|turn| period / 2 + turn * period);
+    let times = times.take_while(|at| *at < lasts);
+    times.map(|at| (at, Fault::CutOff(period / 2))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_seed_is_what_clients_suffer() {
+        let one = mishaps(1, HOUR, 4);
+        assert_eq!(mishaps(1, HOUR, 4), one);
+        assert_ne!(mishaps(2, HOUR, 4), one);
+        let names: BTreeSet<_> = one.iter().map(|it| it.2.name()).collect();
+        assert_eq!(names.len(), 6);
+    }
+
+    #[test]
+    fn a_seed_is_what_servers_suffer() {
+        for (engine, kinds) in [
+            ("mongodb-three", 4),
+            ("elasticsearch-three", 3),
+            ("opensearch", 1),
+        ] {
+            let schedule = |seed| faults(seed, engine, HOUR, HOUR / 10);
+            let one = schedule(1);
+            assert_eq!(schedule(1), one);
+            assert_ne!(schedule(2), one);
+            let names: BTreeSet<_> = one.iter().map(|it| it.1.name()).collect();
+            assert_eq!((names.len(), one.len()), (kinds, 10));
+        }
+    }
 }

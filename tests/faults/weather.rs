@@ -1,9 +1,8 @@
-//! The network between one client and the server: a TCP proxy that is slow, loses answers, cuts
-//! connections, or passes nothing on for a while.
+//! The weather between two parties: what is between them is slow, loses answers, cuts connections, or
+//! passes nothing on for a while.
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -12,11 +11,8 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    net::{TcpStream, UnixStream},
     sync::watch,
     time::sleep,
 };
@@ -24,12 +20,10 @@ use tokio::{
 /// Between two looks at whether the weather is better.
 const LOOK: Duration = Duration::from_millis(10);
 
-#[derive(Clone)]
-pub struct Weather {
-    pub address: SocketAddr,
-    state: Arc<State>,
-}
+#[derive(Clone, Default)]
+pub struct Weather(Arc<State>);
 
+#[derive(Default)]
 struct State {
     /// By how many milliseconds answers are late.
     late: AtomicU64,
@@ -41,42 +35,21 @@ struct State {
 }
 
 impl Weather {
-    /// Fair weather to this server, which may come and go.
-    pub async fn to(server: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let weather = Self {
-            address: listener.local_addr().unwrap(),
-            state: Arc::new(State {
-                late: AtomicU64::new(0),
-                lost: AtomicU32::new(0),
-                dark: AtomicBool::new(false),
-                cuts: watch::Sender::new(()),
-            }),
-        };
-        let accepting = weather.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(accepting.clone().pass(client, server.clone()));
-            }
-        });
-        weather
-    }
-
     pub fn is_late(&self, by: Duration) {
-        self.state.late.store(by.as_millis() as u64, Relaxed);
+        self.0.late.store(by.as_millis() as u64, Relaxed);
     }
 
     pub fn loses(&self, percent: u32) {
-        self.state.lost.store(percent, Relaxed);
+        self.0.lost.store(percent, Relaxed);
     }
 
     pub fn is_dark(&self, dark: bool) {
-        self.state.dark.store(dark, Relaxed);
+        self.0.dark.store(dark, Relaxed);
     }
 
     /// Cuts every connection.
     pub fn cut(&self) {
-        self.state.cuts.send_replace(());
+        self.0.cuts.send_replace(());
     }
 
     pub fn is_fair(&self) {
@@ -85,32 +58,54 @@ impl Weather {
         self.is_dark(false);
     }
 
-    async fn pass(self, client: TcpStream, server: String) {
-        let mut cuts = self.state.cuts.subscribe();
-        let both = async {
-            self.daylight().await;
-            let server = TcpStream::connect(server).await?;
-            client.set_nodelay(true)?;
-            server.set_nodelay(true)?;
-            let ((requests, to_client), (answers, to_server)) =
-                (client.into_split(), server.into_split());
-            tokio::select! {
-                ended = self.pump(requests, to_server, false) => ended,
-                ended = self.pump(answers, to_client, true) => ended,
-            }
-        };
+    /// Passes a connection on to the first of these servers that is there.
+    pub async fn pass(self, client: TcpStream, targets: Vec<String>, hasty: bool) {
+        let mut cuts = self.0.cuts.subscribe();
         tokio::select! {
             // Either side may end the connection at any time.
-            _ = both => {}
+            _ = self.connect(client, targets, hasty) => {}
             _ = cuts.changed() => {}
         }
     }
 
-    async fn pump(
+    async fn connect(
         &self,
-        mut from: OwnedReadHalf,
-        mut to: OwnedWriteHalf,
-        answers: bool,
+        client: TcpStream,
+        mut targets: Vec<String>,
+        hasty: bool,
+    ) -> io::Result<()> {
+        self.daylight().await;
+        client.set_nodelay(true)?;
+        fastrand::shuffle(&mut targets);
+        for target in targets {
+            if target.starts_with('/') {
+                if let Ok(server) = UnixStream::connect(target).await {
+                    return self.both(client, server, hasty).await;
+                }
+            } else if let Ok(server) = TcpStream::connect(target).await {
+                server.set_nodelay(true)?;
+                return self.both(client, server, hasty).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn both<S>(&self, client: TcpStream, server: S, hasty: bool) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite,
+    {
+        let ((requests, to_client), (answers, to_server)) = (split(client), split(server));
+        tokio::select! {
+            ended = self.requests(requests, to_server, hasty) => ended,
+            ended = self.answers(answers, to_client) => ended,
+        }
+    }
+
+    async fn requests(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        hasty: bool,
     ) -> io::Result<()> {
         let mut bytes = vec![0; 64 * 1024];
         loop {
@@ -118,20 +113,57 @@ impl Weather {
             if read == 0 {
                 return Ok(());
             }
-            if answers {
-                if fastrand::u32(..100) < self.state.lost.load(Relaxed) {
-                    return Ok(());
-                }
-                sleep(Duration::from_millis(self.state.late.load(Relaxed))).await;
+            if hasty {
+                turn_majority_to_one(&mut bytes[..read]);
             }
             self.daylight().await;
             to.write_all(&bytes[..read]).await?;
         }
     }
 
+    async fn answers(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+    ) -> io::Result<()> {
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let read = from.read(&mut bytes).await?;
+            if read == 0 || fastrand::u32(..100) < self.0.lost.load(Relaxed) {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(self.0.late.load(Relaxed))).await;
+            self.daylight().await;
+            to.write_all(&bytes[..read]).await?;
+        }
+    }
+
     async fn daylight(&self) {
-        while self.state.dark.load(Relaxed) {
+        while self.0.dark.load(Relaxed) {
             sleep(LOOK).await;
         }
     }
+}
+
+/// A string of BSON by the name `w`, and another one of the same length.
+const MAJORITY: &[u8] = b"\x02w\0\x09\0\0\0majority\0";
+const JUST_ONE: &[u8] = b"\x02w\0\x09\0\0\0just_one\0";
+
+/// In what a client of MongoDB sends.
+fn turn_majority_to_one(bytes: &mut [u8]) {
+    for at in 0..bytes.len().saturating_sub(MAJORITY.len() - 1) {
+        if bytes[at..].starts_with(MAJORITY) {
+            bytes[at..at + JUST_ONE.len()].copy_from_slice(JUST_ONE);
+        }
+    }
+}
+
+#[test]
+fn a_majority_is_turned_to_one() {
+    let concern = mongodb::bson::doc! { "writeConcern": { "w": "majority", "wtimeout": 5 } };
+    let mut bytes = mongodb::bson::to_vec(&concern).unwrap();
+    turn_majority_to_one(&mut bytes);
+    let turned: mongodb::bson::Document = mongodb::bson::from_slice(&bytes).unwrap();
+    let concern = mongodb::bson::doc! { "writeConcern": { "w": "just_one", "wtimeout": 5 } };
+    assert_eq!(turned, concern);
 }

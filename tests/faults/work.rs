@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fastrand::Rng;
-use leasehold::{Attempt, Error, Held, Lease, Leases};
+use leasehold::{Attempt, Error, Held, Lease, Leases, PermitAttempt};
 use tokio::time::sleep;
 
 use super::{
@@ -17,7 +17,7 @@ pub const TTL: Duration = Duration::from_secs(3);
 /// The key that every client always waits for.
 pub const CONTENDED: &str = "contended";
 /// Keys that are only ever held alone, shared, or by permits.
-const ALONE: usize = 16;
+const ALONE: usize = 24;
 const SHARED: usize = 2;
 const PERMITS: usize = 2;
 const CAPACITY: u32 = 3;
@@ -25,6 +25,12 @@ const CAPACITY: u32 = 3;
 const READERS: u32 = 1_000;
 /// Between two looks at a lease.
 const LOOK: Duration = Duration::from_millis(2);
+/// The limiters, of both kinds.
+pub const SMOOTH: &str = "smooth";
+const FIXED: &str = "fixed";
+pub const LIMIT: u32 = 20;
+pub const WINDOW: Duration = Duration::from_secs(1);
+pub const BURST: u32 = 5;
 /// A request without an answer is soon sent again.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -33,15 +39,39 @@ pub struct Worker {
     pub recorder: Recorder,
     pub account: Account,
     pub random: Rng,
-    /// Whether it waits for the one key only.
-    pub contends: bool,
+    pub role: Role,
+    pub ttl: Duration,
     /// One stay in so many is about as long as the ttl, or longer.
-    pub dawdles: Option<u32>,
+    pub dawdles: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Takes leases of every kind.
+    Takes,
+    /// Waits for the one key only.
+    Contends,
+    /// Asks the limiters.
+    Calls,
+}
+
+impl Role {
+    /// The roles of a client's workers.
+    pub fn of(number: u64) -> Self {
+        match number {
+            0 => Self::Contends,
+            1 => Self::Calls,
+            _ => Self::Takes,
+        }
+    }
 }
 
 impl Worker {
     /// Works until it is dropped.
     pub async fn work(mut self) -> Result<()> {
+        while self.role == Role::Calls {
+            self.call().await?;
+        }
         loop {
             let (key, claim) = self.choose();
             let sent = self.recorder.clock.now();
@@ -49,16 +79,49 @@ impl Worker {
                 Ok(Attempt::Acquired(lease)) => self.hold(&key, claim, sent, lease).await?,
                 Ok(Attempt::Held(held)) => self.saw_held(&held, sent),
                 Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
-                Err(error) => {
-                    anyhow::ensure!(error.is_retryable(), error);
-                    sleep(Duration::from_millis(self.random.u64(10..100))).await;
-                }
+                Err(error) => self.pass_over(error).await?,
             }
         }
     }
 
+    async fn call(&mut self) -> Result<()> {
+        let name = *self.random.choice(&[SMOOTH, FIXED]).unwrap();
+        let mut limiter = self.leases.limiter(name, LIMIT, WINDOW);
+        if name == SMOOTH {
+            limiter = limiter.smooth(BURST);
+        }
+        let sent = self.recorder.clock.now();
+        // The time of a single request tells more than that of a wait.
+        let permit = match self.random.bool() {
+            true => limiter.try_permit().await,
+            false => limiter.permit().await.map(PermitAttempt::Granted),
+        };
+        let got = self.recorder.clock.now();
+        match permit {
+            Ok(PermitAttempt::Granted(_)) => self.recorder.saw(Event::Permit {
+                limiter: name.to_owned(),
+                sent,
+                got,
+            }),
+            Ok(PermitAttempt::Full { .. }) => sleep(LOOK * 10).await,
+            Err(error) => self.pass_over(error).await?,
+        }
+        Ok(())
+    }
+
+    /// What is no fault of a client's is to be tried again.
+    async fn pass_over(&mut self, error: Error) -> Result<()> {
+        anyhow::ensure!(error.is_retryable(), error);
+        sleep(Duration::from_millis(self.random.u64(10..100))).await;
+        Ok(())
+    }
+
+    fn contends(&self) -> bool {
+        self.role == Role::Contends
+    }
+
     fn choose(&mut self) -> (String, Claim) {
-        if self.contends {
+        if self.contends() {
             return (CONTENDED.to_owned(), Claim::All);
         }
         let random = &mut self.random;
@@ -80,9 +143,9 @@ impl Worker {
 
     async fn ask(&mut self, key: &str, claim: Claim) -> Result<Attempt, Error> {
         let keeps = self.random.bool();
-        if !self.contends && self.random.bool() {
+        if !self.contends() && self.random.bool() {
             // The time of a single request tells more than that of a wait.
-            let mut ask = self.leases.try_acquire(key, TTL);
+            let mut ask = self.leases.try_acquire(key, self.ttl);
             match claim {
                 Claim::All => {}
                 Claim::OneOf(READERS) => ask = ask.shared(),
@@ -94,7 +157,7 @@ impl Worker {
                 ask.await
             };
         }
-        let mut ask = self.leases.acquire(key, TTL);
+        let mut ask = self.leases.acquire(key, self.ttl);
         match claim {
             Claim::All => {}
             Claim::OneOf(READERS) => ask = ask.shared(),
@@ -103,7 +166,7 @@ impl Worker {
         if keeps {
             ask = ask.keep_alive();
         }
-        let patience = match self.contends {
+        let patience = match self.contends() {
             true => Duration::from_secs(60),
             false => Duration::from_millis(self.random.u64(..2_000)),
         };
@@ -112,14 +175,13 @@ impl Worker {
 
     fn saw_held(&self, held: &Held, sent: Time) {
         let got = self.recorder.clock.now();
-        for holder in held.holders() {
-            self.recorder.saw(Event::Held {
-                key: held.key().to_string(),
-                fence: holder.fence.get(),
-                sent,
-                got,
-            });
-        }
+        let fences = held.holders().iter().map(|it| it.fence.get()).collect();
+        self.recorder.saw(Event::Held {
+            key: held.key().to_string(),
+            fences,
+            sent,
+            got,
+        });
     }
 
     async fn hold(&mut self, key: &str, claim: Claim, sent: Time, lease: Lease) -> Result<()> {
@@ -134,9 +196,10 @@ impl Worker {
             sent,
             got,
         });
-        let stays = match self.dawdles.map(|one_in| self.random.u32(..one_in)) {
-            Some(0) => TTL.mul_f64(0.8 + 0.6 * self.random.f64()),
-            _ => Duration::from_millis(self.random.u64(..8)),
+        let dawdles = !self.contends() && self.random.u32(..self.dawdles) == 0;
+        let stays = match dawdles {
+            true => self.ttl.mul_f64(0.8 + 0.6 * self.random.f64()),
+            false => Duration::from_millis(self.random.u64(..8)),
         };
         let read = match claim {
             Claim::All => self.account.read(key, fence).await?,
@@ -152,6 +215,10 @@ impl Worker {
             last = now;
             if now - got >= stays.as_micros() as Time {
                 if let Some(number) = read {
+                    if dawdles && self.random.bool() {
+                        // A pause between the look at the lease and the write.
+                        sleep(self.ttl.mul_f64(self.random.f64())).await;
+                    }
                     self.account.write(key, fence, number + 1).await?;
                 }
                 break;

@@ -1,0 +1,265 @@
+//! The servers of a run: one, or three that replace each other.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use elasticsearch::{
+    Elasticsearch,
+    http::{Method, headers::HeaderMap, transport::Transport},
+};
+use futures::future::try_join_all;
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::{
+    history::{Clock, Time},
+    network::Network,
+    schedule::Fault,
+    server::{Server, free_port},
+};
+
+/// After a server is back, clients find it within this time.
+const RECOVERY: Duration = Duration::from_secs(15);
+
+pub struct Cluster {
+    kind: Kind,
+    servers: Vec<Server>,
+    network: Network,
+    /// What the members of a set call each other.
+    hosts: Vec<String>,
+    /// When not all of it was there, and for how long clients may have felt it.
+    pub outages: Arc<Mutex<Vec<(Time, Time)>>>,
+    clock: Clock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    One,
+    MongoSet,
+    ElasticsearchCluster,
+}
+
+impl Cluster {
+    pub async fn start(engine: &'static str, network: &Network) -> Result<Self> {
+        let (kind, servers, hosts) = match engine {
+            "mongodb-three" => {
+                let start = |number| Server::start("mongodb-member", number, Vec::new(), network);
+                let servers = try_join_all((0..3).map(start)).await?;
+                let mut hosts = Vec::new();
+                for (number, server) in servers.iter().enumerate() {
+                    let port = network.port_to(number, server.target());
+                    hosts.push(port.await?.to_string());
+                }
+                make_set(&hosts).await?;
+                (Kind::MongoSet, servers, hosts)
+            }
+            "elasticsearch-three" => {
+                let servers = elasticsearch_nodes(network).await?;
+                (Kind::ElasticsearchCluster, servers, Vec::new())
+            }
+            _ => {
+                let server = Server::start(engine, 0, Vec::new(), network).await?;
+                (Kind::One, vec![server], Vec::new())
+            }
+        };
+        Ok(Self {
+            kind,
+            servers,
+            network: network.clone(),
+            hosts,
+            outages: Arc::default(),
+            clock: Clock::of_this_machine(),
+        })
+    }
+
+    /// Where this client finds the servers.
+    pub async fn address(&self, engine: &str, client: usize) -> Result<String> {
+        // A connection to a server that stands still is not given up by the driver.
+        let options = "serverSelectionTimeoutMS=900&maxPoolSize=500";
+        if self.kind == Kind::MongoSet {
+            let hosts = self.hosts.join(",");
+            return Ok(format!("mongodb://{hosts}/?replicaSet=rs0&{options}"));
+        }
+        let targets = self.servers.iter().map(Server::target).collect();
+        let port = self.network.port_of(client, targets).await?;
+        Ok(match engine {
+            "mongodb" | "mongodb-replset" => {
+                format!("mongodb://{port}/?directConnection=true&{options}")
+            }
+            _ => format!("http://{port}"),
+        })
+    }
+
+    /// Suffers a fault, to its end. `index` has the locks, on the search engines.
+    pub async fn suffer(&mut self, fault: Fault, index: &str) -> Result<()> {
+        let from = self.clock.now();
+        match fault {
+            Fault::Kill(time) => {
+                let server = self.first(index).await?;
+                self.servers[server].kill().await?;
+                sleep(time).await;
+                self.servers[server].run().await?;
+            }
+            Fault::Pause(time) => {
+                let server = self.first(index).await?;
+                self.servers[server].signal(Signal::STOP)?;
+                sleep(time).await;
+                self.servers[server].signal(Signal::CONT)?;
+            }
+            Fault::CutOff(time) => {
+                let server = self.first(index).await?;
+                self.network.cuts_off(server, self.servers.len(), true);
+                sleep(time).await;
+                self.network.cuts_off(server, self.servers.len(), false);
+            }
+            Fault::StepDown => {
+                let server = self.first(index).await?;
+                let step_down = doc! {
+                    "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true,
+                };
+                // It closes the connections of its clients.
+                let _ = admin(&self.hosts[server], step_down).await;
+            }
+        }
+        let to = self.clock.now() + RECOVERY.as_micros() as Time;
+        self.outages.lock().push((from, to));
+        Ok(())
+    }
+
+    /// The server that takes the writes: the only one, the primary of the set, or the node that has the
+    /// primary shard.
+    async fn first(&self, index: &str) -> Result<usize> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let first = match self.kind {
+                Kind::One => Ok(0),
+                Kind::MongoSet => self.primary().await,
+                Kind::ElasticsearchCluster => self.node_with_primary(index).await,
+            };
+            match first {
+                Ok(first) => return Ok(first),
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => {}
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn primary(&self) -> Result<usize> {
+        for (number, host) in self.hosts.iter().enumerate() {
+            if let Ok(hello) = admin(host, doc! { "hello": 1 }).await
+                && hello.get_bool("isWritablePrimary") == Ok(true)
+            {
+                return Ok(number);
+            }
+        }
+        bail!("there is no primary")
+    }
+
+    async fn node_with_primary(&self, index: &str) -> Result<usize> {
+        // Of those that are there, any knows.
+        let up = self.servers.iter().find(|server| server.is_up());
+        let target = up.context("no node is up")?.target();
+        let transport = Transport::single_node(&format!("http://{target}"))?;
+        let path = format!("/_cat/shards/{index}");
+        let query = [("format", "json"), ("h", "prirep,node")];
+        let answer = Elasticsearch::new(transport)
+            .transport()
+            .send(
+                Method::Get,
+                &path,
+                HeaderMap::new(),
+                Some(&query),
+                None::<()>,
+                Some(Duration::from_secs(2)),
+            )
+            .await?;
+        let shards: Value = answer.json().await?;
+        let shards = shards.as_array().context("no shards")?;
+        let primary = shards.iter().find(|shard| shard["prirep"] == "p");
+        let node = primary.and_then(|shard| shard["node"].as_str());
+        Ok(node.context("no primary shard")?.parse()?)
+    }
+
+    /// How many times a member took writes back that a majority did not have. `None` where there are no
+    /// members.
+    pub fn rollbacks(&self) -> Result<Option<usize>> {
+        if self.kind != Kind::MongoSet {
+            return Ok(None);
+        }
+        let mut rollbacks = 0;
+        for server in &self.servers {
+            rollbacks += server.log()?.matches("\"Rollback complete\"").count();
+        }
+        Ok(Some(rollbacks))
+    }
+}
+
+async fn admin(host: &str, command: Document) -> Result<Document> {
+    let options = "directConnection=true&serverSelectionTimeoutMS=1000";
+    let client = Client::with_uri_str(format!("mongodb://{host}/?{options}")).await?;
+    Ok(client.database("admin").run_command(command).await?)
+}
+
+/// Makes these members a set that soon notices a lost one, and that knows a write concern of its own.
+async fn make_set(hosts: &[String]) -> Result<()> {
+    let members: Vec<_> = (0i32..)
+        .zip(hosts)
+        .map(|(number, host)| {
+            doc! { "_id": number, "host": host, "tags": { "member": number.to_string() } }
+        })
+        .collect();
+    let settings = doc! {
+        "electionTimeoutMillis": 2_000,
+        "heartbeatIntervalMillis": 500,
+        "getLastErrorModes": { "just_one": { "member": 1 } },
+    };
+    let set = doc! { "_id": "rs0", "members": members, "settings": settings };
+    admin(&hosts[0], doc! { "replSetInitiate": set }).await?;
+    let uri = format!("mongodb://{}/?replicaSet=rs0", hosts.join(","));
+    let note = doc! {
+        "appendOplogNote": 1, "data": { "started": true }, "writeConcern": { "w": "majority" },
+    };
+    let client = Client::with_uri_str(uri).await?;
+    client.database("admin").run_command(note).await?;
+    Ok(())
+}
+
+/// Three nodes that reach each other through the network. Each is named by its number.
+async fn elasticsearch_nodes(network: &Network) -> Result<Vec<Server>> {
+    let mut ports = Vec::new();
+    for number in 0..3 {
+        let port = free_port()?;
+        let proxy = network.port_to(number, format!("127.0.0.1:{port}"));
+        ports.push((port, proxy.await?));
+    }
+    let seeds: Vec<_> = ports.iter().map(|(_, proxy)| proxy.to_string()).collect();
+    let seeds = seeds.join(",");
+    let start = |(number, (port, proxy)): (usize, &(u16, std::net::SocketAddr))| {
+        let settings = [
+            format!("node.name={number}"),
+            "cluster.name=leasehold".to_owned(),
+            format!("transport.port={port}"),
+            format!("transport.publish_port={}", proxy.port()),
+            format!("discovery.seed_hosts={seeds}"),
+            "cluster.initial_master_nodes=0,1,2".to_owned(),
+            // A lost node is to be noticed soon, as on the other engines.
+            "cluster.fault_detection.follower_check.interval=500ms".to_owned(),
+            "cluster.fault_detection.follower_check.timeout=1s".to_owned(),
+            "cluster.fault_detection.leader_check.interval=500ms".to_owned(),
+            "cluster.fault_detection.leader_check.timeout=1s".to_owned(),
+        ];
+        let arguments = settings.into_iter().flat_map(|it| ["-E".to_owned(), it]);
+        Server::start("elasticsearch", number, arguments.collect(), network)
+    };
+    try_join_all(ports.iter().enumerate().map(start)).await
+}

@@ -1,0 +1,118 @@
+//! The clients of a run, and what they suffer.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use super::{
+    client::{Client, Task},
+    network::{Network, Party},
+    schedule::{Mishap, WHILE},
+};
+
+pub struct Crowd {
+    task: Task,
+    network: Network,
+    /// A file each.
+    histories: PathBuf,
+    /// Where each finds the servers, and by how many minutes its clock is off.
+    places: Vec<(String, i32)>,
+    clients: Vec<Option<Client>>,
+    /// How many were started.
+    started: u64,
+}
+
+impl Crowd {
+    /// Starts a client with each of these addresses and clocks.
+    pub fn start(
+        task: Task,
+        network: &Network,
+        histories: PathBuf,
+        places: Vec<(String, i32)>,
+    ) -> Result<Self> {
+        let clients = places.len();
+        let mut crowd = Self {
+            task,
+            network: network.clone(),
+            histories,
+            places,
+            clients: (0..clients).map(|_| None).collect(),
+            started: 0,
+        };
+        for client in 0..clients {
+            crowd.start_one(client)?;
+        }
+        Ok(crowd)
+    }
+
+    fn start_one(&mut self, number: usize) -> Result<()> {
+        self.started += 1;
+        let (address, clock) = self.places[number].clone();
+        let task = Task {
+            address,
+            clock,
+            seed: self.task.seed * 1_000_000 + self.started,
+            history: self.histories.join(self.started.to_string()),
+            ..self.task.clone()
+        };
+        let client = Client::start(&task)?;
+        // Before it connects to anybody.
+        self.network.knows(client.process()?, Party::Client(number));
+        self.clients[number] = Some(client);
+        Ok(())
+    }
+
+    pub async fn suffer(&mut self, number: usize, mishap: Mishap) -> Result<()> {
+        let weather = self.network.client(number);
+        let client = self.clients[number].as_ref().context("no client")?;
+        match mishap {
+            Mishap::Late(by) => {
+                weather.is_late(by);
+                tokio::spawn(async move {
+                    sleep(WHILE).await;
+                    weather.is_late(Duration::ZERO);
+                });
+            }
+            Mishap::Lost(percent) => {
+                weather.loses(percent);
+                tokio::spawn(async move {
+                    sleep(WHILE).await;
+                    weather.loses(0);
+                });
+            }
+            Mishap::Cut => weather.cut(),
+            Mishap::Dark(time) => {
+                weather.is_dark(true);
+                tokio::spawn(async move {
+                    sleep(time).await;
+                    weather.is_dark(false);
+                });
+            }
+            Mishap::Kill => {
+                let killed = self.clients[number].take().context("no client")?;
+                killed.kill().await?;
+                self.start_one(number)?;
+            }
+            Mishap::Pause(time) => {
+                // One at a time, so that the others go on.
+                client.signal(Signal::STOP)?;
+                sleep(time).await;
+                client.signal(Signal::CONT)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all of them to close, and what became of those that failed.
+    pub async fn close(&mut self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for client in self.clients.iter_mut().filter_map(Option::take) {
+            if let Err(error) = client.close().await {
+                failed.push(format!("{error:#}"));
+            }
+        }
+        failed
+    }
+}

@@ -1,0 +1,137 @@
+//! The network of a run: proxies between clients and servers, and between servers. Each client, and each
+//! pair of servers, has a weather of its own. Where all of them come to one port, because servers tell
+//! each other's addresses, a proxy knows whose connection it has by the process at the other end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, task::spawn_blocking};
+
+use super::{sockets, weather::Weather};
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Party {
+    Client(usize),
+    Server(usize),
+}
+
+#[derive(Clone, Default)]
+pub struct Network(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    /// By the process, or an ancestor of it.
+    parties: Mutex<BTreeMap<i32, Party>>,
+    /// Processes that have connected.
+    connected: Mutex<BTreeSet<i32>>,
+    clients: Mutex<BTreeMap<usize, Weather>>,
+    between: Mutex<BTreeMap<(usize, usize), Weather>>,
+    /// Whether clients' writes are turned into writes that one member acknowledges.
+    hasty: AtomicBool,
+}
+
+impl Network {
+    /// Who this process is, and every process that it starts.
+    pub fn knows(&self, process: i32, party: Party) {
+        self.0.parties.lock().insert(process, party);
+    }
+
+    /// What a client's connections go through.
+    pub fn client(&self, client: usize) -> Weather {
+        self.0.clients.lock().entry(client).or_default().clone()
+    }
+
+    /// What goes between two servers.
+    fn between(&self, one: usize, other: usize) -> Weather {
+        let pair = (one.min(other), one.max(other));
+        self.0.between.lock().entry(pair).or_default().clone()
+    }
+
+    /// Whether nothing passes between this server and the others, of so many.
+    pub fn cuts_off(&self, server: usize, servers: usize, dark: bool) {
+        for other in (0..servers).filter(|other| *other != server) {
+            self.between(server, other).is_dark(dark);
+        }
+    }
+
+    /// Every request for a majority write becomes one that a single member acknowledges. The set has
+    /// to know the name `just_one`.
+    pub fn turns_majority_to_one(&self) {
+        self.0.hasty.store(true, Relaxed);
+    }
+
+    pub fn is_fair(&self) {
+        let clients = self.0.clients.lock();
+        let between = self.0.between.lock();
+        clients
+            .values()
+            .chain(between.values())
+            .for_each(Weather::is_fair);
+    }
+
+    /// A port for one client that leads to any server that is there. The addresses are a host and a port,
+    /// or the path of a Unix socket.
+    pub async fn port_of(&self, client: usize, targets: Vec<String>) -> Result<SocketAddr> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let weather = self.client(client);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(weather.clone().pass(stream, targets.clone(), false));
+            }
+        });
+        Ok(address)
+    }
+
+    /// A port that leads to that server, for clients and servers.
+    pub async fn port_to(&self, server: usize, target: String) -> Result<SocketAddr> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let network = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, peer)) = listener.accept().await {
+                let (network, target) = (network.clone(), target.clone());
+                tokio::spawn(async move {
+                    let asked = network.clone();
+                    let party =
+                        spawn_blocking(move || asked.party(peer.port(), address.port())).await;
+                    let party = party.ok().flatten();
+                    let weather = network.weather(party, server);
+                    let of_client = matches!(party, Some(Party::Client(_)));
+                    let hasty = network.0.hasty.load(Relaxed) && of_client;
+                    weather.pass(stream, vec![target], hasty).await;
+                });
+            }
+        });
+        Ok(address)
+    }
+
+    fn weather(&self, from: Option<Party>, to: usize) -> Weather {
+        match from {
+            Some(Party::Client(client)) => self.client(client),
+            Some(Party::Server(from)) if from != to => self.between(from, to),
+            // The laboratory itself, or a server that looks for itself.
+            _ => Weather::default(),
+        }
+    }
+
+    /// Who has a connection from this port to that one.
+    fn party(&self, from: u16, to: u16) -> Option<Party> {
+        let likely = self.0.connected.lock().clone();
+        // It may be gone by now.
+        let process = sockets::process_at(from, Some(to), &likely).ok()?;
+        let known = |process| self.0.parties.lock().get(&process).copied();
+        let ancestor = sockets::ancestor_in(process, |it| known(it).is_some())?;
+        self.0.connected.lock().insert(process);
+        known(ancestor)
+    }
+}
