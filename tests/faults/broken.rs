@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::check::{Kind, Violation, Violations};
+
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wrong {
@@ -48,6 +50,25 @@ impl Wrong {
         Self::CountsAlone,
         Self::LooksAtNoFence,
     ];
+
+    /// What it is caught by. What a rollback takes back may show in more than one way.
+    pub fn shows_in(self) -> &'static [Kind] {
+        match self {
+            Self::Nothing => &[],
+            Self::ClientClock | Self::ReleaseByKey | Self::CountsFromAnswer => &[Kind::Exclusion],
+            Self::TakesOverEarly => &[Kind::Exclusion],
+            Self::FenceRestarts => &[Kind::Fences],
+            Self::CountsAlone => &[Kind::Permits],
+            Self::LooksAtNoFence => &[Kind::LostWrite],
+            Self::OneMemberAcknowledges => &[Kind::Exclusion, Kind::Fences, Kind::Refused],
+        }
+    }
+
+    /// Whether it is among these.
+    pub fn is_in(self, violations: &Violations) -> bool {
+        let shows = |it: &Violation| self.shows_in().contains(&it.kind);
+        violations.iter().any(shows)
+    }
 
     /// In words, for the report.
     pub fn name(self) -> &'static str {

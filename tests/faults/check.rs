@@ -10,8 +10,38 @@ use super::{
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
 
-/// What must not be, in words.
-pub type Violations = Vec<String>;
+/// What a violation is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Exclusion,
+    Fences,
+    Reads,
+    Refused,
+    Permits,
+    LostWrite,
+    Left,
+    Unavailable,
+    /// The run is worth nothing.
+    Run,
+}
+
+/// What must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub kind: Kind,
+    pub text: String,
+}
+
+impl Kind {
+    pub fn of(self, text: impl Into<String>) -> Violation {
+        Violation {
+            kind: self,
+            text: text.into(),
+        }
+    }
+}
+
+pub type Violations = Vec<Violation>;
 
 /// A grant, and up to when its holder counted on it.
 #[derive(Clone, Debug)]
@@ -29,21 +59,60 @@ type Keys<'a> = BTreeMap<&'a str, Vec<Grant<'a>>>;
 /// Everything that a history alone can show to be wrong.
 pub fn all(events: &[Event]) -> Violations {
     let keys = grants(events);
+    let helds = helds(events);
     let mut violations = Vec::new();
     for (key, grants) in &keys {
+        let helds = helds.get(key).map_or(&[][..], |helds| &helds[..]);
         violations.extend(exclusion(key, grants));
-        violations.extend(fences(key, grants));
-        violations.extend(reads(key, grants, events));
+        violations.extend(fences(key, grants, helds));
+        violations.extend(reads(key, grants, helds));
     }
+    violations.extend(released(events, &helds));
     violations.extend(permits(events));
+    for event in events {
+        if let Event::Refused { key, fence } = event {
+            let text = format!("{key}: {fence} was refused while its holder had the lease");
+            violations.push(Kind::Refused.of(text));
+        }
+    }
     violations
+}
+
+/// Who asked for a key and was told of these fences.
+struct Told<'a> {
+    fences: &'a [i64],
+    sent: Time,
+    got: Time,
+}
+
+fn helds(events: &[Event]) -> BTreeMap<&str, Vec<Told<'_>>> {
+    let mut keys = BTreeMap::<&str, Vec<_>>::new();
+    for event in events {
+        if let Event::Held {
+            key,
+            fences,
+            sent,
+            got,
+        } = event
+        {
+            keys.entry(key).or_default().push(Told {
+                fences,
+                sent: *sent,
+                got: *got,
+            });
+        }
+    }
+    keys
 }
 
 /// How many grants and other operations there were.
 pub fn operations(events: &[Event]) -> u64 {
     let count = |event: &Event| match event {
-        Event::Granted { .. } | Event::Held { .. } | Event::Permit { .. } => 1,
-        Event::Ended { .. } => 0,
+        Event::Granted { .. }
+        | Event::Held { .. }
+        | Event::Released { .. }
+        | Event::Permit { .. } => 1,
+        Event::Ended { .. } | Event::Refused { .. } => 0,
         Event::Operations(count) => *count,
     };
     events.iter().map(count).sum()
@@ -53,7 +122,8 @@ fn grants(events: &[Event]) -> Keys<'_> {
     let mut lasts = HashMap::new();
     for event in events {
         if let Event::Ended { lease, last } = event {
-            lasts.insert(lease.as_str(), *last);
+            let newest = lasts.entry(lease.as_str()).or_insert(*last);
+            *newest = (*newest).max(*last);
         }
     }
     let mut keys = Keys::new();
@@ -105,98 +175,132 @@ fn exclusion(key: &str, grants: &[Grant]) -> Violations {
             _ => false,
         };
         if let Some(other) = inside.iter().find(|other| !room(other)) {
-            violations.push(format!("{key}: at {time} {grant:?} is beside {other:?}"));
+            let text = format!("{key}: at {time} {grant:?} is beside {other:?}");
+            violations.push(Kind::Exclusion.of(text));
         }
         inside.push(grant);
     }
     violations
 }
 
-/// No two grants have one fence, and one that was asked for after another was answered has a greater
-/// one.
-fn fences(key: &str, grants: &[Grant]) -> Violations {
+/// No two grants have one fence; one that was asked for after another was answered, or told of, has a
+/// greater one; and so has one whose holder worked after another had.
+fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     let mut violations = Vec::new();
+    let mut wrong = |text| violations.push(Kind::Fences.of(format!("{key}: {text}")));
     let mut by_fence = HashMap::new();
     for grant in grants {
         if let Some(other) = by_fence.insert(grant.fence, grant) {
-            violations.push(format!("{key}: one fence, {grant:?} and {other:?}"));
+            wrong(format!("one fence, {grant:?} and {other:?}"));
         }
     }
     let mut asked: Vec<_> = grants.iter().collect();
     asked.sort_by_key(|grant| grant.sent);
-    let mut answered: Vec<_> = grants.iter().collect();
-    answered.sort_by_key(|grant| grant.got);
-    let mut answered = answered.into_iter().peekable();
-    let mut newest: Option<&Grant> = None;
+    let newest = Newest::of(grants, helds);
     for grant in asked {
-        while let Some(before) = answered.next_if(|before| before.got < grant.sent) {
-            if newest.is_none_or(|newest| newest.fence < before.fence) {
-                newest = Some(before);
-            }
+        if let Some(before) = newest.before(grant.sent).filter(|it| *it >= grant.fence) {
+            wrong(format!("{grant:?} came after {before}"));
         }
-        if let Some(before) = newest.filter(|before| before.fence >= grant.fence) {
-            violations.push(format!("{key}: {grant:?} came after {before:?}"));
+    }
+    // As they are never beside each other, who worked later was granted it later.
+    let alone = |grant: &&Grant| grant.claim == Claim::All && grant.got < grant.last;
+    let mut worked: Vec<_> = grants.iter().filter(alone).collect();
+    worked.sort_by_key(|grant| grant.got);
+    for pair in worked.windows(2) {
+        if pair[0].fence >= pair[1].fence {
+            wrong(format!("{:?} worked after {:?}", pair[1], pair[0]));
         }
     }
     violations
 }
 
+/// The greatest fence that anybody had been told by a time.
+struct Newest(Vec<(Time, i64)>);
+
+impl Newest {
+    fn of(grants: &[Grant], helds: &[Told]) -> Self {
+        let granted = grants.iter().map(|grant| (grant.got, grant.fence));
+        let told = helds
+            .iter()
+            .filter_map(|told| Some((told.got, *told.fences.iter().max()?)));
+        let mut all: Vec<_> = granted.chain(told).collect();
+        all.sort_unstable();
+        let mut newest = i64::MIN;
+        for (_, fence) in &mut all {
+            newest = newest.max(*fence);
+            *fence = newest;
+        }
+        Self(all)
+    }
+
+    fn before(&self, time: Time) -> Option<i64> {
+        let before = self.0.partition_point(|(at, _)| *at < time);
+        Some(self.0.get(before.checked_sub(1)?)?.1)
+    }
+}
+
 /// The lock as a register whose writes are the grants of all of it, in the order of their fences: who
-/// is told of a holder is told of the last write, or of one that went on at the same time.
+/// is told of a holder is told of the last write that anybody knew of, or of one that went on at the
+/// same time.
 ///
 /// As every write has a number of its own, that order is the only one possible, and to look at it is
 /// to check linearizability.
-fn reads(key: &str, grants: &[Grant], events: &[Event]) -> Violations {
+fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     if grants.iter().any(|grant| grant.claim != Claim::All) {
         return Violations::new();
     }
-    let mut answered: Vec<_> = grants
-        .iter()
-        .map(|grant| (grant.got, grant.fence))
-        .collect();
-    answered.sort_unstable();
-    // The greatest fence that was answered by a time.
-    let mut newest = i64::MIN;
-    for (_, fence) in &mut answered {
-        newest = newest.max(*fence);
-        *fence = newest;
-    }
+    let newest = Newest::of(grants, helds);
     let sent: HashMap<_, _> = grants
         .iter()
         .map(|grant| (grant.fence, grant.sent))
         .collect();
     let mut violations = Vec::new();
-    for event in events {
-        let Event::Held {
-            key: of,
-            fences,
-            sent: asked,
-            got,
-        } = event
-        else {
-            continue;
-        };
+    for Told {
+        fences,
+        sent: asked,
+        got,
+    } in helds
+    {
         let [fence] = fences[..] else { continue };
-        if of != key {
-            continue;
-        }
-        let before = answered.partition_point(|(at, _)| at < asked);
-        if let Some((_, newest)) = before.checked_sub(1).map(|last| answered[last])
-            && fence < newest
-        {
-            violations.push(format!(
-                "{key}: {newest} was granted, and then {fence} read"
-            ));
+        if let Some(newer) = newest.before(*asked).filter(|newest| *newest > fence) {
+            let text = format!("{key}: {newer} was known, and then {fence} read");
+            violations.push(Kind::Reads.of(text));
         }
         if sent.get(&fence).is_some_and(|sent| sent > got) {
-            violations.push(format!("{key}: {fence} was read before it was asked for"));
+            let text = format!("{key}: {fence} was read before it was asked for");
+            violations.push(Kind::Reads.of(text));
         }
     }
     violations
 }
 
-/// No limiter lets more through in any of its windows than it may: twice the limit where windows are
-/// fixed, because the end of one and the start of the next are within one; else the burst, and what
+/// Whose release was answered holds nothing any more.
+fn released(events: &[Event], helds: &BTreeMap<&str, Vec<Told>>) -> Violations {
+    let mut releases = HashMap::new();
+    for event in events {
+        if let Event::Released { key, fence, got } = event {
+            releases.insert((key.as_str(), *fence), *got);
+        }
+    }
+    let mut violations = Vec::new();
+    for (key, helds) in helds {
+        for told in helds {
+            for fence in told.fences {
+                if releases
+                    .get(&(*key, *fence))
+                    .is_some_and(|at| *at < told.sent)
+                {
+                    let text = format!("{key}: {fence} was released, and then read");
+                    violations.push(Kind::Reads.of(text));
+                }
+            }
+        }
+    }
+    violations
+}
+
+/// No limiter lets more through than it may, in one of its windows or in several: a limit more than
+/// there are windows where these are fixed, because their borders may be anywhere; else the burst, and what
 /// drips out of a bucket meanwhile.
 fn permits(events: &[Event]) -> Violations {
     let mut limiters: BTreeMap<&str, Vec<(Time, Time)>> = BTreeMap::new();
@@ -207,165 +311,52 @@ fn permits(events: &[Event]) -> Violations {
     }
     let mut violations = Violations::new();
     for (limiter, mut permits) in limiters {
-        let most = match limiter {
-            SMOOTH => LIMIT + BURST + 1,
-            _ => 2 * LIMIT,
-        };
         permits.sort_unstable();
-        for (first, (from, _)) in permits.iter().enumerate() {
-            let end = from + WINDOW.as_micros() as Time;
-            let later = permits[first..].iter().take_while(|(sent, _)| *sent <= end);
-            // Whoever was answered in this time was let through in it.
-            let within = later.filter(|(_, got)| *got <= end).count();
-            if within > most as usize {
-                violations.push(format!("{limiter}: {within} from {from} to {end}"));
+        for windows in [1, 2, 5, 10, 30] {
+            let most = match limiter {
+                SMOOTH => windows * LIMIT + BURST + 1,
+                _ => (windows + 1) * LIMIT,
+            };
+            let span = WINDOW.as_micros() as Time * Time::from(windows);
+            for (first, (from, _)) in permits.iter().enumerate() {
+                let end = from + span;
+                let later = permits[first..].iter().take_while(|(sent, _)| *sent <= end);
+                // Whoever was answered in this time was let through in it.
+                let within = later.filter(|(_, got)| *got <= end).count();
+                if within > most as usize {
+                    let text = format!("{limiter}: {within} from {from} to {end}");
+                    violations.push(Kind::Permits.of(text));
+                }
             }
         }
     }
     violations
 }
 
-/// The longest time in which nobody was granted a key that is always waited for, but for the times
-/// at which the servers were not whole.
-pub fn longest_gap(key: &str, events: &[Event], outages: &[(Time, Time)]) -> Duration {
-    let mut got: Vec<_> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Granted { key: of, got, .. } if of == key => Some(*got),
-            _ => None,
-        })
-        .collect();
-    got.sort_unstable();
+/// The longest time in a run in which nobody was granted a key that is always waited for, but for the
+/// times at which the servers were not whole.
+pub fn longest_gap(
+    key: &str,
+    events: &[Event],
+    run: (Time, Time),
+    outages: &[(Time, Time)],
+) -> Duration {
+    let granted = events.iter().filter_map(|event| match event {
+        Event::Granted { key: of, got, .. } if of == key => Some(*got),
+        _ => None,
+    });
+    let mut marks: Vec<_> = granted.chain([run.0, run.1]).collect();
+    // Each outage ends a gap where it begins, and begins another where it ends.
+    marks.extend(outages.iter().flat_map(|(from, to)| [*from, *to]));
+    marks.retain(|mark| (run.0..=run.1).contains(mark));
+    marks.sort_unstable();
     let whole = |gap: &&[Time]| {
-        !outages
-            .iter()
-            .any(|(from, to)| *from <= gap[1] && gap[0] <= *to)
+        let inside = |(from, to): &(Time, Time)| *from <= gap[0] && gap[1] <= *to;
+        !outages.iter().any(inside)
     };
-    let gaps = got.windows(2).filter(whole).map(|gap| gap[1] - gap[0]);
+    let gaps = marks.windows(2).filter(whole).map(|gap| gap[1] - gap[0]);
     Duration::from_micros(gaps.max().unwrap_or_default())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn granted(lease: &str, claim: Claim, fence: i64, (sent, got): (Time, Time)) -> Event {
-        Event::Granted {
-            key: "k".to_owned(),
-            lease: lease.to_owned(),
-            claim,
-            fence,
-            sent,
-            got,
-        }
-    }
-
-    fn ended(lease: &str, last: Time) -> Event {
-        Event::Ended {
-            lease: lease.to_owned(),
-            last,
-        }
-    }
-
-    fn held(fence: i64, (sent, got): (Time, Time)) -> Event {
-        Event::Held {
-            key: "k".to_owned(),
-            fences: vec![fence],
-            sent,
-            got,
-        }
-    }
-
-    #[test]
-    fn holders_that_follow_each_other_are_in_order() {
-        let history = [
-            granted("a", Claim::All, 1, (0, 10)),
-            ended("a", 20),
-            granted("b", Claim::All, 2, (5, 21)),
-            held(1, (9, 15)),
-            held(2, (11, 22)),
-            ended("b", 30),
-            granted("c", Claim::All, 5, (31, 32)),
-        ];
-        assert_eq!(all(&history), Violations::new());
-    }
-
-    #[test]
-    fn holders_beside_each_other_are_seen() {
-        let history = [
-            granted("a", Claim::All, 1, (0, 10)),
-            ended("a", 21),
-            granted("b", Claim::OneOf(2), 2, (5, 20)),
-            ended("b", 25),
-        ];
-        assert_eq!(all(&history).len(), 1);
-        let two = |of| {
-            let claim = Claim::OneOf(of);
-            let mut history = vec![ended("a", 50), ended("b", 50), ended("c", 50)];
-            for (fence, lease) in [(1, "a"), (2, "b"), (3, "c")] {
-                history.push(granted(lease, claim, fence, (0, 10)));
-            }
-            all(&history).len()
-        };
-        assert_eq!([two(2), two(3)], [1, 0]);
-    }
-
-    #[test]
-    fn fences_that_do_not_rise_are_seen() {
-        let one = granted("a", Claim::All, 5, (0, 10));
-        for (fence, wrong) in [(5, true), (4, true), (6, false)] {
-            let history = [
-                one.clone(),
-                ended("a", 10),
-                granted("b", Claim::All, fence, (11, 12)),
-            ];
-            assert_eq!(!all(&history).is_empty(), wrong, "{fence}");
-        }
-        // Of two at the same time either may be the first.
-        let history = [one, ended("a", 10), granted("b", Claim::All, 4, (9, 12))];
-        assert_eq!(all(&history), Violations::new());
-    }
-
-    #[test]
-    fn what_is_read_too_late_or_too_early_is_seen() {
-        let history = [
-            granted("a", Claim::All, 5, (0, 10)),
-            granted("b", Claim::All, 6, (20, 30)),
-        ];
-        for (read, wrong) in [
-            (held(5, (31, 32)), true),
-            (held(5, (29, 32)), false),
-            (held(6, (15, 19)), true),
-            (held(6, (15, 21)), false),
-        ] {
-            let mut history = history.to_vec();
-            history.push(read.clone());
-            assert_eq!(!all(&history).is_empty(), wrong, "{read:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_limiter_lets_through_is_counted() {
-        let within = |limiter: &str, many: u64, micros: u64| {
-            let permit = |number| Event::Permit {
-                limiter: limiter.to_owned(),
-                sent: number * micros / many,
-                got: number * micros / many + 1,
-            };
-            all(&(0..many).map(permit).collect::<Vec<_>>()).is_empty()
-        };
-        let (window, limit) = (WINDOW.as_micros() as Time, u64::from(LIMIT));
-        assert!(within("fixed", 2 * limit, window));
-        assert!(!within("fixed", 2 * limit + 1, window));
-        assert!(within(SMOOTH, limit + u64::from(BURST) + 1, window));
-        assert!(!within(SMOOTH, 2 * limit, window));
-    }
-
-    #[test]
-    fn a_gap_is_measured_while_the_servers_are_whole() {
-        let history = [10, 20, 90, 100].map(|got| granted("a", Claim::All, 1, (got, got)));
-        let gap = |outages: &[_]| longest_gap("k", &history, outages).as_micros();
-        assert_eq!(gap(&[]), 70);
-        assert_eq!(gap(&[(30, 40)]), 10);
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ use fastrand::Rng;
 use leasehold::{ElasticsearchStore, Leases, MongoStore, OpenSearchStore, Store};
 use mongodb::bson::Document;
 use opensearch::{OpenSearch, http::transport::Transport as OpenSearchTransport};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::AsyncReadExt,
@@ -100,6 +100,7 @@ impl Task {
 /// A client that runs.
 pub struct Client {
     child: Child,
+    history: PathBuf,
 }
 
 impl Client {
@@ -115,7 +116,8 @@ impl Client {
             command.envs(faketime::minutes(task.clock));
         }
         let child = command.spawn()?;
-        Ok(Self { child })
+        let history = task.history.clone();
+        Ok(Self { child, history })
     }
 
     pub fn process(&self) -> Result<i32> {
@@ -135,14 +137,22 @@ impl Client {
         Ok(())
     }
 
-    /// Tells it to close, and waits until it has.
-    pub async fn close(mut self) -> Result<()> {
+    /// An error if it has ended by itself.
+    pub fn runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("a client failed: {status}"),
+        }
+    }
+
+    /// Tells it to close, and waits until it has. Its history.
+    pub async fn close(mut self) -> Result<PathBuf> {
         drop(self.child.stdin.take());
         let limit = Duration::from_secs(60);
         let ended = timeout(limit, self.child.wait()).await;
         let status = ended.context("a client does not close")??;
         anyhow::ensure!(status.success(), "a client failed: {status}");
-        Ok(())
+        Ok(self.history)
     }
 }
 
@@ -155,6 +165,8 @@ async fn the_work_of_a_client() {
 }
 
 async fn work(task: Task) -> Result<()> {
+    // Also one that is stopped ends with who started it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
     let ahead = TimeDelta::minutes(task.clock.into());
     let store = Broken::new(task.store().await?, task.wrong, ahead);

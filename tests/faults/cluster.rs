@@ -224,7 +224,16 @@ async fn make_set(hosts: &[String]) -> Result<()> {
         "getLastErrorModes": { "just_one": { "member": 1 } },
     };
     let set = doc! { "_id": "rs0", "members": members, "settings": settings };
-    admin(&hosts[0], doc! { "replSetInitiate": set }).await?;
+    let initiate = doc! { "replSetInitiate": set };
+    let end = Instant::now() + Duration::from_secs(60);
+    // A slow machine may not have all of them up yet.
+    while let Err(error) = admin(&hosts[0], initiate.clone()).await {
+        if error.to_string().contains("already initialized") {
+            break;
+        }
+        anyhow::ensure!(Instant::now() < end, error);
+        sleep(Duration::from_millis(200)).await;
+    }
     let uri = format!("mongodb://{}/?replicaSet=rs0", hosts.join(","));
     let note = doc! {
         "appendOplogNote": 1, "data": { "started": true }, "writeConcern": { "w": "majority" },

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     broken::{Broken, Wrong},
-    check,
+    check::{self, Kind, Violations},
     history::{Clock, Recorder},
     ledger::{Account, Ledger},
     work::{CALL_TIMEOUT, Role, TTL, Worker},
@@ -91,7 +91,7 @@ impl Store for Slow {
 
 /// Some minutes of work with one thing wrong. What the checkers say of it, and how many operations there
 /// were.
-async fn work(wrong: Wrong, seed: u64) -> (Vec<String>, u64) {
+async fn work(wrong: Wrong, seed: u64) -> (Violations, u64) {
     // Of everything that is left to chance on this thread.
     fastrand::seed(seed);
     let memory = MemoryStore::new();
@@ -124,7 +124,7 @@ async fn work(wrong: Wrong, seed: u64) -> (Vec<String>, u64) {
     let mut violations = check::all(&events);
     let accounts = ledger.accounts();
     if accounts.lost > 0 {
-        violations.push(format!("{} writes were lost", accounts.lost));
+        violations.push(Kind::LostWrite.of(format!("{} writes were lost", accounts.lost)));
     }
     (violations, check::operations(&events))
 }
@@ -132,7 +132,7 @@ async fn work(wrong: Wrong, seed: u64) -> (Vec<String>, u64) {
 #[tokio::test(start_paused = true)]
 async fn what_is_right_is_found_right() {
     let (violations, operations) = work(Wrong::Nothing, 1).await;
-    assert_eq!(violations, [""; 0]);
+    assert_eq!(violations, Violations::new());
     assert!(operations > 2_000, "{operations} operations");
 }
 
@@ -143,7 +143,10 @@ async fn what_is_wrong_is_found_wrong() {
         // Most are caught within the first minute.
         for minute in 1..=5 {
             let (violations, operations) = work(wrong, minute).await;
-            caught = violations.len();
+            let shown = violations
+                .iter()
+                .filter(|it| wrong.shows_in().contains(&it.kind));
+            caught = shown.count();
             println!(
                 "| {} | in a process | {caught} | {operations} |",
                 wrong.name()

@@ -65,6 +65,11 @@ impl Crowd {
     }
 
     pub async fn suffer(&mut self, number: usize, mishap: Mishap) -> Result<()> {
+        // One that ended by itself has found something that must not be.
+        self.clients
+            .iter_mut()
+            .flatten()
+            .try_for_each(Client::runs)?;
         let weather = self.network.client(number);
         let client = self.clients[number].as_ref().context("no client")?;
         match mishap {
@@ -105,14 +110,12 @@ impl Crowd {
         Ok(())
     }
 
-    /// Tells all of them to close, and what became of those that failed.
-    pub async fn close(&mut self) -> Vec<String> {
-        let mut failed = Vec::new();
+    /// Tells all of them to close. The histories of those that have done so.
+    pub async fn close(&mut self) -> Result<Vec<PathBuf>> {
+        let mut closed = Vec::new();
         for client in self.clients.iter_mut().filter_map(Option::take) {
-            if let Err(error) = client.close().await {
-                failed.push(format!("{error:#}"));
-            }
+            closed.push(client.close().await?);
         }
-        failed
+        Ok(closed)
     }
 }

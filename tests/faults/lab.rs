@@ -1,6 +1,10 @@
 //! A run of the laboratory: servers, clients, faults, and at the end the checkers.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use futures::TryStreamExt;
@@ -10,16 +14,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     broken::Wrong,
-    check,
+    check::{self, Kind, Violations},
     client::Task,
     cluster::Cluster,
     crowd::Crowd,
-    history::{self, Event},
+    history::{self, Claim, Clock, Event},
     ledger::Ledger,
     network::Network,
     report::Report,
     schedule,
-    work::{CONTENDED, TTL},
+    work::{CAPACITY, CONTENDED, READERS, TTL},
 };
 
 /// The clocks of the clients, in minutes.
@@ -28,6 +32,8 @@ const CLOCKS: [i32; 4] = [0, 5, -5, 0];
 /// time between two looks of those who wait, and what a loaded machine and bad weather over several of
 /// them can make of it. The report says how long it was.
 const LONGEST_GAP: Duration = Duration::from_secs(3 + 1 + 16);
+/// How long a run goes on after the last thing that the servers suffered.
+const AFTERWARDS: Duration = Duration::from_secs(10);
 /// Between two looks at whether what is wrong was caught.
 const LOOK: Duration = Duration::from_secs(3);
 
@@ -84,10 +90,11 @@ pub async fn run(plan: Plan) -> Result<Report> {
     };
     task.prepare().await?;
     let clients = addresses.into_iter().zip(CLOCKS).collect();
+    let clock = Clock::of_this_machine();
     let mut crowd = Crowd::start(task.clone(), &network, histories.path().into(), clients)?;
 
     let mut report = Report::of(plan);
-    let start = Instant::now();
+    let (start, began) = (Instant::now(), clock.now());
     let mishaps = schedule::mishaps(plan.seed, plan.lasts, CLOCKS.len());
     let faults = match plan.wrong {
         // What one member acknowledged is lost with that member.
@@ -98,67 +105,120 @@ pub async fn run(plan: Plan) -> Result<Report> {
     let clients_suffer = async {
         for (at, client, mishap) in mishaps {
             sleep_until(start + at).await;
-            suffered.push(mishap.name());
             let suffering = crowd.suffer(client, mishap).await;
             suffering.with_context(|| format!("{mishap:?} of {client}"))?;
+            suffered.push(mishap.name());
         }
         anyhow::Ok(())
     };
     let servers_suffer = async {
         for (at, fault) in faults {
             sleep_until(start + at).await;
-            broken.push(fault.name());
             let suffering = cluster.suffer(fault, &task.name).await;
             suffering.with_context(|| format!("{fault:?}"))?;
+            broken.push(fault.name());
         }
-        sleep_until(start + plan.lasts).await;
+        // What comes after the last one is to be seen too.
+        sleep_until((start + plan.lasts).max(Instant::now() + AFTERWARDS)).await;
         anyhow::Ok(())
     };
+    let found_so_far = || match plan.wrong {
+        Wrong::Nothing => Ok(Violations::new()),
+        _ => found(histories.path(), &ledger),
+    };
     let caught = async {
-        while plan.wrong == Wrong::Nothing || found(histories.path(), &ledger)?.is_empty() {
+        while !plan.wrong.is_in(&found_so_far()?) {
             sleep(LOOK).await;
         }
         anyhow::Ok(())
     };
-    tokio::select! {
-        ended = async { tokio::try_join!(clients_suffer, servers_suffer) } => drop(ended?),
-        caught = caught => caught?,
-    }
+    let ran = tokio::select! {
+        ended = async { tokio::try_join!(clients_suffer, servers_suffer) } => ended.map(drop),
+        caught = caught => caught,
+    };
+    let ended = clock.now();
     report.lasted = start.elapsed();
     report.faults(suffered.into_iter().chain(broken));
 
     network.is_fair();
-    if plan.wrong == Wrong::Nothing {
-        // What is on its way arrives, so that all of them can close.
-        sleep(Duration::from_secs(2)).await;
-        report.violations = crowd.close().await;
-        report.violations.extend(left(&task).await?);
-        report.rollbacks = cluster.rollbacks()?;
+    let mut violations = Vec::new();
+    match ran {
+        Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
+        Ok(()) if plan.wrong == Wrong::Nothing => {
+            // What is on its way arrives, so that all of them can close.
+            sleep(Duration::from_secs(2)).await;
+            match crowd.close().await {
+                Ok(closed) => violations.extend(left(&task, &closed).await?),
+                Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
+            }
+        }
+        Ok(()) => {}
     }
     // Whoever was not closed is killed.
     drop(crowd);
+    violations.extend(found(histories.path(), &ledger)?);
     let events = history::read_all(histories.path())?;
-    report.violations.extend(found(histories.path(), &ledger)?);
     report.operations = check::operations(&events);
     report.permits = count(&events, |event| matches!(event, Event::Permit { .. }));
     let accounts = ledger.accounts();
     (report.written, report.refused) = (accounts.written, accounts.refused);
-    report.longest_gap = check::longest_gap(CONTENDED, &events, &cluster.outages.lock());
-    if report.longest_gap > LONGEST_GAP {
-        let gap = report.longest_gap;
-        report
-            .violations
-            .push(format!("nobody was granted a key for {gap:?}"));
+    report.rollbacks = cluster.rollbacks()?;
+    if plan.wrong == Wrong::Nothing {
+        let outages = cluster.outages.lock();
+        report.longest_gap = check::longest_gap(CONTENDED, &events, (began, ended), &outages);
+        if report.longest_gap > LONGEST_GAP {
+            let gap = report.longest_gap;
+            let text = format!("nobody was granted a key for {gap:?}");
+            violations.push(Kind::Unavailable.of(text));
+        }
+        violations.extend(missing(&report, &events));
     }
+    if plan.wrong == Wrong::Nothing && !violations.is_empty() {
+        let kept = histories.keep();
+        violations.push(Kind::Run.of(format!("the histories are in {}", kept.display())));
+    }
+    report.violations = violations;
     Ok(report)
 }
 
+/// What did not happen in a run, so that it shows nothing.
+fn missing(report: &Report, events: &[Event]) -> Violations {
+    let granted = |claim| {
+        count(
+            events,
+            |event| matches!(event, Event::Granted { claim: it, .. } if *it == claim),
+        )
+    };
+    let held = count(events, |event| matches!(event, Event::Held { .. }));
+    let released = count(events, |event| matches!(event, Event::Released { .. }));
+    let mut happened = vec![
+        ("an exclusive grant", granted(Claim::All)),
+        ("a shared grant", granted(Claim::OneOf(READERS))),
+        ("a grant of permits", granted(Claim::OneOf(CAPACITY))),
+        ("a refusal", held),
+        ("a release", released),
+        ("a permit of a limiter", report.permits),
+        ("a write under a fence", report.written),
+    ];
+    // Enough cuts that one of them has met writes on their way.
+    if report.cut_off() >= 3
+        && let Some(rollbacks) = report.rollbacks
+    {
+        happened.push(("a rollback", rollbacks as u64));
+    }
+    happened.retain(|(_, times)| *times == 0);
+    let missing = happened.iter();
+    missing
+        .map(|(what, _)| Kind::Run.of(format!("there was not {what}")))
+        .collect()
+}
+
 /// What the histories and the ledger show to be wrong.
-fn found(histories: &Path, ledger: &Ledger) -> Result<Vec<String>> {
+fn found(histories: &Path, ledger: &Ledger) -> Result<Violations> {
     let mut violations = check::all(&history::read_all(histories)?);
     let lost = ledger.accounts().lost;
     if lost > 0 {
-        violations.push(format!("{lost} writes were lost"));
+        violations.push(Kind::LostWrite.of(format!("{lost} writes were lost")));
     }
     Ok(violations)
 }
@@ -167,17 +227,27 @@ fn count(events: &[Event], which: impl Fn(&Event) -> bool) -> u64 {
     events.iter().filter(|event| which(event)).count() as u64
 }
 
-/// The locks that nobody released and that are not over, a ttl after the last client has closed.
-async fn left(task: &Task) -> Result<Option<String>> {
+/// The locks of those that have closed, and all that are there a ttl later.
+async fn left(task: &Task, closed: &[PathBuf]) -> Result<Violations> {
+    let mut ours = HashSet::new();
+    for history in closed {
+        for event in history::read(history)? {
+            if let Event::Granted { lease, .. } = event {
+                ours.insert(lease);
+            }
+        }
+    }
     let leases = Leases::new(task.store().await?);
     let end = Instant::now() + TTL + Duration::from_secs(5);
     loop {
         let left: Vec<_> = leases.list(Filter::new().live()).try_collect().await?;
-        if left.is_empty() {
-            return Ok(None);
+        let holders = left.iter().flat_map(|lock| &lock.holders);
+        let of_closed = holders.filter(|it| ours.contains(&it.lease.to_string()));
+        if of_closed.count() > 0 || (!left.is_empty() && Instant::now() > end) {
+            return Ok(vec![Kind::Left.of(format!("locks are left: {left:?}"))]);
         }
-        if Instant::now() > end {
-            return Ok(Some(format!("locks are left: {left:?}")));
+        if left.is_empty() {
+            return Ok(Violations::new());
         }
         sleep(Duration::from_millis(200)).await;
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::lab::Plan;
+use super::{check::Violations, lab::Plan, schedule::Fault};
 
 pub struct Report {
     plan: Plan,
@@ -22,7 +22,7 @@ pub struct Report {
     pub longest_gap: Duration,
     /// How many times a member took back what a majority did not have.
     pub rollbacks: Option<usize>,
-    pub violations: Vec<String>,
+    pub violations: Violations,
 }
 
 pub const HEADER: &str = "\
@@ -53,6 +53,12 @@ impl Report {
         for name in names {
             *self.faults.entry(name).or_default() += 1;
         }
+    }
+
+    /// How often a server was cut off from the others.
+    pub fn cut_off(&self) -> usize {
+        let name = Fault::CutOff(Duration::ZERO).name();
+        self.faults.get(name).copied().unwrap_or_default()
     }
 
     /// The row of a run in which something was wrong on purpose.

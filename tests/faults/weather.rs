@@ -109,8 +109,10 @@ impl Weather {
     ) -> io::Result<()> {
         let mut bytes = vec![0; 64 * 1024];
         loop {
-            let read = from.read(&mut bytes).await?;
+            let read = from.read(&mut bytes).await.unwrap_or(0);
             if read == 0 {
+                // An end does not pass either.
+                self.daylight().await;
                 return Ok(());
             }
             if hasty {
@@ -128,8 +130,9 @@ impl Weather {
     ) -> io::Result<()> {
         let mut bytes = vec![0; 64 * 1024];
         loop {
-            let read = from.read(&mut bytes).await?;
+            let read = from.read(&mut bytes).await.unwrap_or(0);
             if read == 0 || fastrand::u32(..100) < self.0.lost.load(Relaxed) {
+                self.daylight().await;
                 return Ok(());
             }
             sleep(Duration::from_millis(self.0.late.load(Relaxed))).await;

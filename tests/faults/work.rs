@@ -20,9 +20,9 @@ pub const CONTENDED: &str = "contended";
 const ALONE: usize = 24;
 const SHARED: usize = 2;
 const PERMITS: usize = 2;
-const CAPACITY: u32 = 3;
+pub const CAPACITY: u32 = 3;
 /// A capacity of readers that nobody reaches.
-const READERS: u32 = 1_000;
+pub const READERS: u32 = 1_000;
 /// Between two looks at a lease.
 const LOOK: Duration = Duration::from_millis(2);
 /// The limiters, of both kinds.
@@ -31,6 +31,8 @@ const FIXED: &str = "fixed";
 pub const LIMIT: u32 = 20;
 pub const WINDOW: Duration = Duration::from_secs(1);
 pub const BURST: u32 = 5;
+/// How often a holder says that it counts on its lease.
+const OFTEN: Duration = Duration::from_millis(50);
 /// A request without an answer is soon sent again.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -196,7 +198,11 @@ impl Worker {
             sent,
             got,
         });
-        let dawdles = !self.contends() && self.random.u32(..self.dawdles) == 0;
+        let dawdles = match self.role {
+            // What is always waited for shows how soon it is granted again.
+            Role::Contends => self.random.u32(..self.dawdles * 5) == 0,
+            _ => self.random.u32(..self.dawdles) == 0,
+        };
         let stays = match dawdles {
             true => self.ttl.mul_f64(0.8 + 0.6 * self.random.f64()),
             false => Duration::from_millis(self.random.u64(..8)),
@@ -205,37 +211,72 @@ impl Worker {
             Claim::All => self.account.read(key, fence).await?,
             Claim::OneOf(_) => None,
         };
-        let mut last = got;
+        if claim == Claim::All && read.is_none() {
+            self.refused(key, &lease);
+        }
+        let mut told = got;
         loop {
             // Live at a look means live before it.
             let now = clock.now();
             if !lease.is_live() {
                 break;
             }
-            last = now;
-            if now - got >= stays.as_micros() as Time {
+            let ends = now - got >= stays.as_micros() as Time;
+            // Now and then, so that it is known of one that is killed too.
+            if ends || now - told > OFTEN.as_micros() as Time {
+                told = now;
+                self.recorder.saw(Event::Ended {
+                    lease: id.clone(),
+                    last: now,
+                });
+            }
+            if ends {
                 if let Some(number) = read {
                     if dawdles && self.random.bool() {
                         // A pause between the look at the lease and the write.
                         sleep(self.ttl.mul_f64(self.random.f64())).await;
                     }
-                    self.account.write(key, fence, number + 1).await?;
+                    if !self.account.write(key, fence, number + 1).await? {
+                        self.refused(key, &lease);
+                    }
+                    let last = clock.now();
+                    if lease.is_live() {
+                        let lease = id.clone();
+                        self.recorder.saw(Event::Ended { lease, last });
+                    }
                 }
                 break;
             }
             sleep(LOOK).await;
         }
-        self.recorder.saw(Event::Ended { lease: id, last });
-        self.recorder.saw(Event::Operations(1));
         if !lease.is_live() {
             // A slow holder, which comes to its release when another has the key.
             sleep(Duration::from_millis(self.random.u64(..1_000))).await;
         }
-        match self.random.u32(..3) {
-            0 => drop(lease),
-            // Lost, or on its way in the background.
-            _ => drop(lease.release().await),
+        if self.random.u32(..3) == 0 {
+            drop(lease);
+            return Ok(());
+        }
+        match lease.release().await {
+            Ok(()) => self.recorder.saw(Event::Released {
+                key: key.to_owned(),
+                fence,
+                got: clock.now(),
+            }),
+            Err(Error::Lost { .. }) => self.recorder.saw(Event::Operations(1)),
+            // On its way in the background.
+            Err(error) => anyhow::ensure!(error.is_retryable(), error),
         }
         Ok(())
+    }
+
+    /// The ledger has refused a fence. That is as it must be, unless the holder still has its lease.
+    fn refused(&self, key: &str, lease: &Lease) {
+        if lease.is_live() {
+            self.recorder.saw(Event::Refused {
+                key: key.to_owned(),
+                fence: lease.fence().get(),
+            });
+        }
     }
 }

@@ -1,0 +1,162 @@
+//! Histories that may be, and histories that may not.
+
+use super::*;
+
+fn granted(lease: &str, claim: Claim, fence: i64, (sent, got): (Time, Time)) -> Event {
+    Event::Granted {
+        key: "k".to_owned(),
+        lease: lease.to_owned(),
+        claim,
+        fence,
+        sent,
+        got,
+    }
+}
+
+fn ended(lease: &str, last: Time) -> Event {
+    Event::Ended {
+        lease: lease.to_owned(),
+        last,
+    }
+}
+
+fn held(fence: i64, (sent, got): (Time, Time)) -> Event {
+    Event::Held {
+        key: "k".to_owned(),
+        fences: vec![fence],
+        sent,
+        got,
+    }
+}
+
+#[test]
+fn holders_that_follow_each_other_are_in_order() {
+    let history = [
+        granted("a", Claim::All, 1, (0, 10)),
+        ended("a", 20),
+        granted("b", Claim::All, 2, (5, 21)),
+        held(1, (9, 15)),
+        held(2, (11, 22)),
+        ended("b", 30),
+        granted("c", Claim::All, 5, (31, 32)),
+    ];
+    assert_eq!(all(&history), Violations::new());
+}
+
+#[test]
+fn holders_beside_each_other_are_seen() {
+    let history = [
+        granted("a", Claim::All, 1, (0, 10)),
+        ended("a", 21),
+        granted("b", Claim::OneOf(2), 2, (5, 20)),
+        ended("b", 25),
+    ];
+    assert_eq!(all(&history).len(), 1);
+    let two = |of| {
+        let claim = Claim::OneOf(of);
+        let mut history = vec![ended("a", 50), ended("b", 50), ended("c", 50)];
+        for (fence, lease) in [(1, "a"), (2, "b"), (3, "c")] {
+            history.push(granted(lease, claim, fence, (0, 10)));
+        }
+        all(&history).len()
+    };
+    assert_eq!([two(2), two(3)], [1, 0]);
+}
+
+#[test]
+fn fences_that_do_not_rise_are_seen() {
+    let one = granted("a", Claim::All, 5, (0, 10));
+    for (fence, wrong) in [(5, true), (4, true), (6, false)] {
+        let history = [
+            one.clone(),
+            ended("a", 10),
+            granted("b", Claim::All, fence, (11, 12)),
+        ];
+        assert_eq!(!all(&history).is_empty(), wrong, "{fence}");
+    }
+    // Of two at the same time either may be the first.
+    let history = [one, ended("a", 10), granted("b", Claim::All, 4, (9, 12))];
+    assert_eq!(all(&history), Violations::new());
+}
+
+#[test]
+fn what_is_read_too_late_or_too_early_is_seen() {
+    let history = [
+        granted("a", Claim::All, 5, (0, 10)),
+        granted("b", Claim::All, 6, (20, 30)),
+    ];
+    for (read, wrong) in [
+        (held(5, (31, 32)), true),
+        (held(5, (29, 32)), false),
+        (held(6, (15, 19)), true),
+        (held(6, (15, 21)), false),
+    ] {
+        let mut history = history.to_vec();
+        history.push(read.clone());
+        assert_eq!(!all(&history).is_empty(), wrong, "{read:?}");
+    }
+}
+
+#[test]
+fn what_is_read_goes_into_the_order() {
+    let two_reads = [
+        granted("a", Claim::All, 1, (0, 9)),
+        held(6, (1, 2)),
+        held(5, (3, 4)),
+    ];
+    assert_eq!(all(&two_reads)[0].kind, Kind::Reads);
+    let late = [held(6, (1, 2)), granted("a", Claim::All, 5, (3, 4))];
+    assert_eq!(all(&late)[0].kind, Kind::Fences);
+}
+
+#[test]
+fn who_works_later_has_the_greater_fence() {
+    let history = [
+        granted("a", Claim::All, 2, (0, 10)),
+        ended("a", 20),
+        granted("b", Claim::All, 1, (0, 21)),
+        ended("b", 30),
+    ];
+    let kinds: Vec<_> = all(&history).iter().map(|it| it.kind).collect();
+    assert_eq!(kinds, [Kind::Fences]);
+}
+
+#[test]
+fn what_was_released_is_not_read() {
+    let released = Event::Released {
+        key: "k".to_owned(),
+        fence: 1,
+        got: 10,
+    };
+    let history = |sent| [released.clone(), held(1, (sent, 20))];
+    assert_eq!(all(&history(9)), Violations::new());
+    assert_eq!(all(&history(11))[0].kind, Kind::Reads);
+}
+
+#[test]
+fn what_a_limiter_lets_through_is_counted() {
+    let within = |limiter: &str, many: u64, micros: u64| {
+        let permit = |number| Event::Permit {
+            limiter: limiter.to_owned(),
+            sent: number * micros / many,
+            got: number * micros / many + 1,
+        };
+        all(&(0..many).map(permit).collect::<Vec<_>>()).is_empty()
+    };
+    let (window, limit) = (WINDOW.as_micros() as Time, u64::from(LIMIT));
+    assert!(within("fixed", 2 * limit, window));
+    assert!(!within("fixed", 2 * limit + 1, window));
+    assert!(within(SMOOTH, limit + u64::from(BURST) + 1, window));
+    assert!(!within(SMOOTH, 2 * limit, window));
+}
+
+#[test]
+fn a_gap_is_measured_while_the_servers_are_whole() {
+    let history = [10, 20, 90, 100].map(|got| granted("a", Claim::All, 1, (got, got)));
+    let gap = |run, outages: &[_]| longest_gap("k", &history, run, outages).as_micros();
+    assert_eq!(gap((10, 100), &[]), 70);
+    assert_eq!(gap((10, 100), &[(30, 40)]), 50);
+    assert_eq!(gap((10, 100), &[(15, 95)]), 5);
+    // Never again is a gap too.
+    assert_eq!(gap((10, 200), &[]), 100);
+}
