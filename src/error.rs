@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    Cause, Held, Key, LossReason,
+    Cause, Fence, Held, Key, LossReason,
     key::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     quota::MAX_WINDOW,
     record::SCHEMA,
@@ -259,6 +259,52 @@ pub enum Error {
         /// How it was lost.
         reason: LossReason,
     },
+
+    /// The resource has seen a newer fence: another holder came after this one, whose lease is over.
+    /// Nothing was changed.
+    #[error(
+        "fence {fence} is over, the resource has seen {}: stop, write nothing more, and acquire again",
+        shown(seen)
+    )]
+    Fenced {
+        /// The fence of the write that was refused.
+        fence: Fence,
+        /// The newest that the resource has seen; `None` if it cannot be told.
+        seen: Option<Fence>,
+    },
+
+    /// An upsert under a fence does not name the `_id` of its document. Nothing was sent.
+    #[error(
+        "an upsert under a fence needs the _id of the document in its filter, as in {{_id: 7}}: without it a stale holder would insert a second document"
+    )]
+    InvalidUpsert,
+
+    /// The lease cannot be enforced here. A transaction that was under way does not commit any more.
+    #[error("the lease on {key} cannot be enforced here: {problem}")]
+    NotEnforceable {
+        /// The key.
+        key: Key,
+        /// What is in the way.
+        problem: &'static str,
+    },
+
+    /// The server gave up the transaction, because somebody else wrote one of its documents, for
+    /// example, or the connection to it broke. Nothing of it is committed. A retry can help: of the
+    /// whole transaction, from its start.
+    #[error("{store} gave up the transaction, and nothing of it is done: run all of it again")]
+    TransactionAborted {
+        /// The kind of store.
+        store: &'static str,
+        /// What the driver said.
+        source: Cause,
+    },
+}
+
+fn shown(seen: &Option<Fence>) -> String {
+    match seen {
+        Some(seen) => format!("{seen}"),
+        None => "a newer one".to_owned(),
+    }
 }
 
 impl Error {
@@ -272,7 +318,8 @@ impl Error {
             | Self::Contention { .. }
             | Self::WaitTimedOut { .. }
             | Self::TooManyHolders { .. }
-            | Self::LimitReached { .. } => true,
+            | Self::LimitReached { .. }
+            | Self::TransactionAborted { .. } => true,
             Self::InvalidKey { .. }
             | Self::InvalidOwner { .. }
             | Self::InvalidPermits { .. }
@@ -291,7 +338,10 @@ impl Error {
             | Self::NotALimiter { .. }
             | Self::Store { .. }
             | Self::Closed
-            | Self::Lost { .. } => false,
+            | Self::Lost { .. }
+            | Self::Fenced { .. }
+            | Self::InvalidUpsert
+            | Self::NotEnforceable { .. } => false,
         }
     }
 
@@ -322,6 +372,21 @@ mod tests {
         }
         let refused = Error::InvalidKey { bytes: 0 };
         assert!(!refused.is_ambiguous() && !refused.is_retryable());
+    }
+
+    #[test]
+    fn who_is_fenced_off_is_told_to_stop() {
+        let fenced = |seen| Error::Fenced {
+            fence: Fence::new(7),
+            seen,
+        };
+        let text = fenced(Some(Fence::new(8))).to_string();
+        assert!(
+            text.contains("fence 7 is over") && text.contains("has seen 8: stop"),
+            "{text}"
+        );
+        assert!(fenced(None).to_string().contains("has seen a newer one"));
+        assert!(!fenced(None).is_retryable() && !fenced(None).is_ambiguous());
     }
 
     #[test]

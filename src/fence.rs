@@ -13,6 +13,11 @@ use serde::{Deserialize, Serialize};
 /// Fences are ordered but not consecutive: they survive release, takeover, eviction and clean-up
 /// of the lock's document.
 ///
+/// To serde a fence is a plain 64-bit integer, to be stored beside the data or sent with a request;
+/// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. Documents in MongoDB,
+/// Elasticsearch and OpenSearch are checked by this crate: `GuardedCollection`, `Lease::enforce`,
+/// `GuardedIndex`.
+///
 /// ```
 /// use leasehold::Fence;
 ///
@@ -24,6 +29,10 @@ use serde::{Deserialize, Serialize};
 pub struct Fence(i64);
 
 impl Fence {
+    /// The name of the field in which a protected document keeps the newest fence that it has seen, as a
+    /// 64-bit integer.
+    pub const FIELD: &str = "leasehold_fence";
+
     /// A fence of this value, for comparing with one that a resource has stored.
     pub const fn new(value: i64) -> Self {
         Self(value)
@@ -44,5 +53,18 @@ impl From<Fence> for i64 {
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_number_to_serde() {
+        let fence = Fence::new(1_795_288_256_123);
+        let json = serde_json::to_string(&fence).unwrap();
+        assert_eq!(json, "1795288256123");
+        assert_eq!(serde_json::from_str::<Fence>(&json).unwrap(), fence);
     }
 }

@@ -122,6 +122,14 @@ impl Hold {
         self.state.borrow().fence
     }
 
+    /// Whether a grant with this fence is this one. A late request may have been granted the same lease
+    /// anew, after it had been lost and another had been granted the key.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn is_own(&self, fence: Fence) -> bool {
+        let state = self.state.borrow();
+        fence == state.fence || state.upgrading
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.state.borrow().validity.is_live(Instant::now())
     }

@@ -65,6 +65,11 @@ impl Lease {
         self.hold.clone()
     }
 
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn store(&self) -> &Arc<dyn crate::Store> {
+        &self.shared.store
+    }
+
     /// The key that is held.
     pub fn key(&self) -> &Key {
         self.hold.key()

@@ -13,7 +13,7 @@ pub(crate) mod messages;
 pub(crate) mod mongodb;
 pub(crate) mod permits;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -108,6 +108,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }
+
+    /// The store itself, for what only one kind of store can do, such as `Lease::enforce` on MongoDB. A
+    /// store that wraps another gives what that one gives.
+    ///
+    /// `None`, which is what the provided method says, for a store that has nothing of the kind.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// Keys that became free, as [`Store::freed`] tells of them: one item for each look, which may be
@@ -162,5 +170,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         (**self).freed().await
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        (**self).as_any()
     }
 }

@@ -4,13 +4,17 @@ mod concern;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
+mod enforce;
 mod error;
 mod freed;
+mod guard;
+pub(crate) mod guarded;
 mod permit;
 mod prepare;
 mod renew;
+mod write_down;
 
-use std::{fmt, time::Duration};
+use std::{any::Any, fmt, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -354,5 +358,9 @@ impl Store for MongoStore {
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         self.watch_freed().await
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }

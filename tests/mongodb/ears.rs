@@ -1,6 +1,7 @@
 //! A store whose stream of freed keys is another.
 
 use std::{
+    any::Any,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -62,6 +63,10 @@ impl Store for Eared {
             Ears::BreaksOnce if first => Ok(Some(stream::iter([Err(broken)]).boxed())),
             Ears::BreaksOnce => self.store.freed().await,
         }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.store.as_any()
     }
 
     fn clock_margin(&self) -> Duration {

@@ -2,14 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{MongoStore, Store};
-use mongodb::{Client, bson::Document};
+use leasehold::{Error, Fence, GuardedCollection, MongoStore, Store};
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+};
 use tokio::time::sleep;
 
 use super::{
     DATABASE, Engine, Fixture,
-    common::processes::{self, Place, Waiting, limits},
+    common::processes::{self, Place, Waiting, fencing, limits},
     ears::{Eared, Ears},
 };
 
@@ -24,7 +28,70 @@ async fn the_work_of_a_process() {
             "deaf" => Arc::new(Eared::new(store, Ears::Deaf)),
             _ => Arc::new(store),
         };
-        processes::work(&task, store).await;
+        match task.as_str() {
+            "stale" => {
+                let client = locks.client().clone();
+                fencing::stale(store, &Documents::of(&client, &name)).await;
+            }
+            task => processes::work(task, store).await,
+        }
+    }
+}
+
+/// Documents of an application, beside the locks.
+struct Documents(Collection<Document>);
+
+impl Documents {
+    fn of(client: &Client, locks: &str) -> Self {
+        let database = client.database(DATABASE);
+        Self(database.collection(&format!("{locks}_documents")))
+    }
+
+    async fn find(&self, id: &str) -> Document {
+        self.0.find_one(doc! { "_id": id }).await.unwrap().unwrap()
+    }
+}
+
+#[async_trait]
+impl fencing::Documents for Documents {
+    async fn create(&self, id: &str) {
+        let new = doc! { "_id": id, "number": 0_i64 };
+        self.0.insert_one(new).await.unwrap();
+    }
+
+    async fn read(&self, id: &str, fence: Option<Fence>) -> Result<u64, Error> {
+        let document = match fence {
+            Some(fence) => {
+                let guarded = GuardedCollection::new(&self.0, fence);
+                guarded.claim(doc! { "_id": id }).await?.unwrap()
+            }
+            None => self.find(id).await,
+        };
+        Ok(document.get_i64("number").unwrap() as u64)
+    }
+
+    async fn write(
+        &self,
+        id: &str,
+        number: u64,
+        by: &str,
+        fence: Option<Fence>,
+    ) -> Result<(), Error> {
+        let filter = doc! { "_id": id };
+        let update = doc! { "$set": { "number": number as i64, "by": by } };
+        let written = match fence {
+            Some(fence) => {
+                let guarded = GuardedCollection::new(&self.0, fence);
+                guarded.update_one(filter, update).await?
+            }
+            None => self.0.update_one(filter, update).await.unwrap(),
+        };
+        assert_eq!(written.matched_count, 1);
+        Ok(())
+    }
+
+    async fn writer(&self, id: &str) -> String {
+        self.find(id).await.get_str("by").unwrap().to_owned()
     }
 }
 
@@ -99,5 +166,16 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
         let fixture = Fixture::new(engine);
         let store = Arc::new(fixture.store().await);
         limits::a_crash_costs_one_permit(&place_of(&fixture), store).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_stale_writes_are_fenced_off() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let store = Arc::new(fixture.store().await);
+        let client = Client::with_uri_str(&fixture.uri).await.unwrap();
+        let documents = Documents::of(&client, &fixture.name);
+        fencing::pauses_and_takeovers(&place_of(&fixture), store, &documents).await;
     }
 }

@@ -18,7 +18,7 @@ mod tests;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{self, Bson, Document, doc};
+use mongodb::bson::{self, Bson, Document, doc, oid::ObjectId};
 
 pub(crate) use self::{
     grant::acquire,
@@ -93,6 +93,13 @@ fn removable(retention: Duration) -> Document {
         { "$lte": ["$expires_at", since] },
         { "$lt": ["$fence", { "$toLong": "$$NOW" }] },
     ] }
+}
+
+/// Leaves a mark in the document of a lock: a write that nothing else depends on. Whatever replaces the
+/// document drops the mark, or carries it along. One that was there already would change nothing.
+pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
+    let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
+    replace_if(is_ours(), touched)
 }
 
 fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {

@@ -1,11 +1,12 @@
 //! What the driver's errors mean for a lock.
 
-use std::io;
+use std::{error::Error as _, io};
 
 use mongodb::{
     bson::Document,
     error::{
-        Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_WRITE_ERROR, WriteFailure,
+        Error as DriverError, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_WRITE_ERROR,
+        TRANSIENT_TRANSACTION_ERROR, WriteFailure,
     },
 };
 
@@ -44,11 +45,13 @@ pub(crate) fn sorted(error: DriverError) -> Error {
     let store = STORE;
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
+    let transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     let number = code(&error);
     let kind = error.kind.clone();
     let source = error.into();
     match *kind {
         _ if refused(&kind) => Error::Denied { store, source },
+        _ if transient => Error::TransactionAborted { store, source },
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }
         }
@@ -92,6 +95,24 @@ fn refused(kind: &ErrorKind) -> bool {
             message.contains("AuthenticationFailed")
         }
         _ => false,
+    }
+}
+
+/// An error as the driver's own, so that `?` carries it out of a transaction's callback.
+///
+/// [`Error::TransactionAborted`] becomes what the driver said, with the labels by which `and_run` of the
+/// driver runs the transaction again. Any other is wrapped, and `get_custom::<leasehold::Error>()` gives
+/// it back.
+impl From<Error> for DriverError {
+    fn from(error: Error) -> Self {
+        let said = match &error {
+            Error::TransactionAborted { .. } => error.source(),
+            _ => None,
+        };
+        match said.and_then(|said| said.downcast_ref::<Self>()) {
+            Some(said) => said.clone(),
+            None => Self::custom(error),
+        }
     }
 }
 

@@ -52,6 +52,7 @@ fn changes() -> Vec<Vec<Document>> {
         self::release(&release),
         self::release(&release.min_hold(TTL, LeaseId::random())),
         evict(),
+        touch(ObjectId::new()),
     ]);
     changes.extend(permits("k").iter().map(permit));
     changes

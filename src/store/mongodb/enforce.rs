@@ -1,0 +1,196 @@
+//! A lease as part of the user's own transaction.
+
+use chrono::{DateTime, Utc};
+use mongodb::{
+    ClientSession,
+    bson::{doc, oid::ObjectId},
+    error::{Error as DriverError, ErrorKind},
+    options::ReturnDocument,
+};
+
+use super::{
+    MongoStore, decode, dialect,
+    error::{code, sorted},
+    timed,
+};
+use crate::{Error, Key, Lease, LockRecord, LossReason, RenewAnswer, hold::Hold, rules};
+
+/// What a standalone server answers to the number of a transaction.
+const ILLEGAL_OPERATION: i32 = 20;
+const NO_TRANSACTIONS: &str =
+    "a standalone server has no transactions; a replica set has, also one of a single member";
+/// What the driver says to a second start. It has no other way to tell.
+const IN_PROGRESS: &str = "already in progress";
+
+impl Lease {
+    /// Makes the lease part of a transaction of the application: what the transaction writes is committed
+    /// under the lease, or not at all. Feature `mongodb`.
+    ///
+    /// The lease is looked at on the server's clock, and its document in the lock's collection is written
+    /// within the transaction. So a takeover, an eviction, a renewal or a release comes before, and then
+    /// this is an error, or it waits for the end of the transaction. As long as all who write do so in such
+    /// transactions, the data needs no fences, and inserts and deletes are covered too.
+    ///
+    /// Call it **first in the transaction**: a transaction sees the data of its first statement on, and a
+    /// renewal after that, before this call, is a write conflict.
+    ///
+    /// ```no_run
+    /// # use leasehold::Lease;
+    /// # use mongodb::{Client, Collection, bson::{Document, doc}};
+    /// # async fn example(client: Client, orders: Collection<Document>, lease: Lease) -> mongodb::error::Result<()> {
+    /// let mut session = client.start_session().await?;
+    /// session
+    ///     .start_transaction()
+    ///     .and_run2(async |session| {
+    ///         lease.enforce(session).await?;
+    ///         orders.insert_one(doc! { "_id": 7 }).session(session).await?;
+    ///         Ok(())
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    ///
+    /// - The lock's collection and the data must be in one cluster, and the session must be of the client
+    ///   whose collection the [`MongoStore`] was made with.
+    /// - It needs transactions, so a replica set or a sharded cluster.
+    /// - **The transaction must be much shorter than the ttl.** A renewal of this lock waits for its end,
+    ///   and the deadline does not wait for the renewal.
+    /// - Let the transaction's write concern be a majority, which is the default since MongoDB 5.0.
+    /// - A holder that is paused in its transaction keeps others waiting until the server gives the
+    ///   transaction up: after a minute, by default.
+    /// - It leaves a mark in the lock's document, in a field `touched` that nothing reads and that every
+    ///   version carries along or drops.
+    /// - Transactions under shared leases or permits of one key conflict with each other, because all of
+    ///   them write its document, and have to be run again.
+    ///
+    /// # Errors
+    ///
+    /// After any of them the server has given up the transaction, so that not even a caller who goes on
+    /// regardless can commit it.
+    ///
+    /// - [`Error::Lost`] if the lease is over.
+    /// - [`Error::TransactionAborted`] for a write conflict, for one: run the whole transaction again.
+    ///   With `?` it becomes the driver's own error, by which `and_run` does that. Any other comes back out
+    ///   of the driver's error by `get_custom::<leasehold::Error>()`.
+    /// - [`Error::NotEnforceable`] if the lease is of another kind of store, or the session is in no
+    ///   transaction, or began it before the lease was granted, or the deployment has none. In a session
+    ///   without a transaction there is nothing to give up: what follows is written at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe, as nothing in a session of the driver is: after a drop the session is of no use.
+    /// Drop it too, and the server gives up the transaction.
+    pub async fn enforce(&self, session: &mut ClientSession) -> Result<(), Error> {
+        ensure_in_transaction(session, self.key()).await?;
+        let outcome = enforce(self, session).await;
+        if outcome.is_err() {
+            give_up(session).await;
+        }
+        outcome
+    }
+}
+
+async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error> {
+    let hold = lease.hold();
+    let store = lease.store().as_any();
+    let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
+        return Err(not_enforceable(
+            hold.key(),
+            "it is not kept by a MongoStore, so no transaction of MongoDB covers it",
+        ));
+    };
+    let found = store.touch(hold.key(), session).await?;
+    judged(&hold, found)
+}
+
+/// What the document says of the lease. A write conflict would have told if it were not the newest.
+fn judged(hold: &Hold, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
+    if let Some(reason) = hold.loss() {
+        return Err(hold.lost_error(reason));
+    }
+    let Some((record, now)) = found else {
+        return Err(not_enforceable(
+            hold.key(),
+            "the transaction does not see the lock: it began before the lease was granted, or the lock \
+             was removed",
+        ));
+    };
+    let reason = match rules::answer_renew(Some(&record), hold.id(), now) {
+        RenewAnswer::Renewed(grant) if hold.is_own(grant.fence) => return Ok(()),
+        RenewAnswer::Renewed(_) | RenewAnswer::TakenOver => LossReason::TakenOver,
+        RenewAnswer::Expired => LossReason::Expired,
+    };
+    Err(hold.lost_error(hold.lose(reason)))
+}
+
+impl MongoStore {
+    /// Writes the document of a lock within a transaction, and gives back what it says.
+    async fn touch(
+        &self,
+        key: &Key,
+        session: &mut ClientSession,
+    ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
+        let touched = self
+            .locks
+            .find_one_and_update(dialect::filter(key), dialect::touch(ObjectId::new()))
+            .projection(dialect::projection())
+            .return_document(ReturnDocument::After)
+            .session(session)
+            .await
+            .map_err(|error| refusal(error, key))?;
+        let told = |document| timed(decode::told(&document, key)?);
+        touched.map(told).transpose()
+    }
+}
+
+/// An error unless the session is in a transaction. Outside of one the lease would be looked at, and
+/// nothing held until the end.
+async fn ensure_in_transaction(session: &mut ClientSession, key: &Key) -> Result<(), Error> {
+    let error = match session.start_transaction().await {
+        Ok(()) => {
+            // Nothing was sent yet.
+            let _ = session.abort_transaction().await;
+            return Err(not_enforceable(
+                key,
+                "the session is in no transaction: start one first",
+            ));
+        }
+        Err(error) => error,
+    };
+    match &*error.kind {
+        ErrorKind::Transaction { message, .. } if message.contains(IN_PROGRESS) => Ok(()),
+        ErrorKind::Transaction { .. } => Err(not_enforceable(key, NO_TRANSACTIONS)),
+        _ => Err(sorted(error)),
+    }
+}
+
+/// Why the document could not be written. Some servers without transactions only tell here.
+fn refusal(error: DriverError, key: &Key) -> Error {
+    match &*error.kind {
+        ErrorKind::SessionsNotSupported => not_enforceable(key, NO_TRANSACTIONS),
+        _ if code(&error) == Some(ILLEGAL_OPERATION) => not_enforceable(key, NO_TRANSACTIONS),
+        _ => sorted(error),
+    }
+}
+
+/// Has the server give up the transaction, while the driver goes on with it: so whatever the session
+/// still sends is refused. After an abort by the driver it would be written at once, outside of any
+/// transaction.
+async fn give_up(session: &mut ClientSession) {
+    let admin = session.client().database("admin");
+    let abort = doc! { "abortTransaction": 1 };
+    match admin.run_command(abort).session(&mut *session).await {
+        Ok(_) => {}
+        // It has none, or an error has ended it.
+        Err(error) if code(&error).is_some() => {}
+        // The server cannot be told, so at least nothing is committed from here.
+        Err(_) => drop(session.abort_transaction().await),
+    }
+}
+
+fn not_enforceable(key: &Key, problem: &'static str) -> Error {
+    Error::NotEnforceable {
+        key: key.clone(),
+        problem,
+    }
+}

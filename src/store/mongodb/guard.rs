@@ -1,0 +1,102 @@
+//! The fence in the words of MongoDB: filters that a stale holder's write does not get through, and
+//! changes that leave the fence behind. Pure functions, for any way to send them.
+
+#[cfg(test)]
+mod tests;
+
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::UpdateModifications,
+};
+
+use crate::Fence;
+
+/// Writes on MongoDB that a newer fence stops, without the help of
+/// [`GuardedCollection`](crate::GuardedCollection): for bulk writes, for options that it does not have,
+/// and for a process that was told the fence and nothing else. Feature `mongodb`.
+///
+/// A write that is guarded and not stamped is of no use to the next one, and one that is stamped and not
+/// guarded stops nobody and may set the fence back: do both.
+///
+/// ```no_run
+/// use leasehold::Fence;
+/// use mongodb::bson::{Document, doc};
+///
+/// # async fn example(jobs: mongodb::Collection<Document>, fence: i64) -> mongodb::error::Result<()> {
+/// let fence = Fence::new(fence);
+/// let queued = doc! { "job": 7, "state": "queued" };
+/// let done = jobs
+///     .update_many(fence.guard(queued), fence.stamp(doc! { "$set": { "state": "done" } }))
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+impl Fence {
+    /// The documents that this filter finds, without those that have seen a newer fence. One that has
+    /// seen none yet is among them, and so is one that has seen this one.
+    ///
+    /// That an upsert finds nothing may mean that the document has seen a newer fence. It then inserts
+    /// another, unless the filter pins a unique field, such as `_id`, to one value: the server then
+    /// refuses it with a duplicate key.
+    pub fn guard(self, filter: Document) -> Document {
+        let not_newer = doc! { "$not": { "$gt": self.get() } };
+        doc! { "$and": [filter, { Self::FIELD: not_newer }] }
+    }
+
+    /// The documents that this filter finds and that have seen a newer fence. For a guarded write that
+    /// found nothing: whether it was stopped, or there is nothing to find.
+    pub fn overtaken(self, filter: Document) -> Document {
+        doc! { "$and": [filter, { Self::FIELD: { "$gt": self.get() } }] }
+    }
+
+    /// The update, and the fence with it: in the `$set` of an update document, or as the last stage of
+    /// a pipeline. Of an empty update document there is the fence alone.
+    ///
+    /// What the update itself does to [`Fence::FIELD`] is left out, so it can neither lower the fence
+    /// nor remove it. One that renames another field to that name is refused by the server.
+    pub fn stamp(self, update: impl Into<UpdateModifications>) -> UpdateModifications {
+        match update.into() {
+            UpdateModifications::Document(update) => self.stamp_operators(update).into(),
+            UpdateModifications::Pipeline(mut stages) => {
+                // What comes last has the last word.
+                stages.push(doc! { "$set": { Self::FIELD: self.get() } });
+                stages.into()
+            }
+            // A kind that a later driver may bring cannot be stamped. An empty one is refused.
+            _ => Document::new().into(),
+        }
+    }
+
+    /// The whole document with the fence in it, to replace another or to be inserted.
+    pub fn stamp_document(self, mut document: Document) -> Document {
+        document.insert(Self::FIELD, self.get());
+        document
+    }
+
+    fn stamp_operators(self, update: Document) -> Document {
+        // Two operators on one field, or on a part of it, are a conflict to the server.
+        let mut update: Document = update.into_iter().filter_map(without_the_fence).collect();
+        match update.get_mut("$set") {
+            None => drop(update.insert("$set", doc! { Self::FIELD: self.get() })),
+            Some(Bson::Document(fields)) => drop(fields.insert(Self::FIELD, self.get())),
+            // The server refuses what is no document.
+            Some(_) => {}
+        }
+        update
+    }
+}
+
+/// An operator of an update without what it does to the fence; `None` if nothing is left of it, which
+/// some servers refuse.
+fn without_the_fence((operator, change): (String, Bson)) -> Option<(String, Bson)> {
+    let Bson::Document(fields) = change else {
+        return Some((operator, change));
+    };
+    let before = fields.len();
+    let others: Document = fields
+        .into_iter()
+        .filter(|(field, _)| field.split('.').next() != Some(Fence::FIELD))
+        .collect();
+    let emptied = others.is_empty() && before > 0;
+    (!emptied).then_some((operator, others.into()))
+}

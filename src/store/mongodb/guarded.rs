@@ -1,0 +1,221 @@
+//! The user's own documents, written under a fence.
+
+pub(crate) mod actions;
+mod send;
+
+use std::fmt;
+
+use mongodb::{
+    Collection,
+    bson::{Document, doc, oid::ObjectId},
+    options::UpdateModifications,
+};
+use serde::Serialize;
+
+use self::{
+    actions::{
+        Change, Delete, Find, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate, Insert,
+        Update,
+    },
+    send::{Creates, Target},
+};
+use super::{concern::with_our_concerns, write_down};
+use crate::{Error, Fence};
+
+/// Writes to the application's own collection that are refused once a later holder has written.
+///
+/// A lease alone cannot stop a holder that was paused past its expiry and then goes on: nobody but the
+/// document itself sees its write come after that of the next holder. So each document keeps the newest
+/// fence that it has seen, in the field [`Fence::FIELD`], and each write is one atomic statement that
+/// finds the document only if it has seen no newer one, and leaves its own there. A write that comes too
+/// late is [`Error::Fenced`]. This works on any deployment, a standalone server too.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::{GuardedCollection, Leases};
+/// # use mongodb::{Collection, bson::{Document, doc}};
+/// # async fn example(leases: Leases, accounts: Collection<Document>) -> Result<(), leasehold::Error> {
+/// let lease = leases.acquire("account:7", Duration::from_secs(30)).await?;
+/// let guarded = GuardedCollection::new(&accounts, lease.fence());
+/// // First the fence, then the read.
+/// let Some(account) = guarded.claim(doc! { "_id": 7 }).await? else {
+///     return Ok(());
+/// };
+/// let balance = account.get_i64("balance").unwrap_or(0) / 2;
+/// guarded.update_one(doc! { "_id": 7 }, doc! { "$set": { "balance": balance } }).await?;
+/// # lease.release().await
+/// # }
+/// ```
+///
+/// # Read, modify, write
+///
+/// **Show the fence before you read:** [`claim`](GuardedCollection::claim) leaves the fence in the
+/// document and gives the document back, in one step. After a plain read a holder that was paused may
+/// still write, as long as the new one has not, and the new one would compute with what is no longer
+/// there. After a claim nobody before it can write any more.
+///
+/// A document that does not exist keeps no fence. Make it with the claim, as an upsert:
+/// `find_one_and_update(filter, doc! { "$setOnInsert": first_state }).upsert()`.
+///
+/// # What it guarantees, and what not
+///
+/// - It holds for a document that is written under leases of **one key, exclusive ones**. Those who share
+///   a key, or have some of its permits, hold it at the same time with fences of their own, and would
+///   fence each other off: do not use it there. [Reentrant](crate::Acquire::reentrant) leases have the
+///   fence of their owner and are fine. [`Lease::upgrade`](crate::Lease::upgrade) gives a new fence.
+/// - **All who write must stamp.** A writer that knows nothing of fences is not stopped, and one that
+///   replaces the whole document drops the fence with it. To begin: roll out writers that guard and stamp,
+///   until no other is left; from then on it holds. Documents from before are found, and have a fence from
+///   the first guarded write on. A new way to write needs the guard from its first day.
+/// - **Deleting a document deletes its fence**, and of a document that does not exist there is no fence to
+///   compare with: a stale holder may insert it anew. Keep a tombstone instead (an update that marks it as
+///   deleted), or write in a transaction with [`Lease::enforce`](crate::Lease::enforce).
+/// - A filter by `_id` tells a stale holder every time. With any other filter it may find no document,
+///   because the newer holder has changed what the filter asks for, and then it is told that there is
+///   none.
+/// - A write is acknowledged by a majority, whatever the collection's write concern, as a lock is: one that
+///   a single member has confirmed can be rolled back, and the fence with it. In a transaction the
+///   transaction's own write concern counts; let it be a majority, which is the default since MongoDB 5.0.
+/// - The fence of the same holder passes again. If the answer was lost ([`Error::is_ambiguous`]) the write
+///   may be repeated, and `$set` does not mind that; an `$inc` counts twice, unless the filter says from
+///   which state.
+///
+/// A type that is read must not mind the field, as it would with serde's `deny_unknown_fields`. A document
+/// that the type cannot be read from is [`Error::Interrupted`], with the driver's error as its source, and
+/// the write has been carried out.
+///
+/// # Errors
+///
+/// [`Error::Fenced`] if the document has seen a newer fence: nothing was written, and nothing more should
+/// be. That there is no document is no error: nothing is matched, or `None`. Otherwise what the server
+/// answers, with the driver's error as its source.
+///
+/// # Cancel safety
+///
+/// A write runs to its end in a task of its own; dropping its future only stops the waiting. It waits for
+/// an answer without a limit: put `tokio::time::timeout` around it. With a session it runs in the caller's
+/// task, as the driver's own writes do.
+pub struct GuardedCollection<T: Send + Sync> {
+    documents: Collection<T>,
+    fence: Fence,
+}
+
+impl<T: Send + Sync> GuardedCollection<T> {
+    /// The collection under the fence of a lease, or under one that another process handed over.
+    pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
+        Self {
+            documents: with_our_concerns(collection),
+            fence,
+        }
+    }
+
+    /// The fence that every write shows.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Updates one document: by an update document or a pipeline, [stamped](Fence::stamp) with the
+    /// fence.
+    pub fn update_one(
+        &self,
+        filter: Document,
+        update: impl Into<UpdateModifications>,
+    ) -> GuardedUpdate<'static> {
+        self.changed(filter, Ok(Change::Update(self.fence.stamp(update))))
+    }
+
+    /// Replaces one document. The fence is added to the replacement, or overwrites that which is in it.
+    pub fn replace_one(&self, filter: Document, replacement: &T) -> GuardedUpdate<'static>
+    where
+        T: Serialize,
+    {
+        let document = write_down::document(replacement);
+        let replaced = |document| Change::Replace(self.fence.stamp_document(document));
+        self.changed(filter, document.map(replaced))
+    }
+
+    /// Updates one document, and gives it back as it is then.
+    pub fn find_one_and_update(
+        &self,
+        filter: Document,
+        update: impl Into<UpdateModifications>,
+    ) -> GuardedFind<'static, T> {
+        let statement = Find {
+            target: self.target(filter, Creates::Nothing),
+            typed: self.documents.clone_with_type(),
+            update: self.fence.stamp(update),
+        };
+        GuardedFind {
+            statement: Ok(statement),
+            session: None,
+        }
+    }
+
+    /// Shows the document the fence, changes nothing else, and gives the document back: the read of a
+    /// holder that is going to write. From then on no earlier holder can write it.
+    pub fn claim(&self, filter: Document) -> GuardedFind<'static, T> {
+        self.find_one_and_update(filter, Document::new())
+    }
+
+    /// Inserts a document, with the fence in it.
+    ///
+    /// Of a document that is not there nobody knows a fence, so a stale holder may insert it. One that is
+    /// there and has seen a newer fence is [`Error::Fenced`]; any other with the same `_id` is the
+    /// duplicate key that it is without a guard.
+    pub fn insert_one(&self, document: &T) -> GuardedInsert<'static>
+    where
+        T: Serialize,
+    {
+        let statement = write_down::document(document).map(|document| {
+            let mut document = self.fence.stamp_document(document);
+            if !document.contains_key("_id") {
+                document.insert("_id", ObjectId::new());
+            }
+            let id = document.get("_id").cloned();
+            Insert {
+                target: self.target(doc! { "_id": { "$eq": id } }, Creates::Insert),
+                document,
+            }
+        });
+        GuardedInsert {
+            statement,
+            session: None,
+        }
+    }
+
+    /// Removes one document, and with it the fence: see above.
+    pub fn delete_one(&self, filter: Document) -> GuardedDelete<'static> {
+        let target = self.target(filter, Creates::Nothing);
+        GuardedDelete {
+            statement: Ok(Delete { target }),
+            session: None,
+        }
+    }
+
+    fn changed(&self, filter: Document, change: Result<Change, Error>) -> GuardedUpdate<'static> {
+        let target = self.target(filter, Creates::Nothing);
+        GuardedUpdate {
+            statement: change.map(|change| Update { target, change }),
+            session: None,
+        }
+    }
+
+    fn target(&self, filter: Document, creates: Creates) -> Target {
+        Target {
+            documents: self.documents.clone_with_type(),
+            fence: self.fence,
+            filter,
+            creates,
+        }
+    }
+}
+
+impl<T: Send + Sync> fmt::Debug for GuardedCollection<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the client: its options hold the credentials.
+        f.debug_struct("GuardedCollection")
+            .field("collection", &self.documents.namespace().to_string())
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,194 @@
+//! One guarded statement: sent, told apart when it finds nothing, and sent again after a race.
+
+use std::time::Duration;
+
+use mongodb::{
+    ClientSession, Collection,
+    bson::{Bson, Document, doc},
+    error::Error as DriverError,
+};
+
+use super::super::{
+    RESENDS,
+    dialect::integer,
+    error::{DUPLICATE_KEY, code, sorted},
+};
+use crate::{Error, Fence, keeper};
+
+/// A write that only finds documents without a newer fence.
+pub(super) trait Statement: Send + Sync + 'static {
+    type Answer: Send + 'static;
+
+    fn target(&self) -> &Target;
+
+    fn send(
+        &self,
+        session: Option<&mut ClientSession>,
+    ) -> impl Future<Output = Result<Self::Answer, DriverError>> + Send;
+
+    /// Whether it has written a document.
+    fn has_written(answer: &Self::Answer) -> bool;
+}
+
+/// What is to be written, and under which fence.
+pub(super) struct Target {
+    pub(super) documents: Collection<Document>,
+    pub(super) fence: Fence,
+    /// The filter of the user.
+    pub(super) filter: Document,
+    pub(super) creates: Creates,
+}
+
+/// What becomes of a document that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Creates {
+    Nothing,
+    Upsert,
+    Insert,
+}
+
+/// Carries out a statement: in the session of the user, or in a task of its own, to its end.
+pub(super) async fn carry_out<S: Statement>(
+    statement: Result<S, Error>,
+    session: Option<&mut ClientSession>,
+) -> Result<S::Answer, Error> {
+    let statement = statement?;
+    let target = statement.target();
+    if target.creates == Creates::Upsert && pinned(&target.filter).is_none() {
+        return Err(Error::InvalidUpsert);
+    }
+    match session {
+        Some(session) => {
+            // A duplicate key would end the transaction, and with it the chance to look why.
+            if target.creates == Creates::Upsert {
+                target.refuse_if_overtaken(Some(&mut *session)).await?;
+            }
+            write(&statement, Some(session)).await
+        }
+        // It has a limit only in what waits for it.
+        None => {
+            let work = async move { write(&statement, None).await };
+            keeper::call("a guarded write", Duration::MAX, work).await
+        }
+    }
+}
+
+async fn write<S: Statement>(
+    statement: &S,
+    mut session: Option<&mut ClientSession>,
+) -> Result<S::Answer, Error> {
+    let target = statement.target();
+    let mut sent = 0;
+    loop {
+        sent += 1;
+        let error = match statement.send(session.as_deref_mut()).await {
+            Ok(answer) => {
+                if !S::has_written(&answer) {
+                    target.refuse_if_overtaken(session).await?;
+                }
+                return Ok(answer);
+            }
+            Err(error) => error,
+        };
+        // The document is there, and the guard did not find it: it has seen a newer fence, or it was
+        // made just now, or it is another one with which a unique index compares.
+        if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
+            return Err(sorted(error));
+        }
+        let look = target.refuse_if_overtaken(session.as_deref_mut()).await;
+        if let Err(fenced @ Error::Fenced { .. }) = look {
+            return Err(fenced);
+        }
+        if target.creates == Creates::Insert || sent >= RESENDS {
+            return Err(sorted(error));
+        }
+    }
+}
+
+impl Target {
+    pub(super) fn guarded(&self) -> Document {
+        self.fence.guard(self.filter.clone())
+    }
+
+    pub(super) fn upsert(&self) -> bool {
+        self.creates == Creates::Upsert
+    }
+
+    /// An error if a document that was meant has seen a newer fence.
+    async fn refuse_if_overtaken(&self, session: Option<&mut ClientSession>) -> Result<(), Error> {
+        let find = self
+            .documents
+            .find_one(self.fence.overtaken(self.meant()))
+            .projection(doc! { "_id": 0, Fence::FIELD: 1 });
+        let found = match session {
+            Some(session) => find.session(session).await,
+            None => find.await,
+        };
+        match found.map_err(sorted)? {
+            None => Ok(()),
+            Some(newer) => Err(Error::Fenced {
+                fence: self.fence,
+                seen: newer.get(Fence::FIELD).and_then(integer).map(Fence::new),
+            }),
+        }
+    }
+
+    /// The documents that the user means. One with this `_id` is meant whatever else the filter says: a
+    /// newer holder may have changed that.
+    fn meant(&self) -> Document {
+        match pinned(&self.filter) {
+            Some(id) => doc! { "_id": { "$eq": id.clone() } },
+            None => self.filter.clone(),
+        }
+    }
+}
+
+/// The one `_id` that a filter is for.
+fn pinned(filter: &Document) -> Option<&Bson> {
+    match filter.get("_id")? {
+        Bson::RegularExpression(_) => None,
+        Bson::Document(operators) if operators.keys().any(|name| name.starts_with('$')) => {
+            operators.get("$eq").filter(|_| operators.len() == 1)
+        }
+        id => Some(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::Regex;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_pins_an_id_only_by_equality() {
+        for pins in [
+            doc! { "_id": 7 },
+            doc! { "_id": { "$eq": 7 } },
+            doc! { "_id": { "a": 1, "b": 2 }, "state": "open" },
+            doc! { "_id": Bson::Null },
+        ] {
+            assert!(pinned(&pins).is_some(), "{pins}");
+        }
+        let regex: Regex = serde_regex("^a");
+        for loose in [
+            doc! {},
+            doc! { "state": "open" },
+            doc! { "_id": { "$in": [7] } },
+            doc! { "_id": { "$gte": 7, "$eq": 7 } },
+            doc! { "_id": { "$regex": "^a" } },
+            doc! { "_id": regex },
+            doc! { "$and": [{ "_id": 7 }] },
+        ] {
+            assert!(pinned(&loose).is_none(), "{loose}");
+        }
+    }
+
+    /// The two majors of `bson` make one in different ways, and read one in the same.
+    fn serde_regex(pattern: &str) -> Regex {
+        let json = serde_json::json!({
+            "$regularExpression": { "pattern": pattern, "options": "" },
+        });
+        serde_json::from_value(json).unwrap()
+    }
+}

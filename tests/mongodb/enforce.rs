@@ -1,0 +1,389 @@
+//! Leases as part of the user's own transactions.
+
+mod refused;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use leasehold::{
+    Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, ReleaseAnswer, ReleaseRequest,
+    Store,
+};
+use mongodb::{
+    ClientSession, Collection,
+    bson::{DateTime, Document, doc},
+    error::{Error as DriverError, TRANSIENT_TRANSACTION_ERROR},
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{DATABASE, Engine, Fixture, LONG, SHORT};
+
+/// The locks and the data of an application, on a server with transactions.
+struct App {
+    fixture: Fixture,
+    store: MongoStore,
+    leases: Leases,
+    locks: Collection<Document>,
+    data: Collection<Document>,
+}
+
+impl App {
+    async fn new() -> Self {
+        let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+        let locks = fixture.collection().await;
+        let database = locks.client().database(DATABASE);
+        let data = database.collection(&format!("{}_data", fixture.name));
+        data.insert_one(doc! { "_id": "written", "by": "nobody" })
+            .await
+            .unwrap();
+        let store = MongoStore::new(&locks);
+        Self {
+            leases: leases(store.clone()),
+            fixture,
+            store,
+            locks,
+            data,
+        }
+    }
+
+    /// Another process.
+    async fn other(&self) -> Leases {
+        leases(self.fixture.store().await)
+    }
+
+    async fn transaction(&self) -> ClientSession {
+        let mut session = self.locks.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        session
+    }
+
+    async fn write(&self, by: &str, session: &mut ClientSession) -> Result<(), DriverError> {
+        let set = doc! { "$set": { "by": by } };
+        let write = self.data.update_one(doc! { "_id": "written" }, set);
+        write.session(session).await.map(drop)
+    }
+
+    async fn written(&self) -> String {
+        let found = self.data.find_one(doc! { "_id": "written" }).await;
+        let found = found.unwrap().unwrap();
+        found.get_str("by").unwrap().to_owned()
+    }
+
+    /// Waits until the server takes nobody for the holder of the key.
+    async fn until_free(&self) {
+        let start = Instant::now();
+        while !self.leases.inspect("key").await.unwrap().unwrap().is_free() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it stays held");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A caller who does not care what the enforcement said gets nothing written, inside of the
+    /// transaction or outside of it.
+    async fn assert_given_up(&self, mut session: ClientSession) {
+        let before = self.written().await;
+        assert!(self.write("regardless", &mut session).await.is_err());
+        assert!(session.commit_transaction().await.is_err());
+        assert_eq!(self.written().await, before);
+    }
+}
+
+fn leases(store: impl Store) -> Leases {
+    // Longer than any transaction here.
+    Leases::builder(store)
+        .call_timeout(Duration::from_secs(120))
+        .build()
+}
+
+fn assert_lost<T>(outcome: Result<T, Error>, why: fn(&LossReason) -> bool) {
+    match outcome.map(drop) {
+        Err(Error::Lost { reason, .. }) => assert!(why(&reason), "{reason:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn expired(reason: &LossReason) -> bool {
+    matches!(reason, LossReason::Expired)
+}
+
+fn taken_over(reason: &LossReason) -> bool {
+    matches!(reason, LossReason::TakenOver)
+}
+
+/// Whether the driver's own helpers would run the transaction again.
+fn assert_run_again(error: Error) {
+    assert!(
+        matches!(error, Error::TransactionAborted { .. }),
+        "{error:?}"
+    );
+    assert!(error.is_retryable() && !error.is_ambiguous());
+    let driver = DriverError::from(error);
+    assert!(
+        driver.contains_label(TRANSIENT_TRANSACTION_ERROR),
+        "{driver:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_written_under_a_lease_is_committed() {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", LONG).await.unwrap();
+    let mut session = app.transaction().await;
+    lease.enforce(&mut session).await.unwrap();
+    app.write("the holder", &mut session).await.unwrap();
+    // As often as one likes.
+    lease.enforce(&mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    assert_eq!(app.written().await, "the holder");
+    lease.release().await.unwrap();
+}
+
+/// The holder is paused before its transaction, and after its first read in it.
+#[tokio::test]
+async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
+    for reads_before in [false, true] {
+        let app = App::new().await;
+        let lease = app.leases.acquire("key", SHORT).await.unwrap();
+        let mut session = app.transaction().await;
+        if reads_before {
+            let read = app.data.find_one(doc! {}).session(&mut session).await;
+            assert!(read.unwrap().is_some());
+        }
+        // Of another handle, on the client that the transactions are of.
+        let next = leases(app.store.clone())
+            .acquire("key", LONG)
+            .await
+            .unwrap();
+        match reads_before {
+            false => assert_lost(lease.enforce(&mut session).await, expired),
+            true => assert_run_again(lease.enforce(&mut session).await.unwrap_err()),
+        }
+        app.assert_given_up(session).await;
+
+        // Run again it is told what has happened.
+        let mut session = app.transaction().await;
+        assert_lost(lease.enforce(&mut session).await, expired);
+        app.assert_given_up(session).await;
+        assert_eq!(app.written().await, "nobody");
+        let mut session = app.transaction().await;
+        next.enforce(&mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+    }
+}
+
+/// The control of the one above.
+#[tokio::test]
+async fn without_enforcement_a_holder_that_was_paused_commits() {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", SHORT).await.unwrap();
+    let mut session = app.transaction().await;
+    let read = app.data.find_one(doc! {}).session(&mut session).await;
+    assert!(read.unwrap().is_some());
+    let _next = app.other().await.acquire("key", LONG).await.unwrap();
+    assert!(!lease.is_live());
+    app.write("the late one", &mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    assert_eq!(app.written().await, "the late one");
+}
+
+#[tokio::test]
+async fn a_takeover_waits_for_the_commit_and_sees_what_was_written() {
+    for commits in [true, false] {
+        let app = App::new().await;
+        let lease = app.leases.acquire("key", SHORT).await.unwrap();
+        let mut session = app.transaction().await;
+        lease.enforce(&mut session).await.unwrap();
+        app.write("the holder", &mut session).await.unwrap();
+        app.until_free().await;
+        let other = app.other().await;
+        let mut takeover = tokio::spawn(async move { other.try_acquire("key", LONG).await });
+        let waited = timeout(Duration::from_secs(2), &mut takeover).await;
+        assert!(waited.is_err(), "it did not wait: {waited:?}");
+        assert_eq!(app.written().await, "nobody");
+        match commits {
+            true => session.commit_transaction().await.unwrap(),
+            false => session.abort_transaction().await.unwrap(),
+        }
+        let granted = timeout(Duration::from_secs(60), takeover).await;
+        let granted = granted.expect("it waits no longer").unwrap().unwrap();
+        let Attempt::Acquired(granted) = granted else {
+            panic!("{granted:?}");
+        };
+        assert!(granted.fence() > lease.fence());
+        let seen = if commits { "the holder" } else { "nobody" };
+        assert_eq!(app.written().await, seen);
+    }
+}
+
+/// Ends the lease behind the back of its holder, whose own clock says that it is live.
+async fn ended_by(end: impl AsyncFn(&App, &Lease), why: fn(&LossReason) -> bool) {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", LONG).await.unwrap();
+    // A transaction that sees it, and one that does not.
+    let mut early = app.transaction().await;
+    let read = app.data.find_one(doc! {}).session(&mut early).await;
+    assert!(read.unwrap().is_some());
+    end(&app, &lease).await;
+    assert!(lease.is_live());
+    assert_run_again(lease.enforce(&mut early).await.unwrap_err());
+    app.assert_given_up(early).await;
+    assert!(lease.is_live(), "an old sight is no loss");
+
+    let mut session = app.transaction().await;
+    assert_lost(lease.enforce(&mut session).await, why);
+    assert!(!lease.is_live());
+    app.assert_given_up(session).await;
+    assert_eq!(app.written().await, "nobody");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_evicted_enforces_nothing() {
+    let evict = async |app: &App, _: &Lease| {
+        app.other().await.evict("key").await.unwrap().unwrap();
+    };
+    ended_by(evict, taken_over).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_was_released_elsewhere_enforces_nothing() {
+    let release = async |app: &App, lease: &Lease| {
+        let request = ReleaseRequest::new(lease.key().clone(), lease.id());
+        let answer = app.store.release(&request).await.unwrap();
+        assert_eq!(answer, ReleaseAnswer::Released);
+    };
+    ended_by(release, taken_over).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_on_the_servers_clock_enforces_nothing() {
+    let expire = async |app: &App, _: &Lease| {
+        let past = DateTime::from_millis(0);
+        let set = doc! { "$set": { "holders.0.expires_at": past, "expires_at": past } };
+        app.locks.update_one(doc! {}, set).await.unwrap();
+    };
+    ended_by(expire, expired).await;
+}
+
+/// A request that came late may be granted the lease anew, after somebody else had the key.
+#[tokio::test]
+async fn a_lease_that_was_granted_anew_enforces_nothing() {
+    let grant = async |app: &App, lease: &Lease| {
+        let fence = lease.fence().get() + 2;
+        let set = doc! { "$set": { "holders.0.fence": fence, "fence": fence } };
+        app.locks.update_one(doc! {}, set).await.unwrap();
+    };
+    ended_by(grant, taken_over).await;
+}
+
+#[tokio::test]
+async fn a_renewal_waits_for_the_transaction_and_succeeds() {
+    let app = App::new().await;
+    let lease = Arc::new(app.leases.acquire("key", LONG).await.unwrap());
+    let mut session = app.transaction().await;
+    lease.enforce(&mut session).await.unwrap();
+    let before = lease.deadline();
+    let renewed = lease.clone();
+    let mut renewal = tokio::spawn(async move { renewed.renew().await });
+    let waited = timeout(Duration::from_secs(2), &mut renewal).await;
+    assert!(waited.is_err(), "it did not wait: {waited:?}");
+    app.write("the holder", &mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    let renewal = timeout(Duration::from_secs(60), renewal).await;
+    renewal.expect("it waits no longer").unwrap().unwrap();
+    assert!(lease.deadline() > before);
+    assert_eq!(app.written().await, "the holder");
+}
+
+/// A conflict with a renewal, as the driver's helper takes it: it runs the transaction again.
+#[tokio::test]
+async fn the_drivers_helper_runs_a_transaction_with_a_conflict_again() {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", LONG).await.unwrap();
+    let mut session = app.locks.client().start_session().await.unwrap();
+    let mut runs = 0;
+    let context = (&app, &lease, &mut runs);
+    let outcome = session
+        .start_transaction()
+        .and_run(context, |session, (app, lease, runs)| {
+            async move {
+                **runs += 1;
+                app.data.find_one(doc! {}).session(&mut *session).await?;
+                if **runs == 1 {
+                    // Within the millisecond of the grant a renewal would change nothing.
+                    sleep(Duration::from_millis(50)).await;
+                    lease.renew().await?;
+                }
+                lease.enforce(session).await?;
+                app.write("the holder", session).await
+            }
+            .boxed()
+        })
+        .await;
+    outcome.unwrap();
+    assert_eq!(runs, 2);
+    assert_eq!(app.written().await, "the holder");
+
+    // A lease that is lost is not run again, and comes back as what it is.
+    app.leases.evict("key").await.unwrap().unwrap();
+    let outcome = session
+        .start_transaction()
+        .and_run((&app, &lease), |session, (app, lease)| {
+            async move {
+                lease.enforce(session).await?;
+                app.write("too late", session).await
+            }
+            .boxed()
+        })
+        .await;
+    let error = outcome.unwrap_err();
+    let ours = error.get_custom::<Error>().cloned();
+    assert_lost(ours.map_or(Ok(()), Err), taken_over);
+    assert_eq!(app.written().await, "the holder");
+}
+
+#[tokio::test]
+async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
+    let app = App::new().await;
+    for shared in [false, true] {
+        let acquire = app.leases.acquire("key", LONG);
+        let acquire = if shared { acquire.shared() } else { acquire };
+        let lease = acquire.await.unwrap();
+        let mut session = app.transaction().await;
+        lease.enforce(&mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+        let marked = app.locks.find_one(doc! {}).await.unwrap().unwrap();
+        assert!(marked.contains_key("touched"), "{marked}");
+
+        lease.renew().await.unwrap();
+        let state = app.leases.inspect("key").await.unwrap().unwrap();
+        assert_eq!((state.fence, state.holders.len()), (lease.fence(), 1));
+        lease.downgrade().await.unwrap();
+        let upgraded = lease.upgrade().await.unwrap();
+        assert_eq!(upgraded, leasehold::Upgrade::Exclusive);
+        let mut session = app.transaction().await;
+        lease.enforce(&mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+        lease.release().await.unwrap();
+
+        let next = app.leases.acquire("key", LONG).await.unwrap();
+        let fresh = app.locks.find_one(doc! {}).await.unwrap().unwrap();
+        assert!(!fresh.contains_key("touched"), "{fresh}");
+        next.release().await.unwrap();
+    }
+}
+
+/// A wrapper that hands the question on, and the type that it is shared by.
+#[tokio::test]
+async fn a_store_behind_another_is_found() {
+    let app = App::new().await;
+    let wrapped = super::ears::Eared::new(app.store.clone(), super::ears::Ears::Deaf);
+    let shared: Arc<dyn Store> = Arc::new(wrapped);
+    let leases = Leases::new(shared);
+    let lease = leases
+        .acquire(Key::new("key").unwrap(), LONG)
+        .await
+        .unwrap();
+    let mut session = app.transaction().await;
+    lease.enforce(&mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+}

@@ -1,0 +1,152 @@
+//! How a guarded write is sent, and what becomes of it underway.
+
+use std::{error::Error as _, time::Duration};
+
+use futures::FutureExt;
+use leasehold::{Error, Fence, GuardedCollection};
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+    options::{ClientOptions, CollectionOptions, WriteConcern},
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::{
+        DATABASE, Engine, Fixture,
+        common::proxy::Proxy,
+        faults::{FAIL_POINT, failing},
+    },
+    BOTH, WRITES, fence_of, seven, stored, under,
+};
+
+#[tokio::test]
+async fn a_write_is_acknowledged_by_a_majority_whatever_the_collection_says() {
+    let (watched, commands) = Fixture::new(Engine::MongoDbReplicaSet).watched().await;
+    let one = CollectionOptions::builder()
+        .write_concern(WriteConcern::nodes(1))
+        .build();
+    let database = watched.client().database(DATABASE);
+    let collection: Collection<Document> = database.collection_with_options(watched.name(), one);
+    for (write, upsert) in WRITES {
+        let guarded = under(&collection, 7);
+        write.send(upsert, &guarded, None).await.unwrap();
+    }
+    under(&collection, 7)
+        .insert_one(&doc! { "_id": 1 })
+        .await
+        .unwrap();
+    let sent = commands.take();
+    let writes: Vec<_> = sent
+        .iter()
+        .filter(|sent| !sent.contains_key("find"))
+        .collect();
+    assert_eq!(writes.len(), WRITES.len() + 1);
+    for write in writes {
+        let concern = write.get_document("writeConcern").unwrap();
+        assert_eq!(concern.get_str("w"), Ok("majority"));
+        assert!(concern.contains_key("wtimeout"), "{concern}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_the_driver_sends_again_is_one_write() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let server = fixture.options().await.hosts[0].to_string();
+    let proxy = Proxy::to(server).await;
+    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
+    let options = ClientOptions::parse(&uri).await.unwrap();
+    let collection = fixture.collection_with(options);
+    collection.insert_one(seven()).await.unwrap();
+    proxy.lose_the_answer_to("update");
+    let add = doc! { "$inc": { "n": 1 } };
+    let guarded = under(&collection, 7);
+    let answer = guarded.update_one(seven(), add.clone()).await.unwrap();
+    assert_eq!((proxy.cuts(), answer.matched_count), (1, 1));
+    proxy.lose_the_answer_to("findAndModify");
+    let found = guarded.find_one_and_update(seven(), add).await.unwrap();
+    assert_eq!(proxy.cuts(), 2);
+    assert_eq!(found.unwrap().get_i32("n"), Ok(2));
+}
+
+#[tokio::test]
+async fn a_write_without_a_majority_is_ambiguous() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let no_majority = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting timed out" } };
+    let (client, _) = failing(&fixture, 1, no_majority).await;
+    let collection = client.database(DATABASE).collection(&fixture.name);
+    collection.insert_one(seven()).await.unwrap();
+    let guarded = under(&collection, 7);
+    let set = || doc! { "$set": { "a": 1 } };
+    let error = guarded.update_one(seven(), set()).await.unwrap_err();
+    assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
+    // The same fence passes again.
+    guarded.update_one(seven(), set()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_that_nobody_waits_for_is_carried_out() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let collection = fixture.collection().await;
+        collection.insert_one(seven()).await.unwrap();
+        // Its client has no connection yet, so at the first look nothing can have been sent.
+        let guarded = under(&fixture.collection().await, 7);
+        let set = doc! { "$set": { "a": 1 } };
+        let write = guarded.update_one(seven(), set).into_future();
+        assert!(write.now_or_never().is_none());
+        let start = Instant::now();
+        while fence_of(&stored(&collection).await.unwrap()) != Some(7) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it was dropped");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_types_of_the_application_are_written_and_read_as_by_the_driver() {
+    #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+    struct Order {
+        _id: i32,
+        address: std::net::IpAddr,
+        items: Vec<String>,
+    }
+    let order = Order {
+        _id: 7,
+        address: [127, 0, 0, 1].into(),
+        items: vec!["$$ROOT".to_owned()],
+    };
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let plain = fixture.collection().await;
+        let orders = plain.clone_with_type::<Order>();
+        let guarded = GuardedCollection::new(&orders, Fence::new(7));
+        orders.insert_one(&order).await.unwrap();
+        let mut by_the_driver = stored(&plain).await.unwrap();
+        by_the_driver.insert("leasehold_fence", 7_i64);
+
+        assert_eq!(guarded.claim(seven()).await.unwrap().as_ref(), Some(&order));
+        let replaced = guarded.replace_one(seven(), &order).await.unwrap();
+        assert_eq!(replaced.matched_count, 1);
+        assert_eq!(stored(&plain).await.as_ref(), Some(&by_the_driver));
+        guarded.delete_one(seven()).await.unwrap();
+        guarded.insert_one(&order).await.unwrap();
+        assert_eq!(stored(&plain).await, Some(by_the_driver));
+        assert_eq!(orders.find_one(seven()).await.unwrap(), Some(order.clone()));
+    }
+}
+
+#[tokio::test]
+async fn an_error_shows_no_credentials() {
+    let uri = "mongodb://somebody:hunter2@127.0.0.1:1";
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    options.server_selection_timeout = Some(Duration::from_millis(200));
+    let collection = Fixture::new(Engine::MongoDb).collection_with(options);
+    let guarded = under(&collection, 7);
+    let error = guarded.claim(seven()).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let shown = format!("{error} {error:?} {:?} {guarded:?}", error.source());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
