@@ -34,7 +34,7 @@
 //!   was sent, less a margin.
 //! - A process that is paused (by its scheduler, a debugger, a suspended machine) past its expiry
 //!   wakes up and goes on writing. No lock can stop that; the resource can, if each write carries
-//!   the [`Fence`] and an older one is refused.
+//!   the [`Fence`] and an older one is refused: see [below](#fencing).
 //! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
 //!   Renew, or look at the server, after a suspension.
 //!
@@ -82,11 +82,23 @@
 //! database may be away before a healthy holder loses its lease. A kept lease is renewed after a third
 //! of it, and what fails is tried again for the other two. 10 to 60 seconds suit most.
 //!
+//! # Fencing
+//!
+//! What is written under a lease should remember the greatest [`Fence`] that it was shown, and refuse a
+//! write with a smaller one ([`Error::Fenced`]). For documents beside the locks this is done here:
+//!
+//! - MongoDB, any deployment: `GuardedCollection`, for the application's own collection (and
+//!   `Fence::guard` and `Fence::stamp`, for statements that it does not have).
+//! - MongoDB, in a transaction: `Lease::enforce`.
+//! - Elasticsearch and OpenSearch: `GuardedIndex`, for the application's own index.
+//! - Anything else that can compare two numbers as it writes: `docs/fencing.md` has SQL and HTTP, and how
+//!   to switch fencing on where data is already there.
+//!
 //! # Cancellation
 //!
-//! Every future of this crate may be dropped at any point, by a `select!` or a timeout. Requests are sent
-//! by tasks of their own, which run them to their end and release what nobody takes. Each async method
-//! says under "Cancel safety" what a drop means for it.
+//! Every future of this crate may be dropped at any point, by a `select!` or a timeout. Requests for leases
+//! and permits are sent by tasks of their own, which run them to their end and release what nobody takes.
+//! Each async method says under "Cancel safety" what a drop means for it.
 //!
 //! # Stores
 //!
@@ -192,14 +204,18 @@ mod with;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
-#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
-pub use crate::store::elasticsearch::IndexStore;
 #[cfg(feature = "opensearch")]
 pub use crate::store::elasticsearch::OpenSearchStore;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub use crate::store::elasticsearch::{GuardedIndex, IndexStore};
 #[cfg(feature = "mongodb")]
 pub use crate::store::mongodb::{
     MongoStore,
     distributed_lock::{DistributedLockGrant, MongoDistributedLock},
+    guarded::{
+        GuardedCollection,
+        actions::{GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate},
+    },
 };
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
@@ -231,3 +247,7 @@ pub use crate::{
 #[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "mongodb", feature = "elasticsearch"))]
+#[doc = include_str!("../docs/fencing.md")]
+struct FencingDocument;

@@ -6,6 +6,7 @@
 mod answer;
 mod dialect;
 mod error;
+mod guarded;
 mod permit;
 mod prepare;
 mod scripts;
@@ -18,13 +19,13 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-pub use self::transport::Transport;
 use self::{
     answer::{Effect, Outcome, outcome, outcomes},
     dialect::{Change, Dialect, Request},
     error::{Refusal, unanswered},
     transport::{SealedRequest, SealedResponse},
 };
+pub use self::{guarded::GuardedIndex, transport::Transport};
 use crate::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
     ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
@@ -77,7 +78,7 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search
 /// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
-/// holders would be a disaster.
+/// holders would be a disaster: [`GuardedIndex`] does it for documents here.
 ///
 /// # Example
 ///
@@ -155,13 +156,14 @@ impl<C: Transport> IndexStore<C> {
 
     /// Sends one change. `None` if the document is not there.
     async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
-        let mut outcome = self.change_once(change.clone()).await?;
+        let request = self.dialect.update(change);
+        let mut outcome = self.change_once(request.clone()).await?;
         let mut knows = Knows::Nothing;
         if is_missing_index(&outcome) {
             knows = self.knows().await?;
             if knows == Knows::Index {
                 // By now. What it does not take then is no alias.
-                outcome = self.change_once(change).await?;
+                outcome = self.change_once(request).await?;
             }
         }
         match outcome {
@@ -171,8 +173,8 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    async fn change_once(&self, change: Change) -> Result<Result<Outcome, Refusal>, Error> {
-        let answer = self.send(self.dialect.update(change)).await?;
+    async fn change_once(&self, request: Request) -> Result<Result<Outcome, Refusal>, Error> {
+        let answer = self.send(request).await?;
         let outcome = match answer {
             // The two keys that go in the body get the answer of a bulk.
             Ok(answer) if answer.get("items").is_some() => outcomes(&answer).pop(),

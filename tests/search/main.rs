@@ -7,6 +7,7 @@ mod cancel;
 mod conformance;
 mod documents;
 mod errors;
+mod fencing;
 mod fuzz;
 mod limits;
 mod model;

@@ -4,7 +4,8 @@ use futures::future::join_all;
 
 use super::{
     BOTH, Engine, Fixture,
-    common::processes::{self, Place, limits},
+    common::processes::{self, Place, fencing, limits},
+    fencing::Documents,
 };
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
@@ -16,7 +17,10 @@ async fn the_work_of_a_process() {
             _ => Engine::Elasticsearch,
         };
         let fixture = Fixture { engine, url, alias };
-        processes::work(&task, fixture.store()).await;
+        match task.as_str() {
+            "stale" => fencing::stale(fixture.store(), &Documents::beside(&fixture)).await,
+            task => processes::work(task, fixture.store()).await,
+        }
     }
 }
 
@@ -71,5 +75,14 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         limits::a_crash_costs_one_permit(&place_of(&fixture), fixture.store()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_stale_writes_are_fenced_off() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let documents = Documents::beside(&fixture);
+        fencing::pauses_and_takeovers(&place_of(&fixture), fixture.store(), &documents).await;
     }
 }

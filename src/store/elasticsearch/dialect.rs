@@ -72,6 +72,22 @@ impl Change {
         self.body["upsert"] = json!({});
         self
     }
+
+    /// The same with another part of the document in the answer.
+    pub(super) fn showing(mut self, source: Value) -> Self {
+        self.body["_source"] = source;
+        self
+    }
+}
+
+/// What the name that a change goes to must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// An alias. An update of an index that is not there would create it, with a mapping that is
+    /// guessed; an alias is never created.
+    Alias,
+    /// An alias or an index. One that is not there is created.
+    Any,
 }
 
 /// Where the locks are and how scripts are named.
@@ -158,9 +174,8 @@ impl Dialect {
     /// Without the document in the answer: asked for one of a document that it deletes, OpenSearch
     /// 2.5 fails with a null pointer, after the deletion.
     pub(crate) fn remove_expired(&self, key: &Key) -> Change {
-        let mut change = self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }));
-        change.body["_source"] = json!(false);
-        change
+        self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
+            .showing(json!(false))
     }
 
     fn change(&self, key: &Key, script: &Script, params: Value) -> Change {
@@ -191,31 +206,44 @@ impl Dialect {
 
     /// One change, in one request.
     pub(crate) fn update(&self, change: Change) -> Request {
+        self.update_at(change, Target::Alias)
+    }
+
+    /// One change, in one request, of what has the name of the alias.
+    pub(super) fn update_at(&self, change: Change, target: Target) -> Request {
         // Also percent-encoded, a path drops these two.
         if [".", ".."].contains(&change.id.as_str()) {
-            return self.bulk(vec![change]);
+            return self.bulk_at(vec![change], target);
         }
         let id = utf8_percent_encode(&change.id, NON_ALPHANUMERIC);
         Request {
             method: Method::Post,
             path: format!("{}/_update/{id}", self.path()),
-            // An update of an index that is not there would create it, with a mapping that is
-            // guessed. An alias is never created.
-            query: &[
-                ("require_alias", "true"),
-                ("retry_on_conflict", RETRIES_TEXT),
-                ("timeout", SHARD_TIMEOUT),
-            ],
+            query: match target {
+                Target::Alias => &[
+                    ("require_alias", "true"),
+                    ("retry_on_conflict", RETRIES_TEXT),
+                    ("timeout", SHARD_TIMEOUT),
+                ],
+                Target::Any => &[
+                    ("retry_on_conflict", RETRIES_TEXT),
+                    ("timeout", SHARD_TIMEOUT),
+                ],
+            },
             body: Body::Json(change.body),
         }
     }
 
     /// Several changes, in one request. The answers stand in their order.
     pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
+        self.bulk_at(changes, Target::Alias)
+    }
+
+    fn bulk_at(&self, changes: Vec<Change>, target: Target) -> Request {
         let lines = changes.into_iter().flat_map(|change| {
             let action = json!({ "update": {
                 "_id": change.id,
-                "require_alias": true,
+                "require_alias": target == Target::Alias,
                 "retry_on_conflict": RETRIES,
             } });
             [action, change.body]

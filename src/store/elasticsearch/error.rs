@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, io};
 
 use serde_json::Value;
 
-use crate::{Cause, Error, Key};
+use crate::{Cause, Error, Fence, Key};
 
 /// What a cluster said instead of doing what it was asked.
 #[derive(Debug)]
@@ -99,9 +99,12 @@ impl Refusal {
             (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
                 unprepared(self.reason)
             }
-            (400, "illegal_argument_exception") if self.reason.contains("inline") => unprepared(
-                format!("{}; build the store with stored_scripts()", self.reason),
-            ),
+            (400, "illegal_argument_exception") if self.reason.contains("inline") => {
+                unprepared(format!(
+                    "{}; build the store, and what guards documents, with stored_scripts()",
+                    self.reason
+                ))
+            }
             (409, _) => match key {
                 Some(key) => Error::Contention { key: key.clone() },
                 None => Error::Interrupted {
@@ -119,6 +122,33 @@ impl Refusal {
                 store,
                 source: self.into(),
             },
+        }
+    }
+}
+
+/// For documents of the application, in an index that is not ours to prepare.
+impl Refusal {
+    pub(crate) fn sorted_for_a_document(self, store: &'static str, id: &Key) -> Error {
+        let advice = match self.kind.as_str() {
+            "index_not_found_exception" => {
+                "; create it with its mapping first, what is guarded creates none".to_owned()
+            }
+            "strict_dynamic_mapping_exception" if self.reason.contains(Fence::FIELD) => {
+                format!("; map {} as a long", Fence::FIELD)
+            }
+            _ => String::new(),
+        };
+        let said = self.to_string();
+        match self.sorted(store, Some(id)) {
+            // What stores the scripts is the same for both.
+            Error::NotPrepared { problem, .. } if problem.contains("script") => {
+                Error::NotPrepared { store, problem }
+            }
+            Error::NotPrepared { .. } => Error::Store {
+                store,
+                source: Cause::text(format!("{said}{advice}")),
+            },
+            error => error,
         }
     }
 }
@@ -212,6 +242,52 @@ mod tests {
         assert!(matches!(script, Error::Store { .. }));
         let conflict = sorted(409, "version_conflict_engine_exception", "version conflict");
         assert!(matches!(conflict, Error::Contention { .. }));
+    }
+
+    /// Nobody is told to prepare an index for locks that is one for orders.
+    #[test]
+    fn a_refusal_of_a_document_says_what_its_index_lacks() {
+        let sorted = |status, kind, reason| {
+            let body = json!({ "error": { "type": kind, "reason": reason } });
+            let id = Key::new("42").unwrap();
+            Refusal::read(status, &body).sorted_for_a_document("Elasticsearch", &id)
+        };
+        let strict = "strict_dynamic_mapping_exception";
+        for (status, kind, reason, advice) in [
+            (
+                404,
+                "index_not_found_exception",
+                "no such index [o]",
+                "create it",
+            ),
+            (
+                400,
+                strict,
+                "introduction of [leasehold_fence]",
+                "as a long",
+            ),
+            (400, strict, "introduction of [total]", "[total]"),
+        ] {
+            let error = sorted(status, kind, reason);
+            let Error::Store { source, .. } = &error else {
+                panic!("{error:?}");
+            };
+            let text = source.to_string();
+            assert!(text.contains(reason) && text.contains(advice), "{text}");
+            assert_eq!(text.contains("as a long"), reason.contains(Fence::FIELD));
+        }
+        let forbidden = "cannot execute [inline] scripts";
+        let scripts = [
+            sorted(400, "illegal_argument_exception", forbidden),
+            sorted(
+                404,
+                "resource_not_found_exception",
+                "unable to find script [s]",
+            ),
+        ];
+        for error in scripts {
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        }
     }
 
     #[test]

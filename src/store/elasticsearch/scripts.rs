@@ -41,6 +41,10 @@ scripts! {
     REMOVE_EXPIRED = "remove_expired";
     PERMIT = "permit";
     NOW = "now";
+    GUARDED_CLAIM = "guarded_claim";
+    GUARDED_INDEX = "guarded_index";
+    GUARDED_UPDATE = "guarded_update";
+    GUARDED_DELETE = "guarded_delete";
 }
 
 #[cfg(test)]

@@ -1,0 +1,219 @@
+//! What is sent for a guarded document, and whether the fence passed: pure functions.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::super::{
+    answer::{Effect, Outcome},
+    dialect::{Change, Dialect},
+    scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
+};
+use crate::{Cause, Error, Fence, Key};
+
+impl Dialect {
+    /// Without a filter, which would drop empty objects out of lists.
+    pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> Change {
+        self.change_of(id.as_str().to_owned(), &GUARDED_CLAIM, params(fence))
+            .showing(json!(true))
+    }
+
+    pub(super) fn guarded_index(&self, id: &Key, fence: Fence, document: Value) -> Change {
+        let mut params = params(fence);
+        params["document"] = document;
+        self.change_of(id.as_str().to_owned(), &GUARDED_INDEX, params)
+            .or_insert()
+            .showing(fence_alone())
+    }
+
+    pub(super) fn guarded_update(&self, id: &Key, fence: Fence, partial: Value) -> Change {
+        let mut params = params(fence);
+        params["document"] = partial;
+        self.change_of(id.as_str().to_owned(), &GUARDED_UPDATE, params)
+            .showing(fence_alone())
+    }
+
+    /// Without the document in the answer, as [`Dialect::remove_expired`].
+    pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
+        self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
+            .showing(json!(false))
+    }
+}
+
+fn params(fence: Fence) -> Value {
+    json!({ "field": Fence::FIELD, "fence": fence.get() })
+}
+
+fn fence_alone() -> Value {
+    json!({ "includes": [Fence::FIELD] })
+}
+
+/// A document as JSON, which is checked here, because a script would fail on what is no object.
+pub(super) fn object(document: &impl Serialize, store: &'static str) -> Result<Value, Error> {
+    let source = match serde_json::to_value(document) {
+        Ok(object @ Value::Object(_)) => return Ok(object),
+        Ok(_) => Cause::text("a document is an object with named fields, this one is not"),
+        Err(error) => error.into(),
+    };
+    Err(Error::Store { store, source })
+}
+
+impl Outcome {
+    /// The document, or as much of it as was asked for, if the fence passed and is recorded.
+    pub(super) fn passed(self, fence: Fence, store: &'static str) -> Result<Value, Error> {
+        let seen = &self.source[Fence::FIELD];
+        match (self.effect, seen.as_i64()) {
+            (Effect::Written, Some(seen)) if seen == fence.get() => Ok(self.source),
+            (Effect::None, Some(seen)) if seen > fence.get() => Err(Error::Fenced {
+                fence,
+                seen: Some(Fence::new(seen)),
+            }),
+            (Effect::None, None) if !seen.is_null() => Err(Error::Store {
+                store,
+                source: Cause::text(format!(
+                    "the document has a field {} that is no whole number, and was left alone: remove the field, or guard another index",
+                    Fence::FIELD,
+                )),
+            }),
+            _ => Err(Error::Interrupted {
+                store,
+                source: Cause::text(
+                    "the answer makes no sense: the document does not show the fence",
+                ),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::dialect::{Body, Request, Target};
+    use super::*;
+
+    const FENCE: Fence = Fence::new(7);
+
+    fn dialect() -> Dialect {
+        Dialect::new("orders".into())
+    }
+
+    fn id(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn body(request: &Request) -> &Value {
+        match &request.body {
+            Body::Json(body) => body,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn all(id: &Key, fence: Fence, document: &Value) -> [Change; 4] {
+        let dialect = dialect();
+        [
+            dialect.guarded_claim(id, fence),
+            dialect.guarded_index(id, fence, document.clone()),
+            dialect.guarded_update(id, fence, document.clone()),
+            dialect.guarded_delete(id, fence),
+        ]
+    }
+
+    #[test]
+    fn what_differs_are_parameters() {
+        let one = all(&id("1"), FENCE, &json!({ "total": 1 }));
+        let other = all(&id("2"), Fence::new(8), &json!({ "name": "'; return; //" }));
+        for (one, other) in one.into_iter().zip(other) {
+            let [one, other] = [one, other].map(|change| dialect().update(change));
+            let (one, other) = (body(&one), body(&other));
+            assert_eq!(one["script"]["source"], other["script"]["source"]);
+            assert_eq!(one["script"]["params"]["fence"], 7);
+            assert_eq!(other["script"]["params"]["fence"], 8);
+            assert_eq!(one["script"]["params"]["field"], Fence::FIELD);
+        }
+    }
+
+    #[test]
+    fn only_a_whole_document_may_be_the_first() {
+        let upserts = all(&id("1"), FENCE, &json!({})).map(|change| {
+            let sent = dialect().update(change);
+            body(&sent)["scripted_upsert"] == true
+        });
+        assert_eq!(upserts, [false, true, false, false]);
+    }
+
+    /// An index that is not there would be created, so that is asked for only where it is.
+    #[test]
+    fn an_alias_is_required_unless_the_index_is_known() {
+        let change = |text| dialect().guarded_claim(&id(text), FENCE);
+        let required = ("require_alias", "true");
+        let first = dialect().update_at(change("a/b"), Target::Alias);
+        assert_eq!(first.path, "orders/_update/a%2Fb");
+        assert!(first.query.contains(&required));
+        let known = dialect().update_at(change("a/b"), Target::Any);
+        assert!(!known.query.iter().any(|(name, _)| *name == "require_alias"));
+        for (sent, shown) in [(first, "a known alias"), (known, "a known index")] {
+            let retries = sent.query.iter().any(|it| it.0 == "retry_on_conflict");
+            let refreshes = sent.query.iter().any(|it| it.0 == "refresh");
+            assert!(retries && !refreshes, "{shown}");
+        }
+        for (target, expected) in [(Target::Alias, true), (Target::Any, false)] {
+            let Body::Lines(lines) = dialect().update_at(change(".."), target).body else {
+                panic!("a path drops the dots");
+            };
+            assert_eq!(lines[0]["update"]["_id"], "..");
+            assert_eq!(lines[0]["update"]["require_alias"], expected);
+        }
+    }
+
+    #[test]
+    fn a_document_is_an_object() {
+        assert!(object(&json!({ "total": 1 }), "store").is_ok());
+        for nonsense in [json!([{}]), json!(7), json!(null), json!("text")] {
+            let error = object(&nonsense, "store").unwrap_err();
+            assert!(matches!(error, Error::Store { .. }), "{error:?}");
+            assert!(!error.is_ambiguous());
+        }
+    }
+
+    fn passed(effect: Effect, seen: Value) -> Result<Value, Error> {
+        let source = json!({ "total": 1, Fence::FIELD: seen });
+        Outcome { effect, source }.passed(FENCE, "store")
+    }
+
+    #[test]
+    fn a_newer_fence_is_told() {
+        let document = passed(Effect::Written, json!(7)).unwrap();
+        assert_eq!(document["total"], 1);
+        let error = passed(Effect::None, json!(8)).unwrap_err();
+        let Error::Fenced { fence, seen } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((fence, seen), (FENCE, Some(Fence::new(8))));
+    }
+
+    #[test]
+    fn a_field_of_somebody_else_is_named() {
+        for field in [json!("7"), json!({}), json!([8]), json!(8.0), json!(true)] {
+            let error = passed(Effect::None, field).unwrap_err();
+            let Error::Store { source, .. } = error else {
+                panic!("{error:?}");
+            };
+            assert!(source.to_string().contains(Fence::FIELD), "{source}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_pass() {
+        for (effect, seen) in [
+            (Effect::Written, json!(6)),
+            (Effect::Written, json!(8)),
+            (Effect::Written, json!(null)),
+            (Effect::Written, json!("7")),
+            (Effect::None, json!(7)),
+            (Effect::None, json!(6)),
+            (Effect::None, json!(null)),
+            (Effect::Deleted, json!(7)),
+        ] {
+            let error = passed(effect, seen).unwrap_err();
+            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Documents that refuse a stale holder, in an index of the application: each call.
+
+mod index;
+pub mod pauses;
+mod race;
+
+use elasticsearch::{
+    Elasticsearch,
+    http::Method::{Get, Post, Put},
+};
+use leasehold::{Error, Fence, GuardedIndex};
+use opensearch::OpenSearch;
+use serde_json::{Value, json};
+
+use super::{BOTH, Engine, Fixture, elasticsearch, opensearch};
+
+/// A guard on either engine.
+#[derive(Clone, Debug)]
+enum Guard {
+    Elasticsearch(GuardedIndex<Elasticsearch>),
+    OpenSearch(GuardedIndex<OpenSearch>),
+}
+
+impl Guard {
+    async fn claim(&self, id: &str) -> Result<Option<Value>, Error> {
+        match self {
+            Self::Elasticsearch(guard) => guard.claim(id).await,
+            Self::OpenSearch(guard) => guard.claim(id).await,
+        }
+    }
+
+    async fn index(&self, id: &str, document: &Value) -> Result<(), Error> {
+        match self {
+            Self::Elasticsearch(guard) => guard.index(id, document).await,
+            Self::OpenSearch(guard) => guard.index(id, document).await,
+        }
+    }
+
+    async fn update(&self, id: &str, partial: &Value) -> Result<bool, Error> {
+        match self {
+            Self::Elasticsearch(guard) => guard.update(id, partial).await,
+            Self::OpenSearch(guard) => guard.update(id, partial).await,
+        }
+    }
+
+    async fn delete(&self, id: &str) -> Result<bool, Error> {
+        match self {
+            Self::Elasticsearch(guard) => guard.delete(id).await,
+            Self::OpenSearch(guard) => guard.delete(id).await,
+        }
+    }
+
+    /// What each method says.
+    async fn everything(&self, id: &str) -> [Result<(), Error>; 4] {
+        let document = json!({ "by": "everything" });
+        [
+            self.claim(id).await.map(drop),
+            self.index(id, &document).await,
+            self.update(id, &document).await.map(drop),
+            self.delete(id).await.map(drop),
+        ]
+    }
+}
+
+/// An index of the application: the alias of a fixture, and the index behind it.
+pub struct Documents(Fixture);
+
+impl Documents {
+    async fn new(engine: Engine) -> Self {
+        Self::mapped(engine, json!({})).await
+    }
+
+    async fn mapped(engine: Engine, mappings: Value) -> Self {
+        let fixture = Fixture::new(engine);
+        let alias = &fixture.alias;
+        let index = json!({ "mappings": mappings, "aliases": { alias: {} } });
+        let created = fixture.ask(Put, &fixture.index(), index).await;
+        assert_eq!(created["acknowledged"], true, "{created}");
+        Self(fixture)
+    }
+
+    fn guard(&self, fence: i64) -> Guard {
+        self.guard_of(&self.0.url, &self.0.alias, fence)
+    }
+
+    fn guard_of(&self, url: &str, name: &str, fence: i64) -> Guard {
+        let fence = Fence::new(fence);
+        match self.0.engine {
+            Engine::OpenSearch => {
+                Guard::OpenSearch(GuardedIndex::new(opensearch(url), name, fence))
+            }
+            _ => Guard::Elasticsearch(GuardedIndex::new(elasticsearch(url), name, fence)),
+        }
+    }
+
+    /// A write that no fence guards.
+    async fn put(&self, id: &str, document: Value) {
+        let path = format!("{}/_doc/{id}", self.0.alias);
+        let answer = self.0.ask(Put, &path, document).await;
+        assert!(answer["error"].is_null(), "{answer}");
+    }
+
+    /// The document with its number, null if there is none.
+    async fn get(&self, id: &str) -> Value {
+        let path = format!("{}/_doc/{id}", self.0.alias);
+        self.0.ask(Get, &path, Value::Null).await
+    }
+
+    async fn source(&self, id: &str) -> Value {
+        self.get(id).await["_source"].take()
+    }
+}
+
+/// The newer fence that a stale holder is told.
+fn seen(error: &Error) -> Option<i64> {
+    match error {
+        Error::Fenced { seen, .. } => seen.map(Fence::get),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the source of an [`Error::Store`] says.
+fn cause(error: &Error) -> String {
+    match error {
+        Error::Store { source, .. } => source.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_has_seen_no_fence_takes_any() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        for before in [
+            json!({ "total": 1 }),
+            json!({ "total": 1, Fence::FIELD: null }),
+        ] {
+            for id in ["claimed", "indexed", "updated", "deleted"] {
+                documents.put(id, before.clone()).await;
+            }
+            let guard = documents.guard(-5);
+            let claimed = guard.claim("claimed").await.unwrap().unwrap();
+            assert_eq!(claimed, json!({ "total": 1, Fence::FIELD: -5 }));
+            assert_eq!(documents.source("claimed").await, claimed);
+            guard
+                .index("indexed", &json!({ "name": "n" }))
+                .await
+                .unwrap();
+            let indexed = json!({ "name": "n", Fence::FIELD: -5 });
+            assert_eq!(documents.source("indexed").await, indexed);
+            assert!(
+                guard
+                    .update("updated", &json!({ "name": "n" }))
+                    .await
+                    .unwrap()
+            );
+            let updated = json!({ "total": 1, "name": "n", Fence::FIELD: -5 });
+            assert_eq!(documents.source("updated").await, updated);
+            assert!(guard.delete("deleted").await.unwrap());
+            assert_eq!(documents.get("deleted").await["found"], false);
+        }
+        let field = documents
+            .0
+            .ask(
+                Get,
+                &format!("{}/_mapping", documents.0.index()),
+                Value::Null,
+            )
+            .await;
+        let field = &field[documents.0.index()]["mappings"]["properties"][Fence::FIELD];
+        assert_eq!(
+            *field,
+            json!({ "type": "long" }),
+            "as the documentation says"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_same_and_a_newer_holder_pass_and_an_older_one_changes_nothing() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        // As great as those of leases, and next to each other.
+        let fences = [0, 1, 2].map(|more| 1_790_000_000_000 + more);
+        let [old, same, new] = fences.map(|fence| documents.guard(fence));
+        same.index("a", &json!({ "by": "same" })).await.unwrap();
+        for _ in 0..2 {
+            for outcome in &same.everything("a").await[..3] {
+                outcome.clone().unwrap();
+            }
+            same.index("a", &json!({ "by": "same" })).await.unwrap();
+        }
+        let before = documents.get("a").await;
+        for outcome in old.everything("a").await {
+            let error = outcome.unwrap_err();
+            assert_eq!(seen(&error), Some(fences[1]));
+            assert!(!error.is_retryable() && !error.is_ambiguous());
+            assert!(error.to_string().contains("stop"), "{error}");
+        }
+        assert_eq!(documents.get("a").await, before);
+        for outcome in new.everything("a").await {
+            outcome.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_is_not_there_is_an_answer() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let guard = documents.guard(7);
+        assert_eq!(guard.claim("a").await.unwrap(), None);
+        assert!(!guard.update("a", &json!({ "total": 1 })).await.unwrap());
+        assert!(!guard.delete("a").await.unwrap());
+        assert_eq!(documents.get("a").await["found"], false);
+        guard.index("a", &json!({ "total": 1 })).await.unwrap();
+        assert_eq!(documents.source("a").await["total"], 1);
+        // What the documentation warns of: a deletion takes the fence along.
+        assert!(guard.delete("a").await.unwrap());
+        documents.guard(6).index("a", &json!({})).await.unwrap();
+    }
+}
+
+/// Empty objects in lists too, which a filter of the answer would drop.
+#[tokio::test]
+async fn a_document_comes_back_whole() {
+    for engine in BOTH {
+        let documents = Documents::mapped(engine, json!({ "dynamic": false })).await;
+        let guard = documents.guard(7);
+        let mut document = json!({
+            "list": [{}, [], null, { "a": {} }], "empty": {}, "none": null, "float": 0.1,
+            "great": u64::MAX, "text": "' \" \\ \n é 锁", "a.b": 1,
+        });
+        guard.index("a", &document).await.unwrap();
+        document[Fence::FIELD] = json!(7);
+        assert_eq!(guard.claim("a").await.unwrap().unwrap(), document);
+        assert!(guard.update("a", &json!({})).await.unwrap());
+        assert_eq!(documents.source("a").await, document);
+        let newer = documents.guard(8).claim("a").await.unwrap().unwrap();
+        document[Fence::FIELD] = json!(8);
+        assert_eq!(newer, document);
+    }
+}
+
+/// The control is the engine's own merge.
+#[tokio::test]
+async fn an_update_merges_as_the_engine_does() {
+    for engine in BOTH {
+        // Mapped fields could not change their type.
+        let documents = Documents::mapped(engine, json!({ "dynamic": false })).await;
+        let before = json!({
+            "deep": { "er": { "kept": 1, "new": 2 }, "list": [1, 2] }, "kept": "k", "gone": { "a": 1 },
+        });
+        let partial = json!({
+            "deep": { "er": { "new": { "a": null } }, "list": [3] }, "gone": null, "more": { "b": [{}] },
+        });
+        for id in ["ours", "theirs"] {
+            documents.put(id, before.clone()).await;
+        }
+        documents.guard(7).update("ours", &partial).await.unwrap();
+        let path = format!("{}/_update/theirs", documents.0.alias);
+        documents
+            .0
+            .ask(Post, &path, json!({ "doc": partial }))
+            .await;
+        let mut theirs = documents.source("theirs").await;
+        assert_eq!(
+            theirs["deep"]["er"],
+            json!({ "kept": 1, "new": { "a": null } })
+        );
+        theirs[Fence::FIELD] = json!(7);
+        assert_eq!(documents.source("ours").await, theirs);
+    }
+}
+
+#[tokio::test]
+async fn a_document_cannot_bring_a_fence_of_its_own() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let guard = documents.guard(7);
+        for forged in [json!(9), json!(null), json!("text"), json!({ "a": 1 })] {
+            let forged = json!({ Fence::FIELD: forged });
+            guard.index("a", &forged).await.unwrap();
+            assert_eq!(documents.source("a").await[Fence::FIELD], 7);
+            guard.update("a", &forged).await.unwrap();
+            assert_eq!(documents.source("a").await[Fence::FIELD], 7);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_is_no_whole_number_is_refused_and_left_alone() {
+    for engine in BOTH {
+        let documents = Documents::mapped(engine, json!({ "dynamic": false })).await;
+        let guard = documents.guard(7);
+        for theirs in [
+            json!("3"),
+            json!(3.0),
+            json!({}),
+            json!([3]),
+            json!(true),
+            json!(u64::MAX),
+        ] {
+            documents.put("a", json!({ Fence::FIELD: theirs })).await;
+            let before = documents.get("a").await;
+            for outcome in guard.everything("a").await {
+                let error = outcome.unwrap_err();
+                assert!(cause(&error).contains("no whole number"), "{error:?}");
+                assert!(!error.is_retryable());
+            }
+            assert_eq!(documents.get("a").await, before);
+        }
+    }
+}
+
+/// The fence is in it all the same, as the documentation says.
+#[tokio::test]
+async fn a_document_of_another_type_is_named() {
+    let documents = Documents::new(Engine::Elasticsearch).await;
+    documents.put("a", json!({ "total": "much" })).await;
+    let Guard::Elasticsearch(guard) = documents.guard(7) else {
+        unreachable!("it is of Elasticsearch");
+    };
+    let error = guard.claim::<Vec<u8>>("a").await.unwrap_err();
+    assert!(cause(&error).contains("invalid type"), "{error:?}");
+    assert_eq!(documents.source("a").await[Fence::FIELD], 7);
+}

@@ -1,0 +1,150 @@
+//! Holders side by side, one of them stale.
+
+use elasticsearch::http::Method::Put;
+use futures::future::join_all;
+use leasehold::{Error, Fence, Leases};
+use serde_json::json;
+
+use super::{
+    super::{BOTH, Fixture, LONG},
+    Documents, Guard, seen,
+};
+
+/// A holder that is paused past its expiry, from the first lease to the last write.
+#[tokio::test]
+async fn a_holder_that_was_paused_is_refused() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        documents.put("42", json!({ "total": 1 })).await;
+        let locks = Fixture::prepared(engine).await;
+        let leases = Leases::new(locks.store());
+        let paused = leases.acquire("order:42", LONG).await.unwrap();
+        let stale = documents.guard(paused.fence().get());
+        assert_eq!(stale.claim("42").await.unwrap().unwrap()["total"], 1);
+        // Its lease ends without its knowledge.
+        leases.evict("order:42").await.unwrap();
+        let lease = leases.acquire("order:42", LONG).await.unwrap();
+        let guard = documents.guard(lease.fence().get());
+        let mut document = guard.claim("42").await.unwrap().unwrap();
+        let error = stale
+            .update("42", &json!({ "total": 7 }))
+            .await
+            .unwrap_err();
+        assert_eq!(seen(&error), Some(lease.fence().get()));
+        document["total"] = json!(2);
+        guard.index("42", &document).await.unwrap();
+        assert_eq!(documents.source("42").await["total"], 2);
+    }
+}
+
+/// What `claim` is for: after it the document does not change under its holder's eyes.
+#[tokio::test]
+async fn only_who_claims_before_reading_reads_what_stays() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        for claims in [true, false] {
+            documents.put("a", json!({ "total": 1 })).await;
+            let [stale, newer] = [7, 8].map(|fence| documents.guard(fence));
+            let read = match claims {
+                true => newer.claim("a").await.unwrap().unwrap(),
+                false => documents.source("a").await,
+            };
+            let landed = stale.update("a", &json!({ "total": 5 })).await.is_ok();
+            let stays = documents.source("a").await["total"] == read["total"];
+            assert_eq!((landed, stays), (!claims, claims));
+            newer.update("a", &json!({ "by": "newer" })).await.unwrap();
+        }
+    }
+}
+
+/// Writers with fences in no order: the first half of them at once, with the greatest of all, then the
+/// others at once. Tells what is wrong with what they leave behind.
+async fn race<F: Future<Output = Result<(), Error>>>(
+    documents: &Documents,
+    write: impl Fn(Guard, i64) -> F,
+) -> Vec<String> {
+    const WRITERS: i64 = 48;
+    let mut fences: Vec<i64> = (1..WRITERS).collect();
+    fastrand::shuffle(&mut fences);
+    fences.insert(fastrand::usize(..fences.len() / 2), WRITERS);
+    let mut wrong = Vec::new();
+    for (half, fences) in fences.chunks(fences.len() / 2).enumerate() {
+        let write = async |&fence: &i64| (fence, write(documents.guard(fence), fence).await);
+        for (fence, outcome) in join_all(fences.iter().map(write)).await {
+            match outcome {
+                // Before the greatest was.
+                Ok(()) if half == 0 => {}
+                Ok(()) => wrong.push(format!("{fence} came after {WRITERS}")),
+                Err(Error::Fenced {
+                    seen: Some(seen), ..
+                }) if seen.get() > fence => {}
+                Err(error) => wrong.push(format!("{fence}: {error:?}")),
+            }
+        }
+        let left = documents.source("a").await;
+        if left != json!({ "by": WRITERS, Fence::FIELD: WRITERS }) {
+            wrong.push(format!("half {half} left {left}"));
+        }
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_writers_the_newest_is_the_last() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        // The first ones race to create it.
+        let whole = async |guard: Guard, fence| guard.index("a", &json!({ "by": fence })).await;
+        let wrong = race(&documents, whole).await;
+        assert!(wrong.is_empty(), "{wrong:?}");
+
+        for claims in [true, false] {
+            documents.put("a", json!({ "by": 0 })).await;
+            let steps = async |guard: Guard, fence| {
+                if claims {
+                    guard.claim("a").await?;
+                }
+                guard.update("a", &json!({ "by": fence })).await.map(drop)
+            };
+            let wrong = race(&documents, steps).await;
+            assert!(wrong.is_empty(), "{wrong:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_comparison_the_newest_is_not_the_last() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let plain = async |_: Guard, fence: i64| {
+            let document = json!({ "by": fence, Fence::FIELD: fence });
+            documents.put("a", document).await;
+            Ok(())
+        };
+        let wrong = race(&documents, plain).await;
+        assert!(
+            wrong.iter().any(|it| it.contains("half 1 left")),
+            "{wrong:?}"
+        );
+    }
+}
+
+/// What the documentation says of versions.
+#[tokio::test]
+async fn a_fence_is_a_version_where_only_whole_documents_are_written() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let put = async |fence: i64| {
+            let path = format!(
+                "{}/_doc/a?version={fence}&version_type=external_gte",
+                documents.0.alias
+            );
+            let answer = documents.0.ask(Put, &path, json!({ "by": fence })).await;
+            answer["status"].as_i64()
+        };
+        for (fence, refused) in [(8, None), (8, None), (7, Some(409)), (9, None)] {
+            assert_eq!(put(fence).await, refused);
+        }
+        assert_eq!(documents.source("a").await["by"], 9);
+    }
+}
