@@ -16,7 +16,7 @@ use super::{BOTH, Engine, Fixture, elasticsearch, opensearch};
 
 /// A guard on either engine.
 #[derive(Clone, Debug)]
-enum Guard {
+pub enum Guard {
     Elasticsearch(GuardedIndex<Elasticsearch>),
     OpenSearch(GuardedIndex<OpenSearch>),
 }
@@ -63,7 +63,7 @@ impl Guard {
 }
 
 /// An index of the application: the alias of a fixture, and the index behind it.
-pub struct Documents(Fixture);
+struct Documents(Fixture);
 
 impl Documents {
     async fn new(engine: Engine) -> Self {

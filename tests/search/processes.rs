@@ -5,7 +5,7 @@ use futures::future::join_all;
 use super::{
     BOTH, Engine, Fixture,
     common::processes::{self, Place, fencing, limits},
-    fencing::Documents,
+    fencing::pauses::Beside,
 };
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
@@ -18,7 +18,7 @@ async fn the_work_of_a_process() {
         };
         let fixture = Fixture { engine, url, alias };
         match task.as_str() {
-            "stale" => fencing::stale(fixture.store(), &Documents::beside(&fixture)).await,
+            "stale" => fencing::stale(fixture.store(), &Beside::of(&fixture)).await,
             task => processes::work(task, fixture.store()).await,
         }
     }
@@ -82,7 +82,7 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
 async fn a_thousand_stale_writes_are_fenced_off() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let documents = Documents::beside(&fixture);
+        let documents = Beside::of(&fixture);
         fencing::pauses_and_takeovers(&place_of(&fixture), fixture.store(), &documents).await;
     }
 }

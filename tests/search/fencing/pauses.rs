@@ -1,33 +1,80 @@
 //! Documents under the fences of two processes, one of which is paused.
 
 use async_trait::async_trait;
-use elasticsearch::http::Method::Post;
-use leasehold::{Error, Fence};
+use elasticsearch::{
+    Elasticsearch,
+    http::{
+        Method::{self, Get, Post, Put},
+        headers::HeaderMap,
+    },
+};
+use leasehold::{Error, Fence, GuardedIndex};
+use opensearch::OpenSearch;
 use serde_json::{Value, json};
 
-use super::{super::common::processes::fencing, Documents, Fixture};
+use super::{
+    super::{Engine, Fixture, common::processes::fencing, elasticsearch, opensearch},
+    Guard,
+};
 
-impl Documents {
-    /// Those beside the locks of a fixture.
-    pub fn beside(locks: &Fixture) -> Self {
-        Self(Fixture {
+/// Those beside the locks of a fixture. A client is used many times: making one takes longer than what
+/// it is asked for.
+pub struct Beside {
+    engine: Engine,
+    index: String,
+    elasticsearch: Elasticsearch,
+    opensearch: OpenSearch,
+}
+
+impl Beside {
+    pub fn of(locks: &Fixture) -> Self {
+        Self {
             engine: locks.engine,
-            url: locks.url.clone(),
-            alias: format!("{}-documents", locks.alias),
-        })
+            index: format!("{}-documents", locks.alias),
+            elasticsearch: elasticsearch(&locks.url),
+            opensearch: opensearch(&locks.url),
+        }
+    }
+
+    fn guard(&self, fence: Fence) -> Guard {
+        let index = &*self.index;
+        match self.engine {
+            Engine::OpenSearch => {
+                let client = self.opensearch.clone();
+                Guard::OpenSearch(GuardedIndex::new(client, index, fence))
+            }
+            _ => {
+                let client = self.elasticsearch.clone();
+                Guard::Elasticsearch(GuardedIndex::new(client, index, fence))
+            }
+        }
+    }
+
+    /// Asks the engine itself. Either answers this client.
+    async fn ask(&self, method: Method, api: &str, id: &str, body: Value) -> Value {
+        let path = format!("{}/{api}/{id}", self.index);
+        let body = (!body.is_null()).then(|| body.to_string());
+        let transport = self.elasticsearch.transport();
+        let answer = transport
+            .send(method, &path, HeaderMap::new(), None::<&()>, body, None)
+            .await
+            .unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        assert!(answer["error"].is_null(), "{answer}");
+        answer
     }
 }
 
 #[async_trait]
-impl fencing::Documents for Documents {
+impl fencing::Documents for Beside {
     async fn create(&self, id: &str) {
-        self.put(id, json!({ "number": 0 })).await;
+        self.ask(Put, "_doc", id, json!({ "number": 0 })).await;
     }
 
     async fn read(&self, id: &str, fence: Option<Fence>) -> Result<u64, Error> {
         let document = match fence {
-            Some(fence) => self.guard(fence.get()).claim(id).await?.unwrap(),
-            None => self.source(id).await,
+            Some(fence) => self.guard(fence).claim(id).await?.unwrap(),
+            None => self.ask(Get, "_doc", id, Value::Null).await["_source"].take(),
         };
         Ok(document["number"].as_u64().unwrap())
     }
@@ -41,20 +88,17 @@ impl fencing::Documents for Documents {
     ) -> Result<(), Error> {
         let document = json!({ "number": number, "by": by });
         match fence {
-            Some(fence) => assert!(self.guard(fence.get()).update(id, &document).await?),
-            None => {
-                let path = format!("{}/_update/{id}", self.0.alias);
-                let answer = self.0.ask(Post, &path, json!({ "doc": document })).await;
-                assert!(answer["error"].is_null(), "{answer}");
-            }
+            Some(fence) => assert!(self.guard(fence).update(id, &document).await?),
+            None => drop(
+                self.ask(Post, "_update", id, json!({ "doc": document }))
+                    .await,
+            ),
         }
         Ok(())
     }
 
     async fn writer(&self, id: &str) -> String {
-        match &self.source(id).await["by"] {
-            Value::String(by) => by.clone(),
-            other => panic!("{other}"),
-        }
+        let document = self.ask(Get, "_doc", id, Value::Null).await;
+        document["_source"]["by"].as_str().unwrap().to_owned()
     }
 }
