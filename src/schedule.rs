@@ -5,7 +5,9 @@
 //! period, and cost as few commands as those that were acquired at once.
 //!
 //! A batch that is not answered in time holds up nobody: its leases are due again, in smaller
-//! batches, so that one that hangs in the server soon hangs alone.
+//! batches, so that one that hangs in the server soon hangs alone. While nobody is answered, nobody knows
+//! whether it is one lease that hangs or the store, so the batches are then never fewer than two, and twice
+//! as many each time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,6 +26,8 @@ const STEP: u32 = 6;
 /// How many leases go together that were in a batch without an answer. One that hangs is then found
 /// in two steps, and a store that is away altogether is not flooded.
 const SUSPECTS: usize = 100;
+/// How often in a row without any answer the least number of batches is doubled.
+const DOUBLINGS: u32 = 3;
 
 /// How much of the ttl is left when a renewal is due.
 pub(crate) fn after_renewal(ttl: Duration) -> Duration {
@@ -42,6 +46,8 @@ pub(crate) struct Schedule<T> {
     order: BTreeSet<(Instant, LeaseId)>,
     /// When the newest renewal was sent of those that were answered.
     answered: Option<Instant>,
+    /// How often in a row something was sent again with no answer to anything in between.
+    silent: u32,
 }
 
 #[derive(Debug)]
@@ -83,6 +89,7 @@ impl<T: Clone> Schedule<T> {
             leases: HashMap::new(),
             order: BTreeSet::new(),
             answered: None,
+            silent: 0,
         }
     }
 
@@ -152,7 +159,13 @@ impl<T: Clone> Schedule<T> {
         }
         due.batches = batches(calm, MAX_RENEWALS);
         let (few, single): (Vec<_>, _) = suspects.into_iter().partition(|(.., times)| *times == 1);
-        due.batches.extend(batches(few, SUSPECTS));
+        if !few.is_empty() {
+            self.silent = DOUBLINGS.min(self.silent + 1);
+        }
+        // Whoever shares no batch with one that hangs is answered, and the others then go alone.
+        let together = few.len().div_ceil(1 << self.silent);
+        due.batches
+            .extend(batches(few, together.clamp(1, SUSPECTS)));
         due.batches.extend(batches(single, 1));
         due
     }
@@ -160,6 +173,7 @@ impl<T: Clone> Schedule<T> {
     /// A renewal was answered. The next one counts from when it was sent.
     pub(crate) fn renewed(&mut self, id: LeaseId, sent: Instant) {
         self.answered = self.answered.max(Some(sent));
+        self.silent = 0;
         if let Some(entry) = self.leases.get_mut(&id) {
             (entry.state, entry.unanswered, entry.errors) = (State::Calm, 0, 0);
             let due = sent + entry.ttl / PERIOD;
@@ -301,6 +315,54 @@ mod tests {
             now += TTL / 6;
             assert_eq!(sizes(&schedule.take_due(now)), [100; 10]);
         }
+    }
+
+    /// Runs until all are answered but those that hang, and gives the sizes of the batches of each time.
+    fn until_found(leases: usize, hanging: &[usize]) -> Vec<Vec<usize>> {
+        let start = Instant::now();
+        let mut schedule = with(leases, start);
+        let mut now = start + TTL / 3;
+        let mut sent = Vec::new();
+        let mut waiting = leases;
+        while waiting > hanging.len() {
+            let due = schedule.take_due(now);
+            sent.push(sizes(&due));
+            assert!(sent.len() < 5, "they are lost: {sent:?}");
+            let hangs = |batch: &[(LeaseId, usize)]| {
+                let found = batch.iter().find(|(_, number)| hanging.contains(number));
+                found.is_some()
+            };
+            for batch in due.batches.iter().filter(|batch| !hangs(batch)) {
+                for (id, _) in batch {
+                    schedule.renewed(*id, now);
+                    schedule.remove(*id);
+                    waiting -= 1;
+                }
+            }
+            now += TTL / 6;
+        }
+        sent
+    }
+
+    #[test]
+    fn one_that_hangs_does_not_hold_up_the_few_that_are_all() {
+        assert_eq!(until_found(2, &[0]), [vec![2], vec![1, 1]]);
+        assert_eq!(
+            until_found(100, &[50]),
+            [vec![100], vec![50, 50], vec![1; 50]]
+        );
+        for leases in 3..=100 {
+            until_found(leases, &[leases - 1]);
+        }
+    }
+
+    /// In the worst case they are in different batches, and nobody is answered at first.
+    #[test]
+    fn several_that_hang_are_found_before_the_others_are_lost() {
+        for _ in 0..100 {
+            until_found(90, &[7, 42, 77]);
+        }
+        until_found(3, &[0, 1]);
     }
 
     #[test]

@@ -314,15 +314,68 @@ async fn an_insert_is_stamped_and_finds_out_who_was_there() {
 }
 
 #[tokio::test]
+async fn an_insert_in_a_transaction_finds_out_who_was_there() {
+    let collection = Fixture::new(Engine::MongoDbReplicaSet).collection().await;
+    let seen = doc! { "_id": 7, "leasehold_fence": 8_i64 };
+    collection.insert_one(seen).await.unwrap();
+    let guarded = under(&collection, 7);
+    let mut session = collection.client().start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let document = doc! { "_id": 1 };
+    let insert = guarded.insert_one(&document).session(&mut session);
+    insert.await.unwrap();
+    let late = guarded.insert_one(&seven()).session(&mut session).await;
+    assert_fenced(late, 7, 8);
+    session.abort_transaction().await.unwrap();
+    assert_eq!(collection.count_documents(document).await.unwrap(), 0);
+}
+
+/// A collection in which each mail is there once, and another document has "a".
+async fn with_unique_mails(engine: Engine) -> Collection<Document> {
+    let collection = Fixture::new(engine).collection().await;
+    let unique = IndexOptions::builder().unique(true).build();
+    let index = mongodb::IndexModel::builder().keys(doc! { "mail": 1 });
+    let index = index.options(unique).build();
+    collection.create_index(index).await.unwrap();
+    let other = doc! { "_id": 1, "mail": "a", "leasehold_fence": 99_i64 };
+    collection.insert_one(other).await.unwrap();
+    collection
+}
+
+/// Nobody would end it who ran the transaction again.
+#[tokio::test]
+async fn a_duplicate_of_another_unique_field_ends_a_transaction_for_good() {
+    let collection = with_unique_mails(Engine::MongoDbReplicaSet).await;
+    let guarded = under(&collection, 7);
+    let mut session = collection.client().start_session().await.unwrap();
+    for way in ["update", "find and update", "insert"] {
+        session.start_transaction().await.unwrap();
+        let set = doc! { "$set": { "mail": "a" } };
+        let outcome = match way {
+            "update" => {
+                let update = guarded.update_one(seven(), set).upsert();
+                update.session(&mut session).await.map(drop)
+            }
+            "insert" => {
+                let insert = guarded.insert_one(&doc! { "_id": 7, "mail": "a" });
+                insert.session(&mut session).await.map(drop)
+            }
+            _ => {
+                let find = guarded.find_one_and_update(seven(), set).upsert();
+                find.session(&mut session).await.map(drop)
+            }
+        };
+        let error = outcome.unwrap_err();
+        assert_eq!(code(&error), Some(11_000), "{way}: {error:?}");
+        assert!(!error.is_retryable() && !error.is_ambiguous());
+        session.abort_transaction().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_duplicate_of_another_unique_field_is_told_as_such() {
     for engine in BOTH {
-        let collection = Fixture::new(engine).collection().await;
-        let unique = IndexOptions::builder().unique(true).build();
-        let index = mongodb::IndexModel::builder().keys(doc! { "mail": 1 });
-        let index = index.options(unique).build();
-        collection.create_index(index).await.unwrap();
-        let other = doc! { "_id": 1, "mail": "a", "leasehold_fence": 99_i64 };
-        collection.insert_one(other).await.unwrap();
+        let collection = with_unique_mails(engine).await;
         let guarded = under(&collection, 7);
         let set = doc! { "$set": { "mail": "a" } };
         let error = guarded.update_one(seven(), set).upsert().await.unwrap_err();

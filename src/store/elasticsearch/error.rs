@@ -138,17 +138,28 @@ impl Refusal {
             }
             _ => String::new(),
         };
-        let said = self.to_string();
+        let (said, lacks_scripts) = (self.to_string(), self.is_about_scripts());
         match self.sorted(store, Some(id)) {
             // What stores the scripts is the same for both.
-            Error::NotPrepared { problem, .. } if problem.contains("script") => {
-                Error::NotPrepared { store, problem }
-            }
+            error @ Error::NotPrepared { .. } if lacks_scripts => error,
             Error::NotPrepared { .. } => Error::Store {
                 store,
                 source: Cause::text(format!("{said}{advice}")),
             },
             error => error,
+        }
+    }
+
+    /// Whether it says that a script is not stored, or that one that is not stored is forbidden. Names of
+    /// the application, of a field or an index, may have any word in them.
+    fn is_about_scripts(&self) -> bool {
+        match self.kind.as_str() {
+            "illegal_argument_exception" => {
+                let mut said = ["unable to find script", "cannot execute [inline]"].into_iter();
+                !self.reason.starts_with("mapper [") && said.any(|it| self.reason.contains(it))
+            }
+            "resource_not_found_exception" => self.reason.contains("unable to find script"),
+            _ => false,
         }
     }
 }
@@ -267,6 +278,25 @@ mod tests {
                 "as a long",
             ),
             (400, strict, "introduction of [total]", "[total]"),
+            // Not every word with a script in it is one.
+            (
+                400,
+                strict,
+                "introduction of [description]",
+                "[description]",
+            ),
+            (
+                404,
+                "index_not_found_exception",
+                "no such index [subscriptions]",
+                "create it",
+            ),
+            (
+                400,
+                "illegal_argument_exception",
+                "mapper [script.inline] cannot be changed",
+                "[script.inline]",
+            ),
         ] {
             let error = sorted(status, kind, reason);
             let Error::Store { source, .. } = &error else {

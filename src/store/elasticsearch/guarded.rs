@@ -56,12 +56,16 @@ use crate::{Error, Fence, Key};
 ///
 /// # Which leases
 ///
-/// One document is guarded by one key, and by exclusive leases on it; reentrant ones keep the fence of
-/// their owner, so they do as well. Of [`shared`](crate::Acquire::shared) leases and
-/// [`permits`](crate::Acquire::permits) each has a fence of its own, and the older holders would be
-/// refused beside the newest. One key may guard many documents.
+/// One document is guarded by one key, and by exclusive leases on it. Of
+/// [`shared`](crate::Acquire::shared) leases and [`permits`](crate::Acquire::permits) each has a fence of
+/// its own, and the older holders would be refused beside the newest. One key may guard many documents.
 ///
 /// A fence that was seen before passes: it is the same holder.
+///
+/// [Reentrant](crate::Acquire::reentrant) leases have the fence of their owner. A process that was
+/// restarted under the same name, and enters while a lease of the paused one is live, has its fence too,
+/// and does not fence it off. Let the name of the owner be of one run of the process, as it is by default,
+/// or do not use `reentrant` here.
 ///
 /// # What it does not see
 ///
@@ -115,10 +119,12 @@ use crate::{Error, Fence, Key};
 ///
 /// # Without it: versions
 ///
-/// Where nothing but whole documents is ever written, and by nobody else, the engines do it themselves:
-/// the fence is the version. An older one is answered 409. Partial updates are not possible then, and a
-/// write without a version must never happen, because it counts the version up. The version of a deleted
-/// document is forgotten after a minute (`index.gc_deletes`).
+/// Where nothing but whole documents is ever written, by nobody else, **and nothing is read first**, the
+/// engines do it themselves: the fence is the version. An older one is answered 409. There is no claim: a
+/// stale write may come between the read of the next holder and its write, and would be lost without a
+/// word. Partial updates are not possible then, and a write without a version must never happen, because it
+/// counts the version up. The version of a deleted document is forgotten after a minute
+/// (`index.gc_deletes`), and then any fence passes.
 ///
 #[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
 #[cfg_attr(not(feature = "elasticsearch"), doc = "```ignore")]

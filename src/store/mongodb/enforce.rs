@@ -10,7 +10,7 @@ use mongodb::{
 
 use super::{
     MongoStore, decode, dialect,
-    error::{code, sorted},
+    error::{STORE, code, sorted},
     timed,
 };
 use crate::{Error, Key, Lease, LockRecord, LossReason, RenewAnswer, hold::Hold, rules};
@@ -19,8 +19,10 @@ use crate::{Error, Key, Lease, LockRecord, LossReason, RenewAnswer, hold::Hold, 
 const ILLEGAL_OPERATION: i32 = 20;
 const NO_TRANSACTIONS: &str =
     "a standalone server has no transactions; a replica set has, also one of a single member";
-/// What the driver says to a second start. It has no other way to tell.
+/// What the driver says to a second start, and to any on a standalone server. It has no other way to
+/// tell.
 const IN_PROGRESS: &str = "already in progress";
+const UNSUPPORTED: &str = "not supported by this deployment";
 
 impl Lease {
     /// Makes the lease part of a transaction of the application: what the transaction writes is committed
@@ -32,7 +34,14 @@ impl Lease {
     /// transactions, the data needs no fences, and inserts and deletes are covered too.
     ///
     /// Call it **first in the transaction**: a transaction sees the data of its first statement on, and a
-    /// renewal after that, before this call, is a write conflict.
+    /// renewal after that, before this call, is a write conflict. On a sharded cluster it is more than
+    /// that, a condition: unless the read concern of the transaction is `snapshot`, what was read from
+    /// another shard before this call may be older than the lease. No sharded cluster was tried.
+    ///
+    /// **Between this call and the end of the transaction, never wait in the same task** for
+    /// [`renew`](Lease::renew), [`upgrade`](Lease::upgrade), [`downgrade`](Lease::downgrade) or
+    /// [`release`](Lease::release) of this lease, nor for [`Leases::close`](crate::Leases::close): they wait
+    /// for the end of the transaction, and it for them.
     ///
     /// ```no_run
     /// # use leasehold::Lease;
@@ -54,8 +63,11 @@ impl Lease {
     ///   whose collection the [`MongoStore`] was made with.
     /// - It needs transactions, so a replica set or a sharded cluster.
     /// - **The transaction must be much shorter than the ttl.** A renewal of this lock waits for its end,
-    ///   and the deadline does not wait for the renewal.
-    /// - Let the transaction's write concern be a majority, which is the default since MongoDB 5.0.
+    ///   and the deadline does not wait for the renewal. Renewals go together, so those of other leases
+    ///   that share the command wait too, until they are sent again in smaller ones, after a sixth of the
+    ///   ttl.
+    /// - Set the transaction's write concern to a majority. The default is one on most deployments since
+    ///   MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection string.
     /// - A holder that is paused in its transaction keeps others waiting until the server gives the
     ///   transaction up: after a minute, by default.
     /// - It leaves a mark in the lock's document, in a field `touched` that nothing reads and that every
@@ -66,7 +78,8 @@ impl Lease {
     /// # Errors
     ///
     /// After any of them the server has given up the transaction, so that not even a caller who goes on
-    /// regardless can commit it.
+    /// regardless can commit it. If the server could not be told, the driver has, and **what the session
+    /// writes after that is written at once, outside of any transaction**. So return on any error.
     ///
     /// - [`Error::Lost`] if the lease is over.
     /// - [`Error::TransactionAborted`] for a write conflict, for one: run the whole transaction again.
@@ -75,6 +88,8 @@ impl Lease {
     /// - [`Error::NotEnforceable`] if the lease is of another kind of store, or the session is in no
     ///   transaction, or began it before the lease was granted, or the deployment has none. In a session
     ///   without a transaction there is nothing to give up: what follows is written at once.
+    /// - [`Error::Store`] with the driver's words, if the session can have no transaction for another
+    ///   reason: one of snapshots, or one whose writes would not be acknowledged.
     ///
     /// # Cancel safety
     ///
@@ -159,7 +174,14 @@ async fn ensure_in_transaction(session: &mut ClientSession, key: &Key) -> Result
     };
     match &*error.kind {
         ErrorKind::Transaction { message, .. } if message.contains(IN_PROGRESS) => Ok(()),
-        ErrorKind::Transaction { .. } => Err(not_enforceable(key, NO_TRANSACTIONS)),
+        ErrorKind::Transaction { message, .. } if message.contains(UNSUPPORTED) => {
+            Err(not_enforceable(key, NO_TRANSACTIONS))
+        }
+        // A session that can have none, and says why.
+        ErrorKind::Transaction { .. } => Err(Error::Store {
+            store: STORE,
+            source: error.into(),
+        }),
         _ => Err(sorted(error)),
     }
 }

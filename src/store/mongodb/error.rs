@@ -14,7 +14,7 @@ use super::dialect::integer;
 use crate::{Cause, Error};
 
 /// The name of the store in messages.
-const STORE: &str = "MongoDB";
+pub(crate) const STORE: &str = "MongoDB";
 
 /// A unique index refused a second document with the same key.
 pub(crate) const DUPLICATE_KEY: i32 = 11_000;

@@ -16,7 +16,8 @@ use crate::Fence;
 /// and for a process that was told the fence and nothing else. Feature `mongodb`.
 ///
 /// A write that is guarded and not stamped is of no use to the next one, and one that is stamped and not
-/// guarded stops nobody and may set the fence back: do both.
+/// guarded stops nobody and may set the fence back: do both. Send it with a write concern of a majority:
+/// what a single member has confirmed can be rolled back, and the fence with it.
 ///
 /// ```no_run
 /// use leasehold::Fence;
@@ -33,7 +34,8 @@ use crate::Fence;
 /// ```
 impl Fence {
     /// The documents that this filter finds, without those that have seen a newer fence. One that has
-    /// seen none yet is among them, and so is one that has seen this one.
+    /// seen none yet is among them, and so is one that has seen this one. So is one with something else
+    /// in [`Fence::FIELD`] that is no number, and [`stamp`](Fence::stamp) overwrites that.
     ///
     /// That an upsert finds nothing may mean that the document has seen a newer fence. It then inserts
     /// another, unless the filter pins a unique field, such as `_id`, to one value: the server then
@@ -54,6 +56,8 @@ impl Fence {
     ///
     /// What the update itself does to [`Fence::FIELD`] is left out, so it can neither lower the fence
     /// nor remove it. One that renames another field to that name is refused by the server.
+    ///
+    /// It is as durable as the write: send it with a write concern of a majority.
     pub fn stamp(self, update: impl Into<UpdateModifications>) -> UpdateModifications {
         match update.into() {
             UpdateModifications::Document(update) => self.stamp_operators(update).into(),

@@ -3,7 +3,7 @@
 pub(crate) mod actions;
 mod send;
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
 use mongodb::{
     Collection,
@@ -61,8 +61,12 @@ use crate::{Error, Fence};
 ///
 /// - It holds for a document that is written under leases of **one key, exclusive ones**. Those who share
 ///   a key, or have some of its permits, hold it at the same time with fences of their own, and would
-///   fence each other off: do not use it there. [Reentrant](crate::Acquire::reentrant) leases have the
-///   fence of their owner and are fine. [`Lease::upgrade`](crate::Lease::upgrade) gives a new fence.
+///   fence each other off: do not use it there. [`Lease::upgrade`](crate::Lease::upgrade) gives a new
+///   fence.
+/// - **[Reentrant](crate::Acquire::reentrant) leases have the fence of their owner.** A process that was
+///   restarted under the same name, and enters while a lease of the paused one is live, has its fence too,
+///   and does not fence it off. Let the name of the owner be of one run of the process, as it is by
+///   default, or do not use `reentrant` here.
 /// - **All who write must stamp.** A writer that knows nothing of fences is not stopped, and one that
 ///   replaces the whole document drops the fence with it. To begin: roll out writers that guard and stamp,
 ///   until no other is left; from then on it holds. Documents from before are found, and have a fence from
@@ -75,14 +79,19 @@ use crate::{Error, Fence};
 ///   none.
 /// - A write is acknowledged by a majority, whatever the collection's write concern, as a lock is: one that
 ///   a single member has confirmed can be rolled back, and the fence with it. In a transaction the
-///   transaction's own write concern counts; let it be a majority, which is the default since MongoDB 5.0.
-/// - The fence of the same holder passes again. If the answer was lost ([`Error::is_ambiguous`]) the write
-///   may be repeated, and `$set` does not mind that; an `$inc` counts twice, unless the filter says from
-///   which state.
+///   transaction's own write concern counts: set it to a majority. The default is one on most deployments
+///   since MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection string.
+/// - **The fence of the same holder passes again**, so its own writes are not put in order. One whose
+///   future was dropped, or that was given up after a time, may land after the next one of the same holder.
+///   If the answer was lost ([`Error::is_ambiguous`]) the write may be repeated, and `$set` does not mind
+///   that if nothing else was written since; an `$inc` counts twice, unless the filter says from which
+///   state.
+/// - **The field must be ours.** What is in it and is no number stops nobody, and the first guarded write
+///   puts the fence in its place.
 ///
 /// A type that is read must not mind the field, as it would with serde's `deny_unknown_fields`. A document
-/// that the type cannot be read from is [`Error::Interrupted`], with the driver's error as its source, and
-/// the write has been carried out.
+/// that the type cannot be read from is [`Error::Store`], with the error of `bson` as its source, and the
+/// write has been carried out.
 ///
 /// # Errors
 ///
@@ -142,12 +151,12 @@ impl<T: Send + Sync> GuardedCollection<T> {
     ) -> GuardedFind<'static, T> {
         let statement = Find {
             target: self.target(filter, Creates::Nothing),
-            typed: self.documents.clone_with_type(),
             update: self.fence.stamp(update),
         };
         GuardedFind {
             statement: Ok(statement),
             session: None,
+            read_as: PhantomData,
         }
     }
 

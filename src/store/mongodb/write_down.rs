@@ -1,6 +1,6 @@
-//! A value of the application as the document that the driver would send.
+//! A value of the application as the document that the driver would send, and back.
 //!
-//! The two majors of `bson` that an application may choose for the driver have the same function under
+//! The two majors of `bson` that an application may choose for the driver have the same functions under
 //! two names, and neither has the other's. The function that both have writes some values, such as UUIDs,
 //! otherwise than the driver does. So both names are asked for, in a scope of their own where those of
 //! `bson` come first, and one of them is ours and says that it is not there.
@@ -8,8 +8,9 @@
 use std::error::Error as StdError;
 
 use mongodb::bson::{Document, RawDocumentBuf};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
+use super::error::STORE;
 use crate::{Cause, Error};
 
 /// The value as a document.
@@ -18,27 +19,53 @@ use crate::{Cause, Error};
 ///
 /// [`Error::Store`] if it cannot be one.
 pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
-    let raw = by_the_one_name(value).or_else(|| by_the_other(value));
-    let written = match raw {
-        Some(raw) => raw.and_then(|raw| Document::try_from(raw).map_err(Cause::from)),
-        None => Err(Cause::text("this version of bson is not known")),
-    };
-    written.map_err(|source| Error::Store {
-        store: "MongoDB",
-        source,
-    })
+    let raw = written_by_the_one_name(value).or_else(|| written_by_the_other(value));
+    let written = known(raw).and_then(|raw| Document::try_from(raw).map_err(Cause::from));
+    written.map_err(failed)
 }
 
-fn by_the_one_name<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
+/// The document as a value.
+///
+/// # Errors
+///
+/// [`Error::Store`] if it is none of this type.
+pub(crate) fn value<T: DeserializeOwned>(document: &RawDocumentBuf) -> Result<T, Error> {
+    let bytes = document.as_bytes();
+    let value = read_by_the_one_name(bytes).or_else(|| read_by_the_other(bytes));
+    known(value).map_err(failed)
+}
+
+fn known<T>(outcome: Option<Result<T, Cause>>) -> Result<T, Cause> {
+    outcome.unwrap_or_else(|| Err(Cause::text("this version of bson is not known")))
+}
+
+fn failed(source: Cause) -> Error {
+    let store = STORE;
+    Error::Store { store, source }
+}
+
+fn written_by_the_one_name<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
     serialize_to_raw_document_buf(value).told()
 }
 
-fn by_the_other<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
+fn written_by_the_other<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
     to_raw_document_buf(value).told()
+}
+
+fn read_by_the_one_name<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
+    #[allow(unused_imports)]
+    use mongodb::bson::*;
+    deserialize_from_slice(bytes).told()
+}
+
+fn read_by_the_other<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
+    #[allow(unused_imports)]
+    use mongodb::bson::*;
+    from_slice(bytes).told()
 }
 
 /// This version has no function of that name.
@@ -54,18 +81,28 @@ fn to_raw_document_buf<T>(_: &T) -> Absent {
     Absent
 }
 
-trait Told {
-    fn told(self) -> Option<Result<RawDocumentBuf, Cause>>;
+#[allow(dead_code)]
+fn deserialize_from_slice(_: &[u8]) -> Absent {
+    Absent
 }
 
-impl Told for Absent {
-    fn told(self) -> Option<Result<RawDocumentBuf, Cause>> {
+#[allow(dead_code)]
+fn from_slice(_: &[u8]) -> Absent {
+    Absent
+}
+
+trait Told<T> {
+    fn told(self) -> Option<Result<T, Cause>>;
+}
+
+impl<T> Told<T> for Absent {
+    fn told(self) -> Option<Result<T, Cause>> {
         None
     }
 }
 
-impl<E: StdError + Send + Sync + 'static> Told for Result<RawDocumentBuf, E> {
-    fn told(self) -> Option<Result<RawDocumentBuf, Cause>> {
+impl<T, E: StdError + Send + Sync + 'static> Told<T> for Result<T, E> {
+    fn told(self) -> Option<Result<T, Cause>> {
         Some(self.map_err(Cause::from))
     }
 }
@@ -73,18 +110,26 @@ impl<E: StdError + Send + Sync + 'static> Told for Result<RawDocumentBuf, E> {
 #[cfg(test)]
 mod tests {
     use mongodb::bson::{Bson, doc};
+    use serde::Deserialize;
 
     use super::*;
 
+    #[derive(Debug, PartialEq, Deserialize, Serialize)]
+    struct Order {
+        _id: i32,
+        token: uuid::Uuid,
+    }
+
+    fn raw(document: &Document) -> RawDocumentBuf {
+        RawDocumentBuf::try_from(document).unwrap()
+    }
+
     #[test]
-    fn a_value_is_written_as_the_driver_does() {
-        #[derive(Serialize)]
-        struct Order {
-            _id: i32,
-            token: uuid::Uuid,
-        }
+    fn a_value_is_written_and_read_as_the_driver_does() {
         let token = uuid::Uuid::nil();
-        let written = document(&Order { _id: 1, token }).unwrap();
+        let order = Order { _id: 1, token };
+        let written = document(&order).unwrap();
+        assert_eq!(value::<Order>(&raw(&written)).unwrap(), order);
         assert_eq!(written.get("_id"), Some(&Bson::Int32(1)));
         // Not as the text that a person would read.
         assert!(matches!(written.get("token"), Some(Bson::Binary(_))));
@@ -97,5 +142,12 @@ mod tests {
     #[test]
     fn what_is_no_document_is_refused() {
         assert!(matches!(document(&5), Err(Error::Store { .. })));
+    }
+
+    #[test]
+    fn what_is_not_of_the_type_is_refused() {
+        let error = value::<Order>(&raw(&doc! { "_id": "text" })).unwrap_err();
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+        assert!(!error.is_retryable() && !error.is_ambiguous());
     }
 }

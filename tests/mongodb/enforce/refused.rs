@@ -6,7 +6,7 @@ use leasehold::{Error, Lease, Leases, MemoryStore, MongoStore};
 use mongodb::{
     ClientSession, Collection,
     bson::{Document, doc},
-    options::ClientOptions,
+    options::{ClientOptions, TransactionOptions, WriteConcern},
 };
 use tokio::time::timeout;
 
@@ -56,6 +56,31 @@ async fn a_server_without_transactions_is_named() {
     let write = collection.insert_one(doc! { "_id": "stray" });
     assert!(write.session(&mut session).await.is_err());
     lease.release().await.unwrap();
+}
+
+/// Not that the server has none.
+#[tokio::test]
+async fn a_session_that_can_have_no_transaction_is_told_why() {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", LONG).await.unwrap();
+    let client = app.locks.client();
+    let careless = TransactionOptions::builder().write_concern(WriteConcern::nodes(0));
+    let careless = client
+        .start_session()
+        .default_transaction_options(careless.build());
+    let snapshot = client.start_session().snapshot(true);
+    for (session, why) in [
+        (careless.await, "unacknowledged"),
+        (snapshot.await, "snapshot"),
+    ] {
+        let error = lease.enforce(&mut session.unwrap()).await.unwrap_err();
+        let Error::Store { source, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert!(source.to_string().contains(why), "{source}");
+        assert!(!error.is_retryable());
+    }
+    assert!(lease.is_live());
 }
 
 /// As a standalone server of the kind that has sessions answers.

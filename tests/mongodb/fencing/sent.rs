@@ -138,6 +138,28 @@ async fn the_types_of_the_application_are_written_and_read_as_by_the_driver() {
     }
 }
 
+/// The write is carried out all the same, as the documentation says.
+#[tokio::test]
+async fn a_document_that_is_not_of_the_type_is_named() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Order {
+        total: i32,
+    }
+    let plain = Fixture::new(Engine::MongoDbReplicaSet).collection().await;
+    let text = doc! { "_id": 7, "total": "much" };
+    plain.insert_one(text).await.unwrap();
+    let guarded = GuardedCollection::new(&plain.clone_with_type::<Order>(), Fence::new(7));
+    let error = guarded.claim(seven()).await.unwrap_err();
+    assert!(matches!(error, Error::Store { .. }), "{error:?}");
+    assert!(!error.is_retryable() && !error.is_ambiguous());
+    let said = error.source().map(ToString::to_string).unwrap_or_default();
+    assert!(said.contains("invalid type"), "{said}");
+    assert_eq!(fence_of(&stored(&plain).await.unwrap()), Some(7));
+    let set = doc! { "$set": { "total": 1 } };
+    let found = guarded.find_one_and_update(seven(), set).await;
+    assert_eq!(found.unwrap(), Some(Order { total: 1 }));
+}
+
 #[tokio::test]
 async fn an_error_shows_no_credentials() {
     let uri = "mongodb://somebody:hunter2@127.0.0.1:1";

@@ -1,23 +1,26 @@
 //! Guarded writes on their way: what is awaited.
 
-use std::future::IntoFuture;
+use std::{future::IntoFuture, marker::PhantomData};
 
 use futures::future::BoxFuture;
 use mongodb::{
-    ClientSession, Collection,
-    bson::Document,
+    ClientSession,
+    bson::{Document, RawDocumentBuf},
     error::Error as DriverError,
     options::{ReturnDocument, UpdateModifications},
     results::{DeleteResult, InsertOneResult, UpdateResult},
 };
 use serde::de::DeserializeOwned;
 
-use super::send::{Creates, Statement, Target, carry_out};
+use super::{
+    super::write_down,
+    send::{Creates, Statement, Target, carry_out},
+};
 use crate::Error;
 
 /// What all guarded writes have in common.
-macro_rules! guarded {
-    ($action:ident $(<$of:ident>)?, $statement:ty, $output:ty) => {
+macro_rules! in_sessions {
+    ($action:ident $(<$of:ident>)?) => {
         impl<'a $(, $of: Send + Sync)?> $action<'a $(, $of)?> {
             /// Carries it out in this session, and so in its transaction, if it is in one.
             ///
@@ -29,11 +32,15 @@ macro_rules! guarded {
                 self
             }
         }
+    };
+}
 
-        impl<'a $(, $of)?> IntoFuture for $action<'a $(, $of)?>
-        where
-            $($of: DeserializeOwned + Send + Sync + 'static)?
-        {
+/// What those have in common that give back what the driver does.
+macro_rules! guarded {
+    ($action:ident, $statement:ty, $output:ty) => {
+        in_sessions!($action);
+
+        impl<'a> IntoFuture for $action<'a> {
             type Output = Result<$output, Error>;
             type IntoFuture = BoxFuture<'a, Self::Output>;
 
@@ -58,6 +65,12 @@ impl GuardedUpdate<'_> {
     /// The filter must have a top-level `_id` with the value of the document. So a stale holder runs
     /// into the document that is there, and is told [`Error::Fenced`], instead of inserting a second
     /// one beside it. Otherwise it is [`Error::InvalidUpsert`], and nothing is sent.
+    ///
+    /// On a sharded collection whose shard key is not `_id`, an `_id` is unique on its shard only: there
+    /// the filter must have the shard key as well, also by equality, and no document may change it.
+    ///
+    /// In a session nothing is sent twice: of two that insert the document at the same time, one may be
+    /// told of a duplicate key.
     pub fn upsert(mut self) -> Self {
         if let Ok(update) = &mut self.statement {
             update.target.creates = Creates::Upsert;
@@ -116,8 +129,9 @@ impl Statement for Update {
 /// [`GuardedCollection`](crate::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
-    pub(super) statement: Result<Find<T>, Error>,
+    pub(super) statement: Result<Find, Error>,
     pub(super) session: Option<&'a mut ClientSession>,
+    pub(super) read_as: PhantomData<T>,
 }
 
 impl<T: Send + Sync> GuardedFind<'_, T> {
@@ -130,24 +144,43 @@ impl<T: Send + Sync> GuardedFind<'_, T> {
     }
 }
 
-guarded!(GuardedFind<T>, Find<T>, Option<T>);
+in_sessions!(GuardedFind<T>);
 
-pub(super) struct Find<T: Send + Sync> {
+impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for GuardedFind<'a, T> {
+    type Output = Result<Option<T>, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self {
+            statement, session, ..
+        } = self;
+        Box::pin(async move {
+            let found = carry_out(statement, session).await?;
+            found.map(|raw| write_down::value(&raw)).transpose()
+        })
+    }
+}
+
+pub(super) struct Find {
     pub(super) target: Target,
-    pub(super) typed: Collection<T>,
     pub(super) update: UpdateModifications,
 }
 
-impl<T: DeserializeOwned + Send + Sync + 'static> Statement for Find<T> {
-    type Answer = Option<T>;
+/// The document is read as the type of the application only when it is here. The driver would tell one
+/// that cannot be read like an answer that was lost.
+impl Statement for Find {
+    type Answer = Option<RawDocumentBuf>;
 
     fn target(&self) -> &Target {
         &self.target
     }
 
-    async fn send(&self, session: Option<&mut ClientSession>) -> Result<Option<T>, DriverError> {
-        let find = self
-            .typed
+    async fn send(
+        &self,
+        session: Option<&mut ClientSession>,
+    ) -> Result<Option<RawDocumentBuf>, DriverError> {
+        let raw = self.target.documents.clone_with_type::<RawDocumentBuf>();
+        let find = raw
             .find_one_and_update(self.target.guarded(), self.update.clone())
             .upsert(self.target.upsert())
             .return_document(ReturnDocument::After);
@@ -157,7 +190,7 @@ impl<T: DeserializeOwned + Send + Sync + 'static> Statement for Find<T> {
         }
     }
 
-    fn has_written(answer: &Option<T>) -> bool {
+    fn has_written(answer: &Option<RawDocumentBuf>) -> bool {
         answer.is_some()
     }
 }

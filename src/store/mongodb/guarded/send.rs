@@ -60,7 +60,7 @@ pub(super) async fn carry_out<S: Statement>(
     match session {
         Some(session) => {
             // A duplicate key would end the transaction, and with it the chance to look why.
-            if target.creates == Creates::Upsert {
+            if target.creates != Creates::Nothing {
                 target.refuse_if_overtaken(Some(&mut *session)).await?;
             }
             write(&statement, Some(session)).await
@@ -78,6 +78,7 @@ async fn write<S: Statement>(
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
     let target = statement.target();
+    let in_session = session.is_some();
     let mut sent = 0;
     loop {
         sent += 1;
@@ -95,12 +96,12 @@ async fn write<S: Statement>(
         if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
             return Err(sorted(error));
         }
-        let look = target.refuse_if_overtaken(session.as_deref_mut()).await;
-        if let Err(fenced @ Error::Fenced { .. }) = look {
-            return Err(fenced);
-        }
-        if target.creates == Creates::Insert || sent >= RESENDS {
-            return Err(sorted(error));
+        let again = target.creates == Creates::Upsert && !in_session && sent < RESENDS;
+        match target.refuse_if_overtaken(session.as_deref_mut()).await {
+            Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
+            Ok(()) if again => {}
+            // It has ended a transaction, where a look fails as one to be run again, and would for ever.
+            _ => return Err(sorted(error)),
         }
     }
 }
