@@ -33,7 +33,7 @@ const CLOCKS: [i32; 4] = [0, 5, -5, 0];
 /// them can make of it. The report says how long it was.
 const LONGEST_GAP: Duration = Duration::from_secs(3 + 1 + 16);
 /// How long a run goes on after the last thing that the servers suffered.
-const AFTERWARDS: Duration = Duration::from_secs(10);
+const AFTERWARDS: Duration = Duration::from_secs(6);
 /// Between two looks at whether what is wrong was caught.
 const LOOK: Duration = Duration::from_secs(3);
 

@@ -171,11 +171,12 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
 
 #[tokio::test]
 async fn a_thousand_stale_writes_are_fenced_off() {
-    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+    let rounds = async |engine| {
         let fixture = Fixture::new(engine);
         let store = Arc::new(fixture.store().await);
         let client = Client::with_uri_str(&fixture.uri).await.unwrap();
         let documents = Documents::of(&client, &fixture.name);
         fencing::pauses_and_takeovers(&place_of(&fixture), store, &documents).await;
-    }
+    };
+    join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(rounds)).await;
 }

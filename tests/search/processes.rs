@@ -80,9 +80,10 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
 
 #[tokio::test]
 async fn a_thousand_stale_writes_are_fenced_off() {
-    for engine in BOTH {
+    let rounds = async |engine| {
         let fixture = Fixture::prepared(engine).await;
         let documents = Beside::of(&fixture);
         fencing::pauses_and_takeovers(&place_of(&fixture), fixture.store(), &documents).await;
-    }
+    };
+    join_all(BOTH.map(rounds)).await;
 }
