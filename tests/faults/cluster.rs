@@ -117,17 +117,18 @@ impl Cluster {
             }
             Fault::CutOff(time) => {
                 let server = self.first(index).await?;
-                self.network.cuts_off(server, self.servers.len(), true);
+                self.network.cuts_off(server, self.servers.len(), time);
                 sleep(time).await;
-                self.network.cuts_off(server, self.servers.len(), false);
             }
             Fault::StepDown => {
                 let server = self.first(index).await?;
                 let step_down = doc! {
                     "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true,
                 };
-                // It closes the connections of its clients.
-                let _ = admin(&self.hosts[server], step_down).await;
+                admin(&self.hosts[server], step_down).await?;
+                // It may not come back for ten seconds.
+                let hello = admin(&self.hosts[server], doc! { "hello": 1 }).await?;
+                anyhow::ensure!(hello.get_bool("isWritablePrimary") == Ok(false), "{hello}");
             }
         }
         let to = self.clock.now() + RECOVERY.as_micros() as Time;

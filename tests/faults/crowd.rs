@@ -1,6 +1,6 @@
 //! The clients of a run, and what they suffer.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
@@ -73,28 +73,10 @@ impl Crowd {
         let weather = self.network.client(number);
         let client = self.clients[number].as_ref().context("no client")?;
         match mishap {
-            Mishap::Late(by) => {
-                weather.is_late(by);
-                tokio::spawn(async move {
-                    sleep(WHILE).await;
-                    weather.is_late(Duration::ZERO);
-                });
-            }
-            Mishap::Lost(percent) => {
-                weather.loses(percent);
-                tokio::spawn(async move {
-                    sleep(WHILE).await;
-                    weather.loses(0);
-                });
-            }
+            Mishap::Late(by) => weather.is_late(by, WHILE),
+            Mishap::Lost(percent) => weather.loses(percent, WHILE),
             Mishap::Cut => weather.cut(),
-            Mishap::Dark(time) => {
-                weather.is_dark(true);
-                tokio::spawn(async move {
-                    sleep(time).await;
-                    weather.is_dark(false);
-                });
-            }
+            Mishap::Dark(time) => weather.is_dark(time),
             Mishap::Kill => {
                 let killed = self.clients[number].take().context("no client")?;
                 killed.kill().await?;

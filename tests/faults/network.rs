@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -60,10 +61,10 @@ impl Network {
         self.0.between.lock().entry(pair).or_default().clone()
     }
 
-    /// Whether nothing passes between this server and the others, of so many.
-    pub fn cuts_off(&self, server: usize, servers: usize, dark: bool) {
+    /// Nothing passes between this server and the others, of so many, for this long.
+    pub fn cuts_off(&self, server: usize, servers: usize, lasts: Duration) {
         for other in (0..servers).filter(|other| *other != server) {
-            self.between(server, other).is_dark(dark);
+            self.between(server, other).is_dark(lasts);
         }
     }
 

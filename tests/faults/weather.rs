@@ -1,20 +1,14 @@
 //! The weather between two parties: what is between them is slow, loses answers, cuts connections, or
 //! passes nothing on for a while.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::{TcpStream, UnixStream},
     sync::watch,
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 /// Between two looks at whether the weather is better.
@@ -25,26 +19,34 @@ pub struct Weather(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// By how many milliseconds answers are late.
-    late: AtomicU64,
-    /// How many of a hundred answers are lost, with their connection.
-    lost: AtomicU32,
-    /// Nothing passes, and nothing is lost.
-    dark: AtomicBool,
+    bad: Mutex<Bad>,
     cuts: watch::Sender<()>,
 }
 
+/// What is wrong, and until when.
+#[derive(Clone, Copy, Default)]
+struct Bad {
+    /// By how much answers are late.
+    late: Option<(Duration, Instant)>,
+    /// How many of a hundred answers are lost, with their connection.
+    lost: Option<(u32, Instant)>,
+    /// Nothing passes, and nothing is lost.
+    dark: Option<Instant>,
+}
+
 impl Weather {
-    pub fn is_late(&self, by: Duration) {
-        self.0.late.store(by.as_millis() as u64, Relaxed);
+    pub fn is_late(&self, by: Duration, lasts: Duration) {
+        self.0.bad.lock().late = Some((by, Instant::now() + lasts));
     }
 
-    pub fn loses(&self, percent: u32) {
-        self.0.lost.store(percent, Relaxed);
+    pub fn loses(&self, percent: u32, lasts: Duration) {
+        self.0.bad.lock().lost = Some((percent, Instant::now() + lasts));
     }
 
-    pub fn is_dark(&self, dark: bool) {
-        self.0.dark.store(dark, Relaxed);
+    /// A longer darkness is not ended by a shorter one.
+    pub fn is_dark(&self, lasts: Duration) {
+        let mut bad = self.0.bad.lock();
+        bad.dark = bad.dark.max(Some(Instant::now() + lasts));
     }
 
     /// Cuts every connection.
@@ -53,9 +55,7 @@ impl Weather {
     }
 
     pub fn is_fair(&self) {
-        self.is_late(Duration::ZERO);
-        self.loses(0);
-        self.is_dark(false);
+        *self.0.bad.lock() = Bad::default();
     }
 
     /// Passes a connection on to the first of these servers that is there.
@@ -131,21 +131,37 @@ impl Weather {
         let mut bytes = vec![0; 64 * 1024];
         loop {
             let read = from.read(&mut bytes).await.unwrap_or(0);
-            if read == 0 || fastrand::u32(..100) < self.0.lost.load(Relaxed) {
+            if read == 0 || fastrand::u32(..100) < self.lost() {
                 self.daylight().await;
                 return Ok(());
             }
-            sleep(Duration::from_millis(self.0.late.load(Relaxed))).await;
+            sleep(self.late()).await;
             self.daylight().await;
             to.write_all(&bytes[..read]).await?;
         }
     }
 
+    fn late(&self) -> Duration {
+        let late = self.0.bad.lock().late;
+        still(late).unwrap_or_default()
+    }
+
+    fn lost(&self) -> u32 {
+        let lost = self.0.bad.lock().lost;
+        still(lost).unwrap_or_default()
+    }
+
     async fn daylight(&self) {
-        while self.0.dark.load(Relaxed) {
+        // Looked at again and again: it may be declared fair before.
+        while self.0.bad.lock().dark > Some(Instant::now()) {
             sleep(LOOK).await;
         }
     }
+}
+
+fn still<T>(bad: Option<(T, Instant)>) -> Option<T> {
+    bad.filter(|(_, until)| Instant::now() < *until)
+        .map(|(what, _)| what)
 }
 
 /// A string of BSON by the name `w`, and another one of the same length.

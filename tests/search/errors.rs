@@ -190,26 +190,30 @@ async fn answering(status: &'static str, kind: &'static str, body: &'static str)
     Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
 }
 
+/// What a node answers that has no such index, or that does not know it yet because it starts.
+pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
+    let search = String::from_utf8_lossy(request).contains("_search");
+    let (status, body) = match search && starts {
+        true => (
+            "503 Service Unavailable",
+            r#"{"status":503,"error":{"type":"cluster_block_exception","reason":"state not recovered"}}"#,
+        ),
+        false => (
+            "404 Not Found",
+            r#"{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}"#,
+        ),
+    };
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
+    Reply::Says(format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
+}
+
 /// A node that starts knows of no index for a while, and says so to an update, instead of that it does
 /// not know yet. Found by the fault laboratory, which restarts the node under its clients.
 #[tokio::test]
 async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
-    let missing =
-        r#"{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}"#;
-    let starting = r#"{"status":503,"error":{"type":"cluster_block_exception","reason":"state not recovered"}}"#;
-    fn answer(status: &str, body: &str) -> Reply {
-        let length = body.len();
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
-        Reply::Says(format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
-    }
     for starts in [true, false] {
-        let liar = Liar::saying(Arc::new(move |request| {
-            let search = String::from_utf8_lossy(request).contains("_search");
-            match search && starts {
-                true => answer("503 Service Unavailable", starting),
-                false => answer("404 Not Found", missing),
-            }
-        }));
+        let liar = Liar::saying(Arc::new(move |request| of_no_index(request, starts)));
         let url = format!("http://{}", liar.await.address);
         let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
         let request = AcquireRequest::exclusive(

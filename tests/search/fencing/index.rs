@@ -16,11 +16,9 @@ use tokio::time::timeout;
 use super::{
     super::{
         BOTH, Fixture,
-        common::{
-            liar::{Liar, Reply},
-            proxy::Proxy,
-        },
+        common::{liar::Liar, proxy::Proxy},
         elasticsearch,
+        errors::of_no_index,
     },
     Documents, Guard, cause, seen,
 };
@@ -211,26 +209,15 @@ async fn a_dropped_future_leaves_a_guard_that_works() {
 /// A node that starts knows of no index, and says so to an update; see the test of the store.
 #[tokio::test]
 async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
-    let missing =
-        r#"{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}"#;
-    let starting = r#"{"status":503,"error":{"type":"cluster_block_exception","reason":"state not recovered"}}"#;
-    fn answer(status: &str, body: &str) -> Reply {
-        let length = body.len();
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
-        Reply::Says(format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
-    }
     for starts in [true, false] {
         let created = Arc::new(AtomicBool::new(false));
         let creates = created.clone();
         let liar = Liar::saying(Arc::new(move |request| {
-            let request = String::from_utf8_lossy(request);
-            if request.contains("_update") && !request.contains("require_alias=true") {
+            let text = String::from_utf8_lossy(request);
+            if text.contains("_update") && !text.contains("require_alias=true") {
                 creates.store(true, Ordering::Relaxed);
             }
-            match request.contains("_search") && starts {
-                true => answer("503 Service Unavailable", starting),
-                false => answer("404 Not Found", missing),
-            }
+            of_no_index(request, starts)
         }));
         let url = format!("http://{}", liar.await.address);
         let guard = GuardedIndex::new(elasticsearch(&url), "orders", Fence::new(7));
