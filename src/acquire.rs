@@ -49,9 +49,8 @@ impl Attempt {
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: dropping the future at any point leaves no lock behind. The requests are sent by a
-/// task of their own, which waits for the outcome and releases what was granted; the same holds
-/// after an error. The key is free again one answered release after the last answer. A request without
+/// Cancel safe: dropping the future at any point leaves no lock behind. Its requests go on in a task of
+/// their own, which waits for the outcome and releases what was granted; the same holds after an error. The key is free again one answered release after the last answer. A request without
 /// an answer is released after the [`call_timeout`](crate::LeasesBuilder::call_timeout), and one whose
 /// connection broke for as long, again and again, in case that it arrives late. Only if the runtime
 /// ends before that, or the store cannot be reached, does a lock stay, until its ttl is over.
@@ -85,9 +84,10 @@ impl IntoFuture for TryAcquire {
 ///
 /// The tasks that wait for the same key through the same [`Leases`](crate::Leases) stand in a queue,
 /// first in, first out, and the first of them asks for all: a thousand waiters send no more requests
-/// than one. A release in this process wakes the first at once. Otherwise it asks again after pauses
-/// that grow from 10 ms to 1 s, and never later than the moment at which the earliest holder expires.
-/// Between processes there is no order.
+/// than one. A release in this process hands its key to the first, in one request; every 17th frees it
+/// for other processes. Otherwise the first asks again after pauses that grow from 10 ms to 1 s while the
+/// holder is the same, and never later than the moment at which the earliest holder expires. Between
+/// processes there is no order.
 ///
 /// An error that a retry may mend is one more reason to ask again: it ends the wait only when the time
 /// given to [`wait_for`](Acquire::wait_for) is over, or, without one, when there was nothing but errors

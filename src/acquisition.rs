@@ -1,9 +1,15 @@
-//! One acquire from its first request to its last: a task of its own.
+//! One acquire from its first request to its last: work of its own, which the caller does as long as
+//! nobody else depends on it.
 //!
-//! The caller's future only waits for the reply. Dropping it at any point therefore drops no
-//! request: the task notices, waits for what it has sent, and releases what that granted.
+//! Dropping the caller's future at any point drops no request: the rest is left to a task, which notices,
+//! waits for what was sent, and releases what that granted.
 
-use std::{sync::Arc, time::Duration};
+mod settle;
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::{
     sync::oneshot,
@@ -12,16 +18,17 @@ use tokio::{
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Fence, Held, Key, Lease,
+    AcquireAnswer, AcquireRequest, Attempt, Error, Held, Key, Lease,
     ask::Ask,
-    calls::{Answer, Calls},
-    hold::{End, Hold, Terms},
+    calls::Calls,
+    hold::{Hold, Terms},
     keeper,
     leases::Shared,
-    release::Unused,
     rules,
     tries::{TRIES, Tries},
-    wait::Turn,
+    wait::{Baton, Turn},
+    wire::HURRY,
+    work::Work,
 };
 
 /// How long a caller waits for a holder to go.
@@ -35,7 +42,7 @@ pub(crate) enum Patience {
     Endless,
 }
 
-/// Asks, in a task of its own, and waits for the reply. One lease id stands for all of it.
+/// Asks, and waits for the reply. One lease id stands for all of it.
 pub(crate) async fn acquire(
     ask: Ask,
     key: Result<Key, Error>,
@@ -45,11 +52,12 @@ pub(crate) async fn acquire(
     let (shared, keep_alive) = (ask.shared.clone(), ask.keep_alive);
     // Counted before the look at what is closed, so that a close waits for it or is seen here.
     let at_work = shared.keeper.at_work();
-    let acquisition = Acquisition::new(ask, key?)?;
-    keeper::spawn(acquisition.run(patience, reply, at_work))?;
-    let attempt = match outcome.await {
-        Ok(outcome) => outcome?,
-        Err(_) => return Err(keeper::runtime_ended()),
+    let work = Work::new()?;
+    let acquisition = Acquisition::new(ask, key?, &work)?;
+    let asked = acquisition.run(patience, reply, at_work);
+    let attempt = match shared.keeper.wait_for(work, asked, outcome).await {
+        Some(outcome) => outcome?,
+        None => return Err(keeper::runtime_ended()),
     };
     match attempt {
         // It lay there for too long, in a future that was not polled.
@@ -80,11 +88,15 @@ struct Acquisition {
     /// Whether a request ended without telling its outcome: it may have been granted, or may still
     /// be on its way to the server.
     open: bool,
+    /// The work that all of this is.
+    work: Weak<Work>,
+    /// Whether a request failed: from then on they go alone, and take a grant for an earlier one.
+    alone: bool,
 }
 
 impl Acquisition {
-    fn new(ask: Ask, key: Key) -> Result<Self, Error> {
-        let request = ask.request(key)?;
+    fn new(ask: Ask, key: Key, work: &Arc<Work>) -> Result<Self, Error> {
+        let request = ask.request(key)?.fresh();
         let shared = ask.shared;
         if shared.keeper.closing().is_cancelled() {
             return Err(Error::Closed);
@@ -97,6 +109,8 @@ impl Acquisition {
             calls: Calls::new(),
             granted: false,
             open: false,
+            work: Arc::downgrade(work),
+            alone: false,
         })
     }
 
@@ -124,32 +138,6 @@ impl Acquisition {
             None => self.settle(at_work).await,
             Some(_) if self.calls.is_empty() => {}
             Some(hold) => self.outlive(hold, at_work).await,
-        }
-    }
-
-    /// What earlier requests may still be granted has no effect while the lease is held, and has to be
-    /// released after it.
-    async fn outlive(mut self, hold: Arc<Hold>, at_work: TaskTrackerToken) {
-        (self.granted, self.open) = (false, false);
-        let end = self.calls.beside(hold.ended()).await;
-        if end == End::Detached {
-            return self.leave(hold.fence()).await;
-        }
-        // They were carried out before the release, unless that is not known.
-        let open = |(_, answer): &Answer<_>| leaves_open(answer);
-        self.open = self.calls.answered().iter().any(open);
-        // A release of ours must not come before the holder's own, which would be told of a loss.
-        self.calls.beside(hold.over()).await;
-        self.settle(at_work).await;
-    }
-
-    /// Nobody may release a detached lease any more; but what a late request is granted after it is
-    /// over is another.
-    async fn leave(mut self, fence: Fence) {
-        while let Some((_, answer)) = self.calls.next_at_last().await {
-            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
-                self.release().await;
-            }
         }
     }
 
@@ -197,7 +185,7 @@ impl Acquisition {
             Patience::None | Patience::Endless => None,
         };
         let shared = self.shared.clone();
-        let place = shared.room.enter(&self.request.key);
+        let place = shared.room.enter(&self.request.key, self.work.clone());
         let mut last_look = give_up;
         // Without a bound of its own, that of a single call counts.
         let hopeless = match give_up {
@@ -205,14 +193,21 @@ impl Acquisition {
             Some(_) => None,
         };
         loop {
+            // The lease that makes way for this one.
+            let mut from = None;
             let attempt = match self
                 .calls
                 .unless_answered(place.turn(last_look, hopeless))
                 .await
             {
                 Some(Turn::Ask) => {
-                    place.asks();
-                    self.attempt().await
+                    // With others under way the next answer need not be the one to this request.
+                    let baton = place.asks().filter(|_| self.calls.is_empty());
+                    from = baton.as_ref().map(Baton::from);
+                    match baton {
+                        Some(baton) => self.take(baton).await,
+                        None => self.attempt().await,
+                    }
                 }
                 Some(Turn::GiveUp) => {
                     let waited = start.elapsed();
@@ -223,7 +218,7 @@ impl Acquisition {
                     });
                 }
                 // A late answer to an earlier request.
-                None => self.answer().await,
+                None => self.answer(self.longest()).await,
             };
             let now = Instant::now();
             let over = give_up.is_some_and(|at| now >= at);
@@ -232,7 +227,7 @@ impl Acquisition {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    place.granted(lease.id(), lease.mode(), lease.remaining());
+                    place.granted(&lease, from);
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
@@ -270,16 +265,46 @@ impl Acquisition {
 
     /// Asks once.
     async fn attempt(&mut self) -> Result<Attempt, Error> {
-        let (store, request) = (self.shared.store.clone(), self.request.clone());
-        self.calls
-            .start(async move { store.acquire(&request).await });
-        self.answer().await
+        self.send(self.request.clone()).await
+    }
+
+    /// Asks for the place of a lease of this process, whose holder waits for the outcome.
+    async fn take(&mut self, baton: Baton) -> Result<Attempt, Error> {
+        let request = AcquireRequest::clone(&self.request).in_place_of(baton.from());
+        let sent = baton.sent();
+        let attempt = self.send(Arc::new(request)).await;
+        match &attempt {
+            Ok(Attempt::Acquired(_)) => sent.over(),
+            Ok(Attempt::Held(_)) => sent.not_over(),
+            // It may have been carried out.
+            Err(_) => drop(sent),
+        }
+        attempt
+    }
+
+    async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        if self.alone {
+            // What was sent before may have been granted.
+            Arc::make_mut(&mut request).fresh = false;
+        }
+        let sending = self.shared.wire.acquire(request, self.alone);
+        self.calls.start(sending.answer);
+        let limit = match sending.together {
+            true => HURRY.min(self.longest()),
+            false => self.longest(),
+        };
+        let attempt = self.answer(limit).await;
+        self.alone |= attempt.is_err();
+        attempt
+    }
+
+    /// How long an answer is waited for: one that comes after the ttl grants nothing any more.
+    fn longest(&self) -> Duration {
+        self.shared.call_timeout.min(self.request.ttl)
     }
 
     /// Takes the next answer, be it to an earlier request.
-    async fn answer(&mut self) -> Result<Attempt, Error> {
-        // An answer that comes after the ttl grants nothing any more.
-        let limit = self.shared.call_timeout.min(self.request.ttl);
+    async fn answer(&mut self, limit: Duration) -> Result<Attempt, Error> {
         let Some((sent, answer)) = self.calls.next(limit).await else {
             return Err(too_late(limit));
         };
@@ -305,79 +330,6 @@ impl Acquisition {
         match self.shared.keeper.closing().is_cancelled() {
             true => Err(Error::Closed),
             false => Ok(Attempt::Acquired(lease)),
-        }
-    }
-
-    /// Releases what was granted and is of no use, now and whenever a request ends that was not
-    /// waited for.
-    async fn settle(mut self, at_work: TaskTrackerToken) {
-        let limit = self.shared.call_timeout;
-        // After that nobody waits for a request that hangs; this task still does.
-        let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
-        let (mut at_work, mut silent) = (Some(at_work), false);
-        loop {
-            if self.granted || self.open {
-                self.release().await;
-            }
-            if self.calls.is_empty() {
-                return;
-            }
-            // A release that overtakes its acquire would free nothing, hence this order.
-            let answer = match (silent, waited_for.filter(|_| at_work.is_some())) {
-                (false, _) => self.calls.next(limit).await,
-                (true, Some(end)) => self.calls.next(end - Instant::now()).await,
-                (true, None) => self.calls.next_at_last().await,
-            };
-            match answer {
-                Some((_, answer)) => {
-                    self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
-                    self.open = leaves_open(&answer);
-                }
-                // It may have been carried out long ago, on a connection that has died unnoticed.
-                None if !silent => {
-                    silent = true;
-                    self.release_aside();
-                }
-                None => drop(at_work.take()),
-            }
-        }
-    }
-
-    /// Releases what may have been granted, and does not wait for it: an answer that comes after all
-    /// is released at once.
-    fn release_aside(&self) {
-        let at_work = self.shared.keeper.at_work();
-        let releases = self.shared.keeper.releases().clone();
-        let unused = Unused {
-            open: true,
-            ..self.unused()
-        };
-        // This task runs, so there is a runtime.
-        let _ = keeper::spawn(async move {
-            let mut calls = Calls::new();
-            releases.settle(&unused, None, &mut calls).await;
-            drop(at_work);
-            calls.finish().await;
-        });
-    }
-
-    async fn release(&mut self) {
-        let (shared, unused) = (self.shared.clone(), self.unused());
-        let mut calls = Calls::new();
-        let release = shared.keeper.releases().settle(&unused, None, &mut calls);
-        self.calls.beside(release).await;
-        (self.granted, self.open) = (false, false);
-        self.calls.beside(calls.finish()).await;
-    }
-
-    fn unused(&self) -> Unused {
-        Unused {
-            key: self.request.key.clone(),
-            lease: self.request.lease,
-            ttl: self.request.ttl,
-            // The work has not begun.
-            min_hold: None,
-            open: self.open,
         }
     }
 }

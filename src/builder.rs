@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Leases, Store, keeper::Keeper, leases::Shared, line::Lines, wait::WaitingRoom};
+use crate::{
+    Leases, Store, keeper::Keeper, leases::Shared, line::Lines, wait::WaitingRoom, wire::Wire,
+};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -52,10 +54,13 @@ impl LeasesBuilder {
     /// The leases. Nothing is sent or spawned yet.
     pub fn build(self) -> Leases {
         let room = Arc::new(WaitingRoom::default());
-        let keeper = Keeper::new(self.store.clone(), self.call_timeout, room.clone());
+        let wire = Wire::new(self.store.clone());
+        let (store, limit) = (self.store.clone(), self.call_timeout);
+        let keeper = Keeper::new(store, wire.clone(), limit, room.clone());
         Leases {
             shared: Arc::new(Shared {
                 store: self.store,
+                wire,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
                 call_timeout: self.call_timeout,

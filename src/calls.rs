@@ -1,12 +1,11 @@
 //! The store calls of one operation: tried again when one fails or takes too long, and each run to
 //! its end.
 
-use std::{panic::AssertUnwindSafe, pin::pin, time::Duration};
+use std::{future::poll_fn, panic::AssertUnwindSafe, pin::pin, task::Poll, time::Duration};
 
 use futures::{
-    FutureExt, StreamExt,
+    FutureExt,
     future::{BoxFuture, Either, select},
-    stream::FuturesUnordered,
 };
 use tokio::time::{Instant, timeout};
 
@@ -21,7 +20,9 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 /// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), and be
 /// a task that nobody cancels.
 pub(crate) struct Calls<T> {
-    running: FuturesUnordered<BoxFuture<'static, Answer<T>>>,
+    /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.31),
+    /// and a second thread woken for that.
+    running: Vec<BoxFuture<'static, Answer<T>>>,
     /// Answers that came while something else was waited for.
     answered: Vec<Answer<T>>,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Calls<T> {
 impl<T: Send + 'static> Calls<T> {
     pub(crate) fn new() -> Self {
         Self {
-            running: FuturesUnordered::new(),
+            running: Vec::new(),
             answered: Vec::new(),
         }
     }
@@ -52,7 +53,10 @@ impl<T: Send + 'static> Calls<T> {
     pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
-            None => timeout(limit, self.running.next()).await.ok().flatten(),
+            None => timeout(limit, next_of(&mut self.running))
+                .await
+                .ok()
+                .flatten(),
         }
     }
 
@@ -60,7 +64,7 @@ impl<T: Send + 'static> Calls<T> {
     pub(crate) async fn next_at_last(&mut self) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
-            None => self.running.next().await,
+            None => next_of(&mut self.running).await,
         }
     }
 
@@ -72,7 +76,7 @@ impl<T: Send + 'static> Calls<T> {
         if self.running.is_empty() {
             return Some(other.await);
         }
-        match select(pin!(other), self.running.next()).await {
+        match select(pin!(other), next_of(&mut self.running)).await {
             Either::Left((output, _)) => Some(output),
             Either::Right((answer, _)) => {
                 self.answered.extend(answer);
@@ -85,7 +89,7 @@ impl<T: Send + 'static> Calls<T> {
     pub(crate) async fn beside<O>(&mut self, other: impl Future<Output = O>) -> O {
         let mut other = pin!(other);
         while !self.running.is_empty() {
-            match select(other.as_mut(), self.running.next()).await {
+            match select(other.as_mut(), next_of(&mut self.running)).await {
                 Either::Left((output, _)) => return output,
                 Either::Right((answer, _)) => self.answered.extend(answer),
             }
@@ -100,8 +104,30 @@ impl<T: Send + 'static> Calls<T> {
 
     /// Runs every call to its end.
     pub(crate) async fn finish(mut self) {
-        while self.running.next().await.is_some() {}
+        while next_of(&mut self.running).await.is_some() {}
     }
+}
+
+/// The next answer that comes; `None` when no call is under way.
+fn next_of<T>(running: &mut Vec<BoxFuture<'static, T>>) -> impl Future<Output = Option<T>> {
+    poll_fn(|cx| {
+        let answered =
+            running
+                .iter_mut()
+                .enumerate()
+                .find_map(|(index, call)| match call.as_mut().poll(cx) {
+                    Poll::Ready(answer) => Some((index, answer)),
+                    Poll::Pending => None,
+                });
+        match answered {
+            Some((index, answer)) => {
+                drop(running.swap_remove(index));
+                Poll::Ready(Some(answer))
+            }
+            None if running.is_empty() => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    })
 }
 
 /// A panic in a store is an error, like any other that leaves open what was carried out.

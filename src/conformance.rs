@@ -31,12 +31,14 @@
 // This is test code: it may stop at a store that answers nonsense.
 #![allow(clippy::indexing_slicing)]
 
+mod batch;
 mod cleanup;
 mod crowd;
 mod exclusion;
 mod expiry;
 mod fence;
 mod guard;
+mod handover;
 mod holding;
 mod input;
 mod limits;
@@ -49,6 +51,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 pub use self::{
+    batch::{a_batch_does_what_its_requests_say, racing_batches_share_no_key},
     cleanup::{
         clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
         remove_expired_removes_only_what_is_dead,
@@ -70,6 +73,7 @@ pub use self::{
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
         a_waiter_gives_up_in_time,
     },
+    handover::{a_lease_makes_way_for_another, a_lease_makes_way_for_one_only},
     holding::{
         a_close_releases_everything, a_kept_lease_outlives_its_ttl,
         a_kept_lease_that_is_evicted_is_lost, a_waiter_that_goes_away_holds_up_nobody,
@@ -156,6 +160,10 @@ macro_rules! conformance_suite {
             opposite_orders_do_not_deadlock
             a_minimum_hold_outlasts_the_release
             a_lease_goes_on_in_another_process
+            a_lease_makes_way_for_another
+            a_lease_makes_way_for_one_only
+            a_batch_does_what_its_requests_say
+            racing_batches_share_no_key
             a_window_never_has_more_permits_than_its_limit
             permits_that_belong_together_are_granted_together
             a_repeated_request_takes_its_permits_once

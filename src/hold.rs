@@ -164,6 +164,8 @@ impl Hold {
     }
 
     pub(crate) fn unused(&self) -> Unused {
+        let open = self.open.load(Ordering::Relaxed);
+        let alone = self.mode() == Mode::Exclusive;
         Unused {
             key: self.key().clone(),
             lease: self.id(),
@@ -172,7 +174,10 @@ impl Hold {
                 time,
                 under: LeaseId::random(),
             }),
-            open: self.open.load(Ordering::Relaxed),
+            open,
+            // Beside others it would free nothing, and what is open is to be released more than once.
+            makes_way: alone && self.min_hold().is_none() && !open,
+            alone,
         }
     }
 

@@ -38,6 +38,8 @@ use crate::{
     schedule::Schedule,
     wait::WaitingRoom,
     wakeups,
+    wire::Wire,
+    work::{Work, Works},
 };
 
 /// Runs a store call in a task of its own and waits for it this long.
@@ -84,6 +86,7 @@ enum Message {
 /// A release that is due, and counts as work until it is done or given up.
 pub(crate) struct Debt {
     hold: Arc<Hold>,
+    room: Arc<WaitingRoom>,
     _at_work: TaskTrackerToken,
 }
 
@@ -101,6 +104,7 @@ impl Drop for Debt {
     fn drop(&mut self) {
         // Settled, or gone down with its runtime.
         self.hold.is_over();
+        self.room.ends(self.hold.id());
     }
 }
 
@@ -127,6 +131,8 @@ pub(crate) struct Keeper {
     held: Mutex<HashMap<LeaseId, Weak<Hold>>>,
     closing: CancellationToken,
     at_work: TaskTracker,
+    /// What callers do themselves.
+    works: Works,
 }
 
 #[derive(Default)]
@@ -147,17 +153,19 @@ impl fmt::Debug for Inbox {
 impl Keeper {
     pub(crate) fn new(
         store: Arc<dyn Store>,
+        wire: Arc<Wire>,
         call_timeout: Duration,
         room: Arc<WaitingRoom>,
     ) -> Self {
         Self {
-            releases: Releases::new(store.clone(), call_timeout, room.clone()),
+            releases: Releases::new(wire, call_timeout, room.clone()),
             store,
             room,
             inbox: Mutex::default(),
             held: Mutex::default(),
             closing: CancellationToken::new(),
             at_work: TaskTracker::new(),
+            works: Works::default(),
         }
     }
 
@@ -195,8 +203,24 @@ impl Keeper {
         self.at_work.token()
     }
 
+    /// Does this work, or has it done, and waits for its outcome.
+    pub(crate) async fn wait_for<T>(
+        &self,
+        work: Arc<Work>,
+        rest: impl Future<Output = ()> + Send + 'static,
+        outcome: oneshot::Receiver<T>,
+    ) -> Option<T> {
+        let _entry = self.works.enter(&work);
+        // A close that came before the entry has not seen it.
+        if self.closing.is_cancelled() {
+            work.leave();
+        }
+        work.wait(rest, outcome).await
+    }
+
     /// Takes in a lease that was granted.
     pub(crate) fn granted(&self, hold: &Arc<Hold>) {
+        self.room.begins(hold.id());
         self.held.lock().insert(hold.id(), Arc::downgrade(hold));
     }
 
@@ -219,6 +243,7 @@ impl Keeper {
     /// A lease is given up, and left to its ttl.
     pub(crate) fn detach(&self, hold: &Hold) {
         self.forget(hold);
+        self.room.ends(hold.id());
         hold.end(End::Detached);
     }
 
@@ -229,6 +254,7 @@ impl Keeper {
         self.forget(hold);
         hold.end(End::Released).then(|| Debt {
             hold: hold.clone(),
+            room: self.room.clone(),
             _at_work: at_work,
         })
     }
@@ -243,18 +269,19 @@ impl Keeper {
     /// Releases a lease and waits for the outcome. Dropping this does not stop the release.
     pub(crate) async fn release(&self, debt: Debt) -> Result<Released, Error> {
         let (report, outcome) = oneshot::channel();
-        if Handle::try_current().is_err() {
+        let Ok(work) = Work::new() else {
             self.send(Message::Release(debt));
             return Err(Error::NoRuntime);
-        }
+        };
         let hold = debt.hold.clone();
-        spawn(debt.settle(self.releases.clone(), Some(report)))?;
-        if let Ok(outcome) = outcome.await {
+        let settled = debt.settle(self.releases.clone(), Some(report));
+        if let Some(outcome) = self.wait_for(work, settled, outcome).await {
             return outcome;
         }
         // The task went down with its runtime. Another one may have the keeper.
         self.send(Message::Release(Debt {
             hold,
+            room: self.room.clone(),
             _at_work: self.at_work(),
         }));
         Err(runtime_ended())
@@ -284,6 +311,7 @@ impl Keeper {
                 }
             }
         }
+        self.works.leave();
         self.at_work.close();
         self.at_work.wait().await;
     }

@@ -14,6 +14,7 @@ use crate::{
     keeper::{self, Keeper},
     line::Lines,
     wait::WaitingRoom,
+    wire::Wire,
 };
 
 /// How many documents a list asks for at a time.
@@ -49,6 +50,8 @@ pub struct Leases {
 /// What the handle, its builders and its guards have in common.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
+    /// The way of acquires and releases to it.
+    pub(crate) wire: Arc<Wire>,
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
     pub(crate) call_timeout: Duration,

@@ -96,8 +96,9 @@
 //!
 //! # Cancellation
 //!
-//! Every future of this crate may be dropped at any point, by a `select!` or a timeout. Requests for leases
-//! and permits are sent by tasks of their own, which run them to their end and release what nobody takes.
+//! Every future of this crate may be dropped at any point, by a `select!` or a timeout. The requests for
+//! leases and permits that it has sent go on in tasks of their own, to their end, and what nobody takes is
+//! released.
 //! Each async method says under "Cancel safety" what a drop means for it.
 //!
 //! # Stores
@@ -200,7 +201,9 @@ mod tries;
 mod ttl;
 mod wait;
 mod wakeups;
+mod wire;
 mod with;
+mod work;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
@@ -232,9 +235,10 @@ pub use crate::{
     record::{Holder, LeaseId, LimiterRecord, LockRecord, Mode, PermitId, SCHEMA},
     set::{AcquireAll, LeaseSet},
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys, Grant,
-        Held, LockState, MAX_RENEWALS, MinHold, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, FreedKeys, Grant, Held, LockState, MAX_BATCH, MAX_RENEWALS,
+        MinHold, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,
     },

@@ -8,8 +8,12 @@ use tokio::{
 };
 
 use crate::{
-    Error, Key, MinHold, ReleaseAnswer, ReleaseRequest, Store, backoff, calls::Calls,
-    record::LeaseId, tries::Tries, wait::WaitingRoom,
+    Error, Key, MinHold, ReleaseAnswer, ReleaseRequest, backoff,
+    calls::Calls,
+    record::LeaseId,
+    tries::Tries,
+    wait::{Handed, WaitingRoom},
+    wire::{HURRY, Wire},
 };
 
 /// How many background releases are sent at the same time.
@@ -28,6 +32,10 @@ pub(crate) struct Unused {
     pub(crate) min_hold: Option<MinHold>,
     /// Whether a request for it may still be on its way to the server.
     pub(crate) open: bool,
+    /// Whether it is exclusive, and so likely to be the only one of its key.
+    pub(crate) alone: bool,
+    /// Whether the next who waits for the key may have it in the place of this one.
+    pub(crate) makes_way: bool,
 }
 
 impl Unused {
@@ -36,6 +44,7 @@ impl Unused {
     fn request(&self, answered: bool) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.min_hold.filter(|_| !answered);
+        request.alone = self.alone;
         request
     }
 }
@@ -52,7 +61,7 @@ pub(crate) type Report = oneshot::Sender<Result<Released, Error>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Releases {
-    store: Arc<dyn Store>,
+    wire: Arc<Wire>,
     call_timeout: Duration,
     room: Arc<WaitingRoom>,
     /// One for each background release that is sent.
@@ -60,13 +69,9 @@ pub(crate) struct Releases {
 }
 
 impl Releases {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        call_timeout: Duration,
-        room: Arc<WaitingRoom>,
-    ) -> Self {
+    pub(crate) fn new(wire: Arc<Wire>, call_timeout: Duration, room: Arc<WaitingRoom>) -> Self {
         Self {
-            store,
+            wire,
             call_timeout,
             room,
             slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
@@ -92,12 +97,24 @@ impl Releases {
         let mut unclear = false;
         let mut released = false;
         let mut pauses = 0;
+        if unused.makes_way {
+            let handed = self.room.hand_over(&unused.key, unused.lease);
+            match calls.beside(handed).await {
+                Handed::Over => {
+                    let answer = ReleaseAnswer::Released;
+                    drop(report.map(|report| report.send(Ok(Released { answer, unclear }))));
+                    return;
+                }
+                Handed::NotOver => {}
+                Handed::Unclear => unclear = true,
+            }
+        }
         loop {
             let now = Instant::now();
             // Nobody waits any more.
             report = report.filter(|report| !report.is_closed());
             let request = unused.request(released);
-            let outcome = self.send(request, report.as_mut(), calls).await;
+            let outcome = self.send(request, pauses > 0, report.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
@@ -141,6 +158,7 @@ impl Releases {
     async fn send(
         &self,
         request: ReleaseRequest,
+        alone: bool,
         report: Option<&mut Report>,
         calls: &mut Calls<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
@@ -149,20 +167,24 @@ impl Releases {
             None => calls.beside(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        let store = self.store.clone();
-        calls.start(async move { store.release(&request).await });
+        let sending = self.wire.release(request, alone);
+        let limit = match sending.together {
+            true => HURRY.min(self.call_timeout),
+            false => self.call_timeout,
+        };
+        calls.start(sending.answer);
         let answer = match report {
             // One that hangs does not keep the slot from others.
-            None => match calls.next(SLOT.min(self.call_timeout)).await {
+            None => match calls.next(SLOT.min(limit)).await {
                 None => {
                     drop(slot);
-                    calls.next(self.call_timeout.saturating_sub(SLOT)).await
+                    calls.next(limit.saturating_sub(SLOT)).await
                 }
                 answer => answer,
             },
             // Who gives up waiting has it tried again at once.
             Some(report) => tokio::select! {
-                answer = calls.next(self.call_timeout) => answer,
+                answer = calls.next(limit) => answer,
                 () = report.closed() => None,
             },
         };
@@ -170,7 +192,7 @@ impl Releases {
             || {
                 Err(Error::TimedOut {
                     operation: "release",
-                    limit: self.call_timeout,
+                    limit,
                 })
             },
             |(_, answer)| answer,

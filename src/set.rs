@@ -82,8 +82,9 @@ impl AcquireAll {
             for lease in &taken.leases {
                 lease.hold().keep(false);
             }
-            // Each has its whole ttl from here on.
-            if let Err(error) = taken.renew().await {
+            // Where it took long, each has its whole ttl from here on.
+            let long = start.elapsed() >= self.ask.ttl / 10;
+            if long && let Err(error) = taken.renew().await {
                 return Err(taken.give_back(error).await);
             }
         }

@@ -4,6 +4,7 @@
 //! atomic and in one round trip, on the clock of its server. It never sleeps, never retries
 //! (but for a race that the database reports instead of resolving), and knows nothing of guards.
 
+pub(crate) mod batch;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod elasticsearch;
 pub(crate) mod list;
@@ -16,9 +17,10 @@ pub(crate) mod permits;
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::{future::join_all, stream::BoxStream};
 
 pub use self::{
+    batch::{BatchAnswer, BatchAnswers, BatchRequest},
     messages::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, Held,
         LockState, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
@@ -31,6 +33,9 @@ use crate::{Error, Key, ListRequest, Page};
 /// holding up others.
 pub const MAX_RENEWALS: usize = 1_000;
 
+/// How many acquires and releases are asked for in one [`batch`](Store::batch).
+pub const MAX_BATCH: usize = 100;
+
 /// A place that keeps locks and limiters.
 ///
 /// A lock and a limiter of the same key have nothing to do with each other.
@@ -40,8 +45,8 @@ pub const MAX_RENEWALS: usize = 1_000;
 ///
 /// # Cancel safety
 ///
-/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end in
-/// a task of its own.
+/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if need be
+/// in a task of its own.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// How far the clock that decides expiry may jump forward, when another server takes over for
@@ -49,7 +54,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn clock_margin(&self) -> Duration;
 
     /// Grants the key if no live holder conflicts and it has a place for one more
-    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing.
+    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing. A request
+    /// [in the place of](AcquireRequest::in_place_of) a lease drops that one in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
     /// Gives each of these leases its ttl anew, counted from now, if it is live.
@@ -93,6 +99,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes every lock without a live holder since this long, and every limiter that means nothing
     /// any more since this long. Returns how many it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
+
+    /// How many acquires and releases should be under way at once, for a database that carries out many in
+    /// one call at less than their sum. What comes beyond that waits until one of them ends, and goes in a
+    /// [`batch`](Store::batch).
+    ///
+    /// The provided method sets no bound, so that each goes at once and alone.
+    fn at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Carries out several acquires and releases, each as if it were alone: atomic, and by its own rules.
+    /// Nothing is said about their order.
+    ///
+    /// The answers stand in the order of the requests, each of the kind of its request; one that fails
+    /// stops no other. An error of the whole call says nothing about any of them. There are at most
+    /// [`MAX_BATCH`] requests, each of another key.
+    ///
+    /// The provided method sends each alone.
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        let alone = async |request: &BatchRequest| match request {
+            BatchRequest::Acquire(request) => self.acquire(request).await.map(BatchAnswer::Acquire),
+            BatchRequest::Release(request) => self.release(request).await.map(BatchAnswer::Release),
+        };
+        Ok(join_all(requests.iter().map(alone)).await)
+    }
 
     /// Opens a stream of the keys whose lock is freed from now on, or left by one of several holders, or
     /// downgraded (not of those that expire), for a database that can tell as it happens.
@@ -166,6 +197,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         (**self).purge(retention).await
+    }
+
+    fn at_once(&self) -> usize {
+        (**self).at_once()
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        (**self).batch(requests).await
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

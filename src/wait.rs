@@ -4,25 +4,31 @@
 //! It sends nothing and spawns nothing. Each waiter holds a [`Place`], which it leaves by dropping
 //! it, for whatever reason; so none can block those behind it.
 
+mod handover;
+mod place;
+
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::Notify, time::Instant};
 
-use crate::{Error, Held, Key, LeaseId, Mode, backoff};
+pub(crate) use self::{
+    handover::{Baton, Handed},
+    place::Place,
+};
+use crate::{Error, Held, Key, LeaseId, backoff, work::Work};
 
 /// The queues of all keys that somebody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingRoom {
     queues: Mutex<HashMap<Key, Queue>>,
     hearing: Mutex<Hearing>,
+    /// The leases of this process, until their release is answered.
+    ours: Mutex<HashSet<LeaseId>>,
 }
 
 /// Whether the store tells of keys that become free.
@@ -41,7 +47,7 @@ enum Hearing {
 
 #[derive(Debug)]
 struct Queue {
-    waiters: VecDeque<Arc<Notify>>,
+    waiters: VecDeque<Waiter>,
     /// When the first one asks next.
     next: Instant,
     /// The first one has asked and not been answered.
@@ -59,6 +65,30 @@ struct Queue {
     news: Option<Result<Held, Error>>,
     /// The leases of this process that were granted the key: their release is heard of here.
     here: Vec<LeaseId>,
+    /// A lease of this process that makes way for the first one.
+    baton: Option<Baton>,
+    /// How often in a row one has.
+    run: u32,
+    /// When another process was last seen to hold the key.
+    elsewhere: Option<Instant>,
+}
+
+/// For how long a process that had the key counts as one that wants it.
+const MEMORY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Waiter {
+    turn: Arc<Notify>,
+    /// What it does, which others depend on from now on.
+    work: Weak<Work>,
+}
+
+/// Sees to it that a waiter goes on, be its future polled or not. Not under the lock of the queues: the
+/// work may end with it.
+fn go_on(work: &Weak<Work>) {
+    if let Some(work) = work.upgrade() {
+        work.leave();
+    }
 }
 
 /// What a waiter has to do.
@@ -71,8 +101,8 @@ pub(crate) enum Turn {
 }
 
 impl WaitingRoom {
-    /// Takes the last place in the queue of this key.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Key) -> Place {
+    /// Takes the last place in the queue of this key, for whoever does this work.
+    pub(crate) fn enter(self: &Arc<Self>, key: &Key, work: Weak<Work>) -> Place {
         let turn = Arc::new(Notify::new());
         let now = Instant::now();
         let mut queues = self.queues.lock();
@@ -87,8 +117,19 @@ impl WaitingRoom {
             hopeless: false,
             news: None,
             here: Vec::new(),
+            baton: None,
+            run: 0,
+            elsewhere: None,
         });
-        queue.waiters.push_back(turn.clone());
+        let waiter = Waiter {
+            turn: turn.clone(),
+            work,
+        };
+        let first = queue.waiters.front().map(|first| first.work.clone());
+        let depended_on = first.map(|first| [first, waiter.work.clone()]);
+        queue.waiters.push_back(waiter);
+        drop(queues);
+        depended_on.iter().flatten().for_each(go_on);
         Place {
             room: self.clone(),
             key: key.clone(),
@@ -96,12 +137,29 @@ impl WaitingRoom {
         }
     }
 
-    /// A lease of this process is over: who waits for its key asks at once.
+    /// A lease was granted to this process.
+    pub(crate) fn begins(&self, lease: LeaseId) {
+        self.ours.lock().insert(lease);
+    }
+
+    /// A lease is of no more concern to this process.
+    pub(crate) fn ends(&self, lease: LeaseId) {
+        self.ours.lock().remove(&lease);
+    }
+
+    /// A lease of this process is over: who waits for its key asks at once, unless this process had the
+    /// key for long enough and another wants it.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         self.wake(key, |queue| {
             let before = queue.here.len();
             queue.here.retain(|here| *here != lease);
-            before == 0 || queue.here.len() < before
+            let news = before == 0 || queue.here.len() < before;
+            let now = Instant::now();
+            if !news || !queue.is_to_give_way(now) {
+                return news;
+            }
+            queue.gives_way(now);
+            false
         });
     }
 
@@ -186,7 +244,7 @@ impl Drop for Ear {
 impl Queue {
     fn call_first(&self) {
         if let Some(first) = self.waiters.front() {
-            first.notify_one();
+            first.turn.notify_one();
         }
     }
 
@@ -207,7 +265,20 @@ impl Queue {
     fn is_first(&self, place: &Place) -> bool {
         self.waiters
             .front()
-            .is_some_and(|first| Arc::ptr_eq(first, &place.turn))
+            .is_some_and(|first| Arc::ptr_eq(&first.turn, &place.turn))
+    }
+
+    /// Whether it is the turn of another process.
+    fn is_to_give_way(&self, now: Instant) -> bool {
+        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
+        self.run >= handover::LONGEST_RUN && self.elsewhere.is_some_and(seen)
+    }
+
+    /// The key is free, and the first one leaves it to others for as long as they take to ask for it.
+    fn gives_way(&mut self, now: Instant) {
+        (self.run, self.woken, self.pauses) = (0, false, 0);
+        self.next = now + backoff::pause(1, backoff::WAITING, fastrand::f64());
+        self.call_first();
     }
 
     /// The key may be free: the first one asks at once.
@@ -225,139 +296,6 @@ impl Queue {
         self.pauses = self.pauses.saturating_add(1);
         if !std::mem::take(&mut self.woken) {
             self.next = now + pause;
-        }
-    }
-}
-
-/// A place in the queue of a key. Dropping it leaves the queue.
-pub(crate) struct Place {
-    room: Arc<WaitingRoom>,
-    key: Key,
-    turn: Arc<Notify>,
-}
-
-impl Place {
-    /// Waits until it is the first and the time to ask has come. At `last_look` the first asks in
-    /// any case, and another gives up. From `hopeless` on it gives up when nobody gets an answer.
-    pub(crate) async fn turn(&self, last_look: Option<Instant>, hopeless: Option<Instant>) -> Turn {
-        loop {
-            let now = Instant::now();
-            let over = last_look.is_some_and(|at| now >= at);
-            let next = self.queue(|queue| {
-                if queue.hopeless && hopeless.is_some_and(|at| now >= at) {
-                    return Err(Turn::GiveUp);
-                }
-                if !queue.is_first(self) {
-                    return if over { Err(Turn::GiveUp) } else { Ok(None) };
-                }
-                match over || now >= queue.next {
-                    true if over && queue.knows(now) => Err(Turn::GiveUp),
-                    true => Err(Turn::Ask),
-                    false => Ok(Some(queue.next)),
-                }
-            });
-            let next = match next {
-                // The queue is there as long as this place is.
-                None | Some(Ok(None)) => None,
-                Some(Ok(next)) => next,
-                Some(Err(turn)) => return turn,
-            };
-            let called = self.turn.notified();
-            // Whatever ends the wait, the queue is looked at again.
-            match next.into_iter().chain(last_look).min() {
-                Some(at) => drop(timeout_at(at, called).await),
-                None => called.await,
-            }
-        }
-    }
-
-    /// There was nothing but errors for so long that the first one gives up. Those that have waited
-    /// as long do so too.
-    pub(crate) fn despairs(&self) {
-        self.queue(|queue| {
-            queue.hopeless = true;
-            queue.waiters.iter().for_each(|waiter| waiter.notify_one());
-        });
-    }
-
-    /// The first one asks now.
-    pub(crate) fn asks(&self) {
-        self.queue(|queue| (queue.asking, queue.woken) = (true, false));
-    }
-
-    /// The key is held.
-    pub(crate) fn refused(&self, held: Held) {
-        let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
-        let least = self.room.first_pause();
-        self.queue(|queue| {
-            let now = Instant::now();
-            queue.is_answered(now);
-            // One of ours that is not among the holders has ended otherwise than by its release.
-            let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
-            queue.here.retain(holds);
-            queue.news = Some(Ok(held));
-            queue.pause(least, expires_in, now);
-        });
-    }
-
-    /// There was no answer. Says how often in a row, and since when.
-    pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
-        self.queue(|queue| {
-            queue.asking = false;
-            queue.failures = queue.failures.saturating_add(1);
-            queue.news = Some(Err(error));
-            queue.pause(0, None, Instant::now());
-            (queue.failures, queue.answered)
-        })
-    }
-
-    /// The key is granted to the first one. Who is behind it hears of the release, and until then
-    /// asks at the slowest pace only; unless it may be granted the key as well.
-    pub(crate) fn granted(&self, lease: LeaseId, mode: Mode, expires_in: Duration) {
-        self.queue(|queue| {
-            let now = Instant::now();
-            queue.is_answered(now);
-            queue.news = None;
-            queue.here.push(lease);
-            match mode {
-                Mode::Exclusive => {
-                    queue.woken = false;
-                    queue.pause(backoff::SLOWEST, Some(expires_in), now);
-                }
-                Mode::Shared | Mode::Permits => queue.wake(now),
-            }
-        });
-    }
-
-    /// What the last request brought, whoever sent it.
-    pub(crate) fn news(&self) -> Option<Result<Held, Error>> {
-        self.queue(|queue| queue.news.clone()).flatten()
-    }
-
-    fn queue<A>(&self, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
-        self.room.queues.lock().get_mut(&self.key).map(look)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut queues = self.room.queues.lock();
-        let Some(queue) = queues.get_mut(&self.key) else {
-            return;
-        };
-        let first = queue.is_first(self);
-        match first {
-            true => drop(queue.waiters.pop_front()),
-            false => queue.waiters.retain(|it| !Arc::ptr_eq(it, &self.turn)),
-        }
-        if queue.waiters.is_empty() {
-            queues.remove(&self.key);
-        } else if first {
-            // It went away in the middle of a request, whose answer nobody will tell.
-            if std::mem::take(&mut queue.asking) {
-                queue.next = Instant::now();
-            }
-            queue.call_first();
         }
     }
 }

@@ -106,6 +106,14 @@ controls! {
         a_limiter_and_a_lock_may_have_one_key;
     a_purge_of_windows_that_count: LimitersArePurged is caught by
         a_purge_forgets_no_window_that_counts;
+    a_place_that_anybody_may_take: TakesAnyPlace is caught by a_lease_makes_way_for_another;
+    a_place_of_nobody: TakesFreePlaces is caught by a_lease_makes_way_for_another;
+    a_place_that_is_taken_and_kept: WhoMadeWayStays is caught by a_lease_makes_way_for_another;
+    a_place_by_look_and_then_write: NotAtomic is caught by a_lease_makes_way_for_one_only;
+    a_batch_by_look_and_then_write: NotAtomic is caught by racing_batches_share_no_key;
+    a_batch_in_disorder: BatchInDisorder is caught by a_batch_does_what_its_requests_say;
+    a_batch_that_ends_early: BatchEndsAtARefusal is caught by
+        a_batch_does_what_its_requests_say, racing_batches_share_no_key;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
@@ -137,6 +145,11 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::UpgradesBesideOthers,
         Fault::ConversionIsForgotten,
         Fault::ForgetsMinHold,
+        Fault::TakesAnyPlace,
+        Fault::TakesFreePlaces,
+        Fault::WhoMadeWayStays,
+        Fault::BatchInDisorder,
+        Fault::BatchEndsAtARefusal,
     ];
     for fault in faults {
         assert!(compare(fault).is_err(), "{fault:?} was not caught");

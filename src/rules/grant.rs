@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Decision, Write, grant, latest_expiry, live, next_fence};
+use super::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
     AcquireAnswer, AcquireRequest, Held, Holder, LeaseId, LockRecord, Mode, record::after,
 };
@@ -12,22 +12,34 @@ use crate::{
 /// A live lease with the same id is granted again as it stands, which makes a repeated request
 /// harmless. A refusal writes nothing: it never touches a holder's expiry. A grant drops those that
 /// have expired.
+///
+/// A lease in whose place it is asked for, live or not, makes way in the same step. One that is not
+/// there was released or taken over, which its holder has to be told: then nothing is granted.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Decision<AcquireAnswer> {
+    let goes = request.in_place_of;
     let mut holders: Vec<_> = record
         .into_iter()
         .flat_map(|record| record.live_holders(now).cloned())
+        .filter(|holder| Some(holder.lease) != goes)
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
-    if let Some(record) = record
-        && (mine || holders.len() >= request.max_holders || conflicts(&holders, request))
-    {
+    let answer = match record {
+        None => goes.map(|_| AcquireAnswer::Held(Held::new(request.key.clone(), Vec::new(), now))),
+        Some(record) => {
+            let gone = goes.is_some_and(|lease| holder(record, lease).is_none());
+            let refused =
+                gone || holders.len() >= request.max_holders || conflicts(&holders, request);
+            (mine || refused).then(|| answer_acquire(record, request.lease, now))
+        }
+    };
+    if let Some(answer) = answer {
         return Decision {
             write: Write::Keep,
-            answer: answer_acquire(record, request.lease, now),
+            answer,
         };
     }
     let newest = record.map(|record| record.fence);

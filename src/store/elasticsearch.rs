@@ -10,6 +10,7 @@ mod guarded;
 mod permit;
 mod prepare;
 mod scripts;
+mod send;
 mod setup;
 mod transport;
 
@@ -17,23 +18,23 @@ use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 
 use self::{
-    answer::{Effect, Outcome, outcome, outcomes},
-    dialect::{Change, Dialect, Request},
-    error::{Refusal, unanswered},
-    transport::{SealedRequest, SealedResponse},
+    answer::{Effect, Outcome},
+    dialect::Dialect,
 };
 pub use self::{guarded::GuardedIndex, transport::Transport};
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store, rules,
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
+    ConvertRequest, Error, Eviction, Held, Key, ListRequest, LockRecord, LockState, Page,
+    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
+    RenewRequest, Store, rules,
 };
 
 /// How far the clocks of two nodes are taken to differ.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
+/// How many requests for locks are under way at once before those that come go together.
+const AT_ONCE: usize = 8;
 
 /// Keeps locks in an Elasticsearch index. See [`IndexStore`].
 #[cfg(feature = "elasticsearch")]
@@ -130,86 +131,19 @@ impl<C: Transport> IndexStore<C> {
         self
     }
 
-    /// Sends a request and reads its answer as JSON.
-    async fn send(&self, request: Request) -> Result<Result<Value, Refusal>, Error> {
-        let SealedResponse { status, body } = self
-            .client
-            .send(SealedRequest(request))
-            .await
-            .map_err(|error| unanswered(C::NAME, error))?;
-        match (status, serde_json::from_slice::<Value>(&body)) {
-            (200..=299, Ok(answer)) => Ok(Ok(answer)),
-            (200..=299, Err(error)) => Err(Error::Interrupted {
-                store: C::NAME,
-                source: Cause::text(format!("the answer is not JSON: {error}")),
-            }),
-            (_, Ok(answer)) => Ok(Err(Refusal::read(status, &answer))),
-            (_, Err(_)) => Ok(Err(Refusal::foreign(status))),
-        }
-    }
-
-    /// Sends a request that must succeed.
-    async fn ask(&self, request: Request) -> Result<Value, Error> {
-        let answer = self.send(request).await?;
-        answer.map_err(|refusal| refusal.sorted(C::NAME, None))
-    }
-
-    /// Sends one change. `None` if the document is not there.
-    async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
-        let request = self.dialect.update(change);
-        let mut outcome = self.change_once(request.clone()).await?;
-        let mut knows = Knows::Nothing;
-        if is_missing_index(&outcome) {
-            knows = self.knows().await?;
-            if knows == Knows::Index {
-                // By now. What it does not take then is no alias.
-                outcome = self.change_once(request).await?;
-            }
-        }
-        match outcome {
-            Ok(outcome) => Ok(Some(outcome)),
-            Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(self.sorted(refusal, knows == Knows::NotYet, key)),
-        }
-    }
-
-    async fn change_once(&self, request: Request) -> Result<Result<Outcome, Refusal>, Error> {
-        let answer = self.send(request).await?;
-        let outcome = match answer {
-            // The two keys that go in the body get the answer of a bulk.
-            Ok(answer) if answer.get("items").is_some() => outcomes(&answer).pop(),
-            Ok(answer) => Some(outcome(200, &answer)),
-            Err(refusal) => Some(Err(refusal)),
+    fn acquired(
+        &self,
+        request: &AcquireRequest,
+        outcome: Option<Outcome>,
+    ) -> Result<AcquireAnswer, Error> {
+        let Some(outcome) = outcome else {
+            return match request.in_place_of {
+                Some(_) => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
+                None => Err(self.senseless("an upsert found no document")),
+            };
         };
-        outcome.ok_or_else(|| self.senseless("it has no item for the change"))
-    }
-
-    /// What a node knows that takes an index for missing. While it starts it knows of none, and says so to
-    /// an update of any, instead of that it does not know yet, as it says to a search.
-    async fn knows(&self) -> Result<Knows, Error> {
-        Ok(match self.send(self.dialect.look()).await? {
-            Ok(_) => Knows::Index,
-            Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
-            Err(_) => Knows::NotYet,
-        })
-    }
-
-    fn sorted(&self, refusal: Refusal, recovers: bool, key: &Key) -> Error {
-        match recovers && refusal.is_missing_index() {
-            true => Error::Interrupted {
-                store: C::NAME,
-                source: refusal.into(),
-            },
-            false => refusal.sorted(C::NAME, Some(key)),
-        }
-    }
-
-    /// An answer that cannot be one to what was asked.
-    fn senseless(&self, problem: &'static str) -> Error {
-        Error::Interrupted {
-            store: C::NAME,
-            source: Cause::text(format!("the answer makes no sense: {problem}")),
-        }
+        let (record, now) = self.timed(&outcome, &request.key)?;
+        Ok(rules::answer_acquire(&record, request.lease, now))
     }
 
     fn renewed(
@@ -233,20 +167,15 @@ impl<C: Transport> IndexStore<C> {
     }
 }
 
-/// What a node knows of the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knows {
-    /// It is there.
-    Index,
-    /// There is none.
-    Nothing,
-    /// Whether there is one is not known yet.
-    NotYet,
-}
-
-fn is_missing_index(outcome: &Result<Outcome, Refusal>) -> bool {
-    let refusal = outcome.as_ref().err();
-    refusal.is_some_and(Refusal::is_missing_index)
+fn released(key: &Key, outcome: Option<Outcome>) -> Result<ReleaseAnswer, Error> {
+    let Some(outcome) = outcome else {
+        return Ok(ReleaseAnswer::NotHeld);
+    };
+    outcome.record(key)?;
+    Ok(match outcome.effect {
+        Effect::Written => ReleaseAnswer::Released,
+        Effect::None | Effect::Deleted => ReleaseAnswer::NotHeld,
+    })
 }
 
 impl<C> fmt::Debug for IndexStore<C> {
@@ -268,11 +197,7 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let change = self.dialect.acquire(request);
-        let Some(outcome) = self.change(&request.key, change).await? else {
-            return Err(self.senseless("an upsert found no document"));
-        };
-        let (record, now) = self.timed(&outcome, &request.key)?;
-        Ok(rules::answer_acquire(&record, request.lease, now))
+        self.acquired(request, self.change(&request.key, change).await?)
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -285,20 +210,12 @@ impl<C: Transport> Store for IndexStore<C> {
             }
             _ => {}
         }
-        let changes = requests.iter().map(|request| self.dialect.renew(request));
-        let answer = self.ask(self.dialect.bulk(changes.collect())).await?;
-        let outcomes = outcomes(&answer);
-        if outcomes.len() != requests.len() {
-            return Err(self.senseless("it has not as many items as there were renewals"));
-        }
-        // What the index is by now, the next renewal finds.
-        let recovers =
-            outcomes.iter().any(is_missing_index) && self.knows().await? != Knows::Nothing;
-        let renewed = |(request, outcome): (&RenewRequest, Result<Outcome, Refusal>)| match outcome
-        {
-            Ok(outcome) => self.renewed(request, Some(&outcome)),
-            Err(refusal) if refusal.is_missing_document() => self.renewed(request, None),
-            Err(refusal) => Err(self.sorted(refusal, recovers, &request.key)),
+        let changes = requests
+            .iter()
+            .map(|request| (&request.key, self.dialect.renew(request)));
+        let outcomes = self.change_many(changes.collect()).await?;
+        let renewed = |(request, outcome): (&RenewRequest, Result<Option<Outcome>, Error>)| {
+            self.renewed(request, outcome?.as_ref())
         };
         Ok(requests.iter().zip(outcomes).map(renewed).collect())
     }
@@ -314,14 +231,36 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let change = self.dialect.release(request);
-        let Some(outcome) = self.change(&request.key, change).await? else {
-            return Ok(ReleaseAnswer::NotHeld);
+        released(&request.key, self.change(&request.key, change).await?)
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let change = |request: &BatchRequest| match request {
+            BatchRequest::Acquire(request) => self.dialect.acquire(request),
+            BatchRequest::Release(request) => self.dialect.release(request),
         };
-        outcome.record(&request.key)?;
-        Ok(match outcome.effect {
-            Effect::Written => ReleaseAnswer::Released,
-            Effect::None | Effect::Deleted => ReleaseAnswer::NotHeld,
-        })
+        let changes = requests
+            .iter()
+            .map(|request| (request.key(), change(request)));
+        let outcomes = self.change_many(changes.collect()).await?;
+        let answer = |(request, outcome): (&BatchRequest, Result<Option<Outcome>, Error>)| {
+            Ok(match request {
+                BatchRequest::Acquire(request) => {
+                    BatchAnswer::Acquire(self.acquired(request, outcome?)?)
+                }
+                BatchRequest::Release(request) => {
+                    BatchAnswer::Release(released(&request.key, outcome?)?)
+                }
+            })
+        };
+        Ok(requests.iter().zip(outcomes).map(answer).collect())
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {

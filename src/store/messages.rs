@@ -34,6 +34,12 @@ pub struct AcquireRequest {
     pub max_holders: usize,
     /// A remark for people.
     pub note: Option<Arc<str>>,
+    /// A lease that makes way: its holder hands the key on. It is dropped in the same step, and does
+    /// not conflict. If it is not among the holders, nothing is granted, be the key free or not.
+    pub in_place_of: Option<LeaseId>,
+    /// Whether no earlier request with this lease id can have been granted, or can be yet. A store may
+    /// then take a lease that it finds for one that was granted just now.
+    pub fresh: bool,
 }
 
 impl AcquireRequest {
@@ -50,6 +56,8 @@ impl AcquireRequest {
             reentrant: false,
             max_holders: MAX_HOLDERS,
             note: None,
+            in_place_of: None,
+            fresh: false,
         }
     }
 
@@ -82,6 +90,18 @@ impl AcquireRequest {
         self.note = Some(note.into());
         self
     }
+
+    /// The same in the place of this lease, which goes.
+    pub fn in_place_of(mut self, lease: LeaseId) -> Self {
+        self.in_place_of = Some(lease);
+        self
+    }
+
+    /// The same for a lease id that nobody has asked for before.
+    pub fn fresh(mut self) -> Self {
+        self.fresh = true;
+        self
+    }
 }
 
 /// An answer of [`Store::acquire`](crate::Store::acquire).
@@ -89,7 +109,8 @@ impl AcquireRequest {
 pub enum AcquireAnswer {
     /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
     Granted(Grant),
-    /// Other holders are live, and in conflict or [too many](crate::rules::is_full).
+    /// Other holders are live, and in conflict or [too many](crate::rules::is_full); or the lease in
+    /// whose place it was to be granted is not among the holders.
     Held(Held),
 }
 
@@ -125,6 +146,13 @@ impl Held {
     /// Puts an answer together from the live holders and the server's time.
     pub fn new(key: Key, holders: Vec<Holder>, now: DateTime<Utc>) -> Self {
         Self { key, holders, now }
+    }
+
+    /// The answer to a request for the place of a lease on a key that has no document: there is nobody,
+    /// and the time is of no use.
+    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    pub(crate) fn by_nobody(key: Key) -> Self {
+        Self::new(key, Vec::new(), DateTime::UNIX_EPOCH)
     }
 
     /// The key that is held.
@@ -233,6 +261,9 @@ pub struct ReleaseRequest {
     pub lease: LeaseId,
     /// For how long, counted from the grant, the key stays held all the same.
     pub min_hold: Option<MinHold>,
+    /// Whether the lease is likely to be the only one of its key. It is right to say so of one that is
+    /// not, and slower.
+    pub alone: bool,
 }
 
 /// What stays of a grant that is released early.
@@ -251,12 +282,19 @@ impl ReleaseRequest {
             key,
             lease,
             min_hold: None,
+            alone: false,
         }
     }
 
     /// The same with a time, counted from the grant, for which the key stays held.
     pub fn min_hold(mut self, time: Duration, under: LeaseId) -> Self {
         self.min_hold = Some(MinHold { time, under });
+        self
+    }
+
+    /// The same for a lease that is likely to be the only one of its key.
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
         self
     }
 }

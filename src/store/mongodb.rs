@@ -1,5 +1,8 @@
 //! Locks and limiters in MongoDB.
 
+mod acquire;
+mod batch;
+mod clock;
 mod concern;
 mod decode;
 mod dialect;
@@ -9,12 +12,13 @@ mod error;
 mod freed;
 mod guard;
 pub(crate) mod guarded;
+mod many;
 mod permit;
 mod prepare;
 mod renew;
 mod write_down;
 
-use std::{any::Any, fmt, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -25,14 +29,16 @@ use mongodb::{
 };
 
 use self::{
+    clock::ServerClock,
     concern::with_our_concerns,
     decode::Told,
     error::{DUPLICATE_KEY, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store, rules,
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
+    ConvertRequest, Error, Eviction, FreedKeys, Key, ListRequest, LockRecord, LockState, Page,
+    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    rules,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -43,6 +49,8 @@ const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// between two inserts of one key the document exists, so a third time is only needed if it was
 /// removed in between; after an answer out of the driver's retry the next one is an ordinary one.
 const RESENDS: u32 = 3;
+/// How many commands for locks are under way at once before those that come go together.
+const AT_ONCE: usize = 8;
 
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
@@ -103,6 +111,7 @@ const RESENDS: u32 = 3;
 pub struct MongoStore {
     locks: Collection<Document>,
     retention: Duration,
+    clock: Arc<ServerClock>,
 }
 
 impl MongoStore {
@@ -111,6 +120,7 @@ impl MongoStore {
         Self {
             locks: with_our_concerns(collection),
             retention: RETENTION,
+            clock: Arc::default(),
         }
     }
 
@@ -225,16 +235,12 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let found = self
-            .change(&request.key, dialect::acquire(request), true)
-            .await?;
-        match found {
-            Some((record, now)) => Ok(rules::answer_acquire(&record, request.lease, now)),
-            None => Err(Error::Interrupted {
-                store: "MongoDB",
-                source: Cause::text("an upsert gave back no document"),
-            }),
+        if request.fresh
+            && let Some(answer) = self.acquire_fresh(request).await?
+        {
+            return Ok(answer);
         }
+        self.acquire_again(request).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -256,17 +262,10 @@ impl Store for MongoStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let changed = self
-            .locks
-            .update_one(dialect::filter(&request.key), dialect::release(request))
-            .await
-            .map_err(sorted)?;
-        // A release that finds its lease always changes the document, so the count is reliable.
-        if changed.modified_count > 0 {
+        if request.alone && request.min_hold.is_none() && self.release_alone(request).await? {
             return Ok(ReleaseAnswer::Released);
         }
-        self.explain_refusal(&request.key).await?;
-        Ok(ReleaseAnswer::NotHeld)
+        self.release_beside(request).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
@@ -354,6 +353,17 @@ impl Store for MongoStore {
             purged += removed.deleted_count;
         }
         Ok(purged)
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        match requests {
+            [] => Ok(Vec::new()),
+            many => self.many(many).await,
+        }
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

@@ -12,9 +12,10 @@ use std::{
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Key,
-    LeaseId, LimiterRecord, ListRequest, LockRecord, LockState, Mode, Page, PermitAnswer, PermitId,
-    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+    ConvertRequest, Error, Eviction, Fence, Key, LeaseId, LimiterRecord, ListRequest, LockRecord,
+    LockState, Mode, Page, PermitAnswer, PermitId, PermitRequest, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewAnswers, RenewRequest, Store,
     rules::{self, Decision, Write},
 };
 use parking_lot::Mutex;
@@ -57,6 +58,11 @@ pub enum Fault {
     AnotherWindowBlocks,
     LimitersAreLocks,
     LimitersArePurged,
+    TakesAnyPlace,
+    TakesFreePlaces,
+    WhoMadeWayStays,
+    BatchInDisorder,
+    BatchEndsAtARefusal,
 }
 
 /// By key, length of the window and whether it is smooth.
@@ -171,7 +177,24 @@ impl Store for BrokenStore {
         if self.is(Fault::HoldersWithoutBound) {
             request.max_holders = usize::MAX;
         }
+        let holder = before.as_ref().and_then(|before| before.holders.first());
+        match (self.fault, request.in_place_of) {
+            (Fault::TakesAnyPlace, Some(_)) => {
+                request.in_place_of = holder.map(|holder| holder.lease);
+            }
+            (Fault::TakesFreePlaces, Some(_)) if holder.is_none() => request.in_place_of = None,
+            _ => {}
+        }
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
+        if let (Fault::WhoMadeWayStays, Some(lease), Write::Put(record), Some(before)) = (
+            self.fault,
+            request.in_place_of,
+            &mut decision.write,
+            &before,
+        ) {
+            let stays = before.holders.iter().find(|holder| holder.lease == lease);
+            record.holders.extend(stays.cloned());
+        }
         let refused = matches!(decision.answer, AcquireAnswer::Held(_));
         match (&mut decision, before) {
             (
@@ -292,6 +315,32 @@ impl Store for BrokenStore {
         let decision = rules::release(record.as_ref(), &request, self.now());
         self.write(&request.key, decision.write);
         Ok(decision.answer)
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        let mut answers = Vec::new();
+        for request in requests {
+            if self.is(Fault::NotAtomic) {
+                tokio::task::yield_now().await;
+            }
+            let answer = match request {
+                BatchRequest::Acquire(request) => {
+                    self.acquire(request).await.map(BatchAnswer::Acquire)
+                }
+                BatchRequest::Release(request) => {
+                    self.release(request).await.map(BatchAnswer::Release)
+                }
+            };
+            let refused = matches!(answer, Ok(BatchAnswer::Acquire(AcquireAnswer::Held(_))));
+            answers.push(answer);
+            if refused && self.is(Fault::BatchEndsAtARefusal) {
+                break;
+            }
+        }
+        if self.is(Fault::BatchInDisorder) {
+            answers.reverse();
+        }
+        Ok(answers)
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {

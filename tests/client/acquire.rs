@@ -181,6 +181,7 @@ async fn an_unawaited_or_unpolled_acquire_does_nothing() {
     drop(never_polled);
     sleep(TTL).await;
     assert!(store.calls().is_empty());
+    store.next([Fate::AnswerLate(MOMENT)]);
     let mut once = leases.acquire("key", TTL).into_future();
     assert!(poll_immediate(&mut once).await.is_none());
     drop(once);

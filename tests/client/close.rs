@@ -88,9 +88,10 @@ async fn an_acquire_that_is_not_polled_does_not_hold_it_up() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_took_is_released_by_it() {
     let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT)]);
     let mut acquire = leases.acquire("key", TTL).into_future();
     assert!((&mut acquire).now_or_never().is_none());
-    sleep(MOMENT).await;
+    sleep(MOMENT * 2).await;
     assert!(!is_free(&store).await, "the control: it is granted");
     leases.close().await;
     assert!(is_free(&store).await);

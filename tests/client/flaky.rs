@@ -1,7 +1,7 @@
 //! A memory store behind a bad network.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,9 +12,10 @@ use std::{
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
+    ConvertRequest, Error, Eviction, FreedKeys, Key, ListRequest, LockState, MAX_BATCH,
+    MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+    RenewRequest, Store,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -69,19 +70,25 @@ pub struct FlakyStore {
     pub memory: MemoryStore,
     fates: Arc<Mutex<VecDeque<Fate>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
+    /// How many requests each batch had.
+    pub batched: Arc<Mutex<Vec<usize>>>,
     hanging: Arc<Mutex<Option<Key>>>,
     news: Arc<Mutex<News>>,
     told: broadcast::Sender<Key>,
     streams: Arc<AtomicUsize>,
+    /// How many requests it likes to have at once, for handles that are made from now on.
+    pub at_once: usize,
     pub gates: Gates,
 }
 
 impl FlakyStore {
     pub fn new() -> Self {
         Self {
+            at_once: usize::MAX,
             memory: MemoryStore::new(),
             fates: Arc::default(),
             calls: Arc::default(),
+            batched: Arc::default(),
             hanging: Arc::default(),
             news: Arc::default(),
             told: broadcast::Sender::new(64),
@@ -111,6 +118,11 @@ impl FlakyStore {
 
     pub fn next(&self, fates: impl IntoIterator<Item = Fate>) {
         self.fates.lock().extend(fates);
+    }
+
+    /// The same instead of what was to come.
+    pub fn fates_now(&self, fates: impl IntoIterator<Item = Fate>) {
+        *self.fates.lock() = fates.into_iter().collect();
     }
 
     /// The changes that were asked for since the last time.
@@ -213,6 +225,18 @@ impl Store for FlakyStore {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         self.meet("release", self.memory.release(request)).await
+    }
+
+    fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        assert!((2..=MAX_BATCH).contains(&requests.len()));
+        let keys: HashSet<_> = requests.iter().map(BatchRequest::key).collect();
+        assert_eq!(keys.len(), requests.len(), "one key twice: {requests:?}");
+        self.batched.lock().push(requests.len());
+        self.meet("batch", self.memory.batch(requests)).await
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {

@@ -4,9 +4,11 @@ mod flaky;
 mod gates;
 
 mod acquire;
+mod batches;
 mod cancel;
 mod close;
 mod drops;
+mod handover;
 mod keep_alive;
 mod kinds;
 mod limit_faults;

@@ -4,16 +4,21 @@
 //! Clocks differ between the two, so times are compared loosely and fences by their order. A lease
 //! only ever expires when a command makes it, in both at once.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Fence, Grant, Holder, Key,
-    LeaseId, LockState, MAX_HOLDERS, MemoryStore, Mode, ReleaseRequest, RenewAnswer, RenewRequest,
-    Store,
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest, Fence,
+    Grant, Holder, Key, LeaseId, LockState, MAX_HOLDERS, MemoryStore, Mode, ReleaseRequest,
+    RenewAnswer, RenewRequest, Store,
 };
 use proptest::{
     collection::vec,
-    prelude::{Just, Strategy, prop_oneof},
+    option,
+    prelude::{Just, Strategy, any, prop_oneof},
     test_runner::{Config, TestError, TestRunner},
 };
 use tokio::{runtime::Runtime, time::sleep};
@@ -26,10 +31,15 @@ const TTL: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug)]
 pub enum Step {
     Acquire(usize, usize, Claim, usize),
+    /// The first lease in the place of the second.
+    InPlaceOf(usize, usize, usize, Claim),
+    /// For each key a lease that is asked for, or released.
+    Batch(Vec<(usize, Option<Claim>)>),
     Renew(usize, usize),
     Convert(usize, usize, Mode),
     RenewAll(usize),
-    Release(usize, usize),
+    /// Whatever it says of whether it is alone.
+    Release(usize, usize, bool),
     /// Released early, and held on for as long as this.
     ReleaseHolding(usize, usize, Duration),
     /// Whoever holds the key is made to expire.
@@ -92,11 +102,15 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         9 => (both(), claim(), places())
             .prop_map(|((key, lease), claim, places)| Step::Acquire(key, lease, claim, places)),
+        4 => (both(), 0..LEASES, claim())
+            .prop_map(|((key, lease), from, claim)| Step::InPlaceOf(key, lease, from, claim)),
+        2 => vec((0..LEASES, option::of(claim())), KEYS).prop_map(Step::Batch),
         3 => both().prop_map(|(key, lease)| Step::Renew(key, lease)),
         1 => (0..LEASES).prop_map(Step::RenewAll),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
             .prop_map(|((key, lease), mode)| Step::Convert(key, lease, mode)),
-        4 => both().prop_map(|(key, lease)| Step::Release(key, lease)),
+        4 => (both(), any::<bool>())
+            .prop_map(|((key, lease), alone)| Step::Release(key, lease, alone)),
         2 => (both(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
             .prop_map(|((key, lease), time)| Step::ReleaseHolding(key, lease, time)),
         2 => (0..KEYS).prop_map(Step::Expire),
@@ -140,6 +154,8 @@ struct Side {
     store: Arc<dyn Store>,
     /// The fences of each key in the order in which they were seen.
     fences: HashMap<Key, Vec<Fence>>,
+    /// The pairs of a key and a lease that were asked for.
+    asked: HashSet<(usize, usize)>,
 }
 
 /// The holders of a key without what may differ.
@@ -166,7 +182,15 @@ enum Told {
     Evicted(Option<(usize, Vec<LeaseId>)>),
     Removed(bool),
     State(Option<(usize, Holders)>),
+    All(Vec<Told>),
     Nothing,
+}
+
+/// Several leases have the same owner.
+fn ask(key: &Key, leases: &[LeaseId], lease: usize, claim: Claim) -> AcquireRequest {
+    let owner = format!("owner {}", lease % 2);
+    let request = AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
+    claim.request(request)
 }
 
 impl Run {
@@ -179,6 +203,7 @@ impl Run {
             sides: [memory, other].map(|store| Side {
                 store,
                 fences: HashMap::new(),
+                asked: HashSet::new(),
             }),
             keys: (0..KEYS).map(key).collect(),
             leases: (0..LEASES).map(|_| LeaseId::random()).collect(),
@@ -217,16 +242,39 @@ impl Side {
         let failed = |error: leasehold::Error| format!("{error:?}");
         Ok(match *step {
             Step::Acquire(key, lease, claim, places) => {
-                let key = &keys[key];
-                // Several leases have the same owner.
-                let owner = format!("owner {}", lease % 2);
-                let request =
-                    AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
-                let request = claim.request(request).max_holders(places);
-                match store.acquire(&request).await.map_err(failed)? {
-                    AcquireAnswer::Granted(grant) => self.granted(key, &grant)?,
-                    AcquireAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),
+                let mut request = ask(&keys[key], leases, lease, claim).max_holders(places);
+                request.fresh = self.asked.insert((key, lease));
+                let answer = store.acquire(&request).await.map_err(failed)?;
+                self.acquired(&keys[key], &answer)?
+            }
+            Step::InPlaceOf(key, lease, from, claim) => {
+                let mut request = ask(&keys[key], leases, lease, claim).in_place_of(leases[from]);
+                request.fresh = self.asked.insert((key, lease));
+                let answer = store.acquire(&request).await.map_err(failed)?;
+                self.acquired(&keys[key], &answer)?
+            }
+            Step::Batch(ref asked) => {
+                let request = |(key, &(lease, claim)): (&Key, &(usize, Option<Claim>))| match claim
+                {
+                    Some(claim) => BatchRequest::Acquire(ask(key, leases, lease, claim).into()),
+                    None => {
+                        let release = ReleaseRequest::new(key.clone(), leases[lease]);
+                        BatchRequest::Release(release.alone())
+                    }
+                };
+                let requests: Vec<_> = keys.iter().zip(asked).map(request).collect();
+                let pairs = asked.iter().enumerate();
+                self.asked
+                    .extend(pairs.map(|(key, (lease, _))| (key, *lease)));
+                let answers = store.batch(&requests).await.map_err(failed)?;
+                let mut told = Vec::new();
+                for (key, answer) in keys.iter().zip(answers) {
+                    told.push(match answer.map_err(failed)? {
+                        BatchAnswer::Acquire(answer) => self.acquired(key, &answer)?,
+                        BatchAnswer::Release(answer) => Told::Released(format!("{answer:?}")),
+                    });
                 }
+                Told::All(told)
             }
             Step::Renew(key, lease) => {
                 let request = [RenewRequest::new(keys[key].clone(), leases[lease], TTL)];
@@ -241,7 +289,7 @@ impl Side {
                 for (key, answer) in keys.iter().zip(&answers) {
                     told.push(self.renewed(key, answer)?);
                 }
-                Told::Lost(format!("{told:?}"))
+                Told::All(told)
             }
             Step::Convert(key, lease, mode) => {
                 let (key, lease) = (&keys[key], leases[lease]);
@@ -255,8 +303,9 @@ impl Side {
                     lost => Told::Lost(format!("{lost:?}")),
                 }
             }
-            Step::Release(key, lease) => {
-                let request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+            Step::Release(key, lease, alone) => {
+                let mut request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+                request.alone = alone;
                 let answer = store.release(&request).await.map_err(failed)?;
                 Told::Released(format!("{answer:?}"))
             }
@@ -344,6 +393,13 @@ impl Side {
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())
+    }
+
+    fn acquired(&mut self, key: &Key, answer: &AcquireAnswer) -> Result<Told, String> {
+        match answer {
+            AcquireAnswer::Granted(grant) => self.granted(key, grant),
+            AcquireAnswer::Held(held) => Ok(Told::Held(self.holders(key, held.holders())?)),
+        }
     }
 
     fn granted(&mut self, key: &Key, grant: &Grant) -> Result<Told, String> {

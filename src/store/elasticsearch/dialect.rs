@@ -130,8 +130,13 @@ impl Dialect {
             "reentrant": request.reentrant,
             "max_holders": request.max_holders,
             "note": request.note.as_deref(),
+            "in_place_of": request.in_place_of.map(|lease| lease.to_string()),
         });
-        self.change(&request.key, &ACQUIRE, params).or_insert()
+        let change = self.change(&request.key, &ACQUIRE, params);
+        match request.in_place_of {
+            None => change.or_insert(),
+            Some(_) => change,
+        }
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> Change {

@@ -19,7 +19,7 @@ use super::{
     answer::{Effect, Outcome},
     dialect::{Change, Target},
     error::Refusal,
-    is_missing_index,
+    send::is_missing_index,
 };
 use crate::{Error, Fence, Key};
 

@@ -21,8 +21,8 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc, oid::ObjectId};
 
 pub(crate) use self::{
-    grant::acquire,
-    hold::{convert, release, renew},
+    grant::{acquire, take_over_alone},
+    hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew},
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{Key, LeaseId, ListRequest, record::SCHEMA};
@@ -134,6 +134,11 @@ fn any(condition: Document) -> Document {
 
 fn is_lease(lease: LeaseId) -> Document {
     doc! { "$eq": ["$$this.lease", lease.to_string()] }
+}
+
+/// Whether the lease is among the holders, live or not, of a document that is a lock.
+fn holds(lease: LeaseId) -> Document {
+    doc! { "$in": [lease.to_string(), "$holders.lease"] }
 }
 
 fn is_live() -> Document {

@@ -2,10 +2,11 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{from_now, is_live, is_ours, literal, next_fence, replace_if};
+use super::{any, from_now, holds, is_lease, is_live, is_ours, literal, next_fence, replace_if};
 use crate::{AcquireRequest, Mode, record::SCHEMA};
 
-/// Grants the lease if no live holder conflicts with it. Needs an upsert.
+/// Grants the lease if no live holder conflicts with it. Needs an upsert, unless it is asked for in the
+/// place of another.
 pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
     match request.mode {
         Mode::Exclusive if !request.reentrant => alone(request),
@@ -13,25 +14,45 @@ pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
     }
 }
 
+/// Grants the lease in the place of another, which is the only one in the document. `None` for a request
+/// that is not for the place of another, or not for the whole key.
+///
+/// No document but a lock has the id of a lease there, so that nothing else has to be looked at.
+pub(crate) fn take_over_alone(request: &AcquireRequest) -> Option<Vec<Document>> {
+    let from = request.in_place_of?;
+    let whole = request.mode == Mode::Exclusive && !request.reentrant;
+    let only = doc! { "$eq": ["$holders.lease", [from.to_string()]] };
+    whole.then(|| replace_if(only, sole(request)))
+}
+
 /// Grants the lease if nobody is live.
 ///
 /// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is
 /// past. A missing expiry sorts before every date, so an upsert's new document is free too.
 fn alone(request: &AcquireRequest) -> Vec<Document> {
-    let fence = next_fence();
-    let expires_at = from_now(request.ttl);
-    let free = doc! { "$and": [
-        { "$lte": ["$expires_at", "$$NOW"] },
-        { "$or": [is_ours(), is_new(request)] },
-    ] };
-    let granted = doc! {
+    let free = match request.in_place_of {
+        None => doc! { "$and": [
+            { "$lte": ["$expires_at", "$$NOW"] },
+            { "$or": [is_ours(), is_new(request)] },
+        ] },
+        Some(lease) => {
+            let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
+            doc! { "$and": [is_ours(), holds(lease), { "$not": [any(other)] }] }
+        }
+    };
+    replace_if(free, sole(request))
+}
+
+/// The document of a lock with no other holder.
+fn sole(request: &AcquireRequest) -> Document {
+    let (fence, expires_at) = (next_fence(), from_now(request.ttl));
+    doc! {
         "_id": "$_id",
         "schema": SCHEMA,
         "fence": fence.clone(),
         "holders": [holder(request, fence.into(), &expires_at)],
         "expires_at": expires_at,
-    };
-    replace_if(free, granted)
+    }
 }
 
 /// Grants the lease beside the live holders that it can stand beside.
@@ -42,16 +63,23 @@ fn alone(request: &AcquireRequest) -> Vec<Document> {
 fn beside(request: &AcquireRequest) -> Vec<Document> {
     // Somebody else's `holders` may be anything, and a filter of what is no list is an error.
     let held = doc! { "$and": [is_ours(), { "$gt": ["$expires_at", "$$NOW"] }] };
+    let counts = match request.in_place_of {
+        None => is_live(),
+        Some(lease) => doc! { "$and": [is_live(), { "$not": [is_lease(lease)] }] },
+    };
     let live = doc! { "$filter": {
         "input": { "$cond": [held, "$holders", []] },
-        "cond": is_live(),
+        "cond": counts,
     } };
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let most = i64::try_from(request.max_holders).unwrap_or(i64::MAX);
     let place = doc! { "$lt": [{ "$size": "$$live" }, most] };
-    let room = doc! { "$and": [is_ours(), { "$not": [mine] }, place, has_room(request)] };
-    // The upsert has made its document, so that one is granted whatever is asked for.
-    let free = doc! { "$or": [is_new(request), room] };
+    let room = doc! { "$and": [{ "$not": [mine] }, place, has_room(request)] };
+    let free = match request.in_place_of {
+        // The upsert has made its document, so that one is granted whatever is asked for.
+        None => doc! { "$or": [is_new(request), { "$and": [is_ours(), room] }] },
+        Some(lease) => doc! { "$and": [is_ours(), holds(lease), room] },
+    };
     let expires_at = from_now(request.ttl);
     let granted = doc! { "$let": {
         "vars": { "fence": fence(request) },

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    LONGEST, any, from_now, is_lease, is_live, is_ours, millis, next_fence, replace_if,
+    LONGEST, any, from_now, holds, is_lease, is_live, is_ours, millis, next_fence, replace_if,
     with_holders,
 };
 use crate::{ConvertRequest, LeaseId, MinHold, Mode, ReleaseRequest, RenewRequest};
@@ -47,14 +47,42 @@ pub(crate) fn convert(request: &ConvertRequest) -> Vec<Document> {
     replace_if(possible, doc! { "$mergeObjects": ["$$ROOT", lock] })
 }
 
+/// The server's number for a conversion that fails, which is how [`release_or_fail`] tells that the lease
+/// is not among the holders.
+pub(crate) const NOT_HELD: i32 = 241;
+
+/// Drops the lease if it is the only one in the document. No document but a lock has the id of a lease
+/// there, so that nothing else has to be looked at.
+pub(crate) fn release_alone(request: &ReleaseRequest) -> Vec<Document> {
+    release_alone_or(request, "$$ROOT".into())
+}
+
 /// Drops the lease from the holders. One that is live with a minimum hold that is not over stays
 /// until then, under a name that nobody has.
 pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
+    release_or(request, "$$ROOT".into())
+}
+
+/// The same for a command with many changes, which tells nothing of each but its error.
+pub(crate) fn release_or_fail(request: &ReleaseRequest) -> Vec<Document> {
+    // Not a constant, which the server would work out, and fail on, before it looks at the document.
+    let no_number = doc! { "$concat": ["not held: ", { "$type": "$holders" }] };
+    let fails = Bson::from(doc! { "$toInt": no_number });
+    match request.alone && request.min_hold.is_none() {
+        true => release_alone_or(request, fails),
+        false => release_or(request, fails),
+    }
+}
+
+fn release_alone_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
+    let alone = doc! { "$eq": ["$holders.lease", [request.lease.to_string()]] };
+    let released = doc! { "$mergeObjects": ["$$ROOT", { "holders": [], "expires_at": "$$NOW" }] };
+    vec![doc! { "$replaceWith": { "$cond": [alone, released, otherwise] } }]
+}
+
+fn release_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
     let lease = request.lease;
-    let holds = doc! { "$and": [
-        is_ours(),
-        { "$in": [lease.to_string(), "$holders.lease"] },
-    ] };
+    let holds = doc! { "$and": [is_ours(), holds(lease)] };
     let other = doc! { "$not": [is_lease(lease)] };
     let holders = match request.min_hold {
         None => holders_that(other),
@@ -66,7 +94,8 @@ pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
             changed(left, lease, held_on)
         }
     };
-    replace_if(holds, with_holders(holders))
+    let released = with_holders(holders);
+    vec![doc! { "$replaceWith": { "$cond": [holds, released, otherwise] } }]
 }
 
 fn holders_that(condition: Document) -> Document {

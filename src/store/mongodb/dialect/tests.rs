@@ -36,7 +36,12 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
         request.clone().permits(2, 3),
     ];
     let again = modes.clone().map(AcquireRequest::reentrant);
-    modes.into_iter().chain(again).collect()
+    let asked = modes.into_iter().chain(again);
+    let twice = asked.flat_map(|request| {
+        let handed = request.clone().in_place_of(LeaseId::random());
+        [request, handed]
+    });
+    twice.collect()
 }
 
 /// Every change that the dialect knows.
@@ -45,11 +50,15 @@ fn changes() -> Vec<Vec<Document>> {
     let asked = asked(&ask("k"));
     let release = ReleaseRequest::new(key.clone(), lease);
     let mut changes: Vec<_> = asked.iter().map(acquire).collect();
+    changes.extend(asked.iter().filter_map(take_over_alone));
     changes.extend([
         renew(&RenewRequest::new(key.clone(), lease, TTL)),
         convert(&ConvertRequest::upgrade(key.clone(), lease)),
         convert(&ConvertRequest::downgrade(key, lease)),
         self::release(&release),
+        release_alone(&release),
+        release_or_fail(&release),
+        release_or_fail(&release.clone().alone()),
         self::release(&release.min_hold(TTL, LeaseId::random())),
         evict(),
         touch(ObjectId::new()),
@@ -89,7 +98,9 @@ fn assert_literal(request: &AcquireRequest) {
         .filter(|(one, other)| one != other)
         .collect();
     assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
-    for tame in ["k", "o", "n"] {
+    // A lock that is there needs no key.
+    let key = request.in_place_of.is_none().then_some("k");
+    for tame in key.into_iter().chain(["o", "n"]) {
         let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
         assert!(differing.iter().any(stands), "{request:?}");
     }

@@ -1,0 +1,119 @@
+//! What is left to do when an acquire is over: the requests that were sent and not answered, and what they
+//! may have been granted.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::{Acquisition, leaves_open};
+use crate::{
+    AcquireAnswer, Fence, Mode,
+    calls::{Answer, Calls},
+    hold::{End, Hold},
+    keeper,
+    release::Unused,
+};
+
+impl Acquisition {
+    /// What earlier requests may still be granted has no effect while the lease is held, and has to be
+    /// released after it.
+    pub(super) async fn outlive(mut self, hold: Arc<Hold>, at_work: TaskTrackerToken) {
+        (self.granted, self.open) = (false, false);
+        let end = self.calls.beside(hold.ended()).await;
+        if end == End::Detached {
+            return self.leave(hold.fence()).await;
+        }
+        // They were carried out before the release, unless that is not known.
+        let open = |(_, answer): &Answer<_>| leaves_open(answer);
+        self.open = self.calls.answered().iter().any(open);
+        // A release of ours must not come before the holder's own, which would be told of a loss.
+        self.calls.beside(hold.over()).await;
+        self.settle(at_work).await;
+    }
+
+    /// Nobody may release a detached lease any more; but what a late request is granted after it is
+    /// over is another.
+    async fn leave(mut self, fence: Fence) {
+        while let Some((_, answer)) = self.calls.next_at_last().await {
+            if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
+                self.release().await;
+            }
+        }
+    }
+
+    /// Releases what was granted and is of no use, now and whenever a request ends that was not
+    /// waited for.
+    pub(super) async fn settle(mut self, at_work: TaskTrackerToken) {
+        let limit = self.shared.call_timeout;
+        // After that nobody waits for a request that hangs; this task still does.
+        let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
+        let (mut at_work, mut silent) = (Some(at_work), false);
+        loop {
+            if self.granted || self.open {
+                self.release().await;
+            }
+            if self.calls.is_empty() {
+                return;
+            }
+            // A release that overtakes its acquire would free nothing, hence this order.
+            let answer = match (silent, waited_for.filter(|_| at_work.is_some())) {
+                (false, _) => self.calls.next(limit).await,
+                (true, Some(end)) => self.calls.next(end - Instant::now()).await,
+                (true, None) => self.calls.next_at_last().await,
+            };
+            match answer {
+                Some((_, answer)) => {
+                    self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
+                    self.open = leaves_open(&answer);
+                }
+                // It may have been carried out long ago, on a connection that has died unnoticed.
+                None if !silent => {
+                    silent = true;
+                    self.release_aside();
+                }
+                None => drop(at_work.take()),
+            }
+        }
+    }
+
+    /// Releases what may have been granted, and does not wait for it: an answer that comes after all
+    /// is released at once.
+    fn release_aside(&self) {
+        let at_work = self.shared.keeper.at_work();
+        let releases = self.shared.keeper.releases().clone();
+        let unused = Unused {
+            open: true,
+            ..self.unused()
+        };
+        // This task runs, so there is a runtime.
+        let _ = keeper::spawn(async move {
+            let mut calls = Calls::new();
+            releases.settle(&unused, None, &mut calls).await;
+            drop(at_work);
+            calls.finish().await;
+        });
+    }
+
+    async fn release(&mut self) {
+        let (shared, unused) = (self.shared.clone(), self.unused());
+        let mut calls = Calls::new();
+        let release = shared.keeper.releases().settle(&unused, None, &mut calls);
+        self.calls.beside(release).await;
+        (self.granted, self.open) = (false, false);
+        self.calls.beside(calls.finish()).await;
+    }
+
+    fn unused(&self) -> Unused {
+        Unused {
+            key: self.request.key.clone(),
+            lease: self.request.lease,
+            ttl: self.request.ttl,
+            // The work has not begun.
+            min_hold: None,
+            open: self.open,
+            alone: self.request.mode == Mode::Exclusive,
+            makes_way: false,
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Acquires and releases of several keys, by two commands for all of them.
+
+use super::{
+    MongoStore, decode, dialect,
+    error::{DUPLICATE_KEY, statement_failed},
+    many::{Left, statement},
+    timed,
+};
+use crate::{
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Error, ReleaseAnswer,
+    ReleaseRequest, rules, store::Store,
+};
+
+impl MongoStore {
+    pub(super) async fn many(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        let statements = requests.iter().map(|request| match request {
+            BatchRequest::Acquire(request) => {
+                let upsert = request.in_place_of.is_none();
+                statement(&request.key, dialect::acquire(request), upsert)
+            }
+            // The upsert has it fail where there is no document either.
+            BatchRequest::Release(request) => {
+                statement(&request.key, dialect::release_or_fail(request), true)
+            }
+        });
+        let shown = requests.iter().filter_map(|request| match request {
+            BatchRequest::Acquire(request) => Some(request.key.as_str()),
+            BatchRequest::Release(_) => None,
+        });
+        let left = self
+            .change_many(statements.collect(), shown.collect())
+            .await?;
+        let mut answers = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            answers.push(match request {
+                BatchRequest::Acquire(request) => self
+                    .acquired(&left, index, request)
+                    .await
+                    .map(BatchAnswer::Acquire),
+                BatchRequest::Release(request) => self
+                    .released(&left, index, request)
+                    .await
+                    .map(BatchAnswer::Release),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// The lease is granted if it is in its document.
+    async fn acquired(
+        &self,
+        left: &Left,
+        index: usize,
+        request: &AcquireRequest,
+    ) -> Result<AcquireAnswer, Error> {
+        if let Some(error) = left.failed.get(&index) {
+            return match code(error) {
+                // Somebody else inserted the key at the same moment.
+                Some(DUPLICATE_KEY) => self.acquire(request).await,
+                _ => Err(statement_failed(error)),
+            };
+        }
+        let answer = match left.documents.get(request.key.as_str()) {
+            Some(document) => {
+                let (record, now) = timed(decode::told(document, &request.key)?)?;
+                rules::answer_acquire(&record, request.lease, now)
+            }
+            None => AcquireAnswer::Held(crate::Held::by_nobody(request.key.clone())),
+        };
+        match answer {
+            // Whoever it was has gone between the two commands: who is in the way now?
+            AcquireAnswer::Held(held) if held.holders().is_empty() => self.acquire(request).await,
+            answer => Ok(answer),
+        }
+    }
+
+    /// The lease was released if its statement did not fail.
+    async fn released(
+        &self,
+        left: &Left,
+        index: usize,
+        request: &ReleaseRequest,
+    ) -> Result<ReleaseAnswer, Error> {
+        let Some(error) = left.failed.get(&index) else {
+            return Ok(ReleaseAnswer::Released);
+        };
+        match code(error) {
+            // Beside others it may be there all the same.
+            Some(dialect::NOT_HELD) => self.release_beside(request).await,
+            _ => Err(statement_failed(error)),
+        }
+    }
+}
+
+fn code(error: &mongodb::bson::Document) -> Option<i32> {
+    let code = error.get("code").and_then(dialect::integer)?;
+    i32::try_from(code).ok()
+}

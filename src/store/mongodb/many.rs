@@ -1,0 +1,97 @@
+//! Many changes by one command, and a look at what they left by a second one.
+
+use std::collections::HashMap;
+
+use mongodb::bson::{Document, doc};
+
+use super::{MongoStore, concern::majority, dialect, error::sorted};
+use crate::{Cause, Error, Key};
+
+/// What a command with many changes left.
+pub(super) struct Left {
+    /// The errors of single changes, by their place among the others.
+    pub(super) failed: HashMap<usize, Document>,
+    /// The documents that were to be shown, by their key.
+    pub(super) documents: HashMap<String, Document>,
+}
+
+/// One change among many, of the document of this key.
+pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Document {
+    let mut statement = doc! { "q": dialect::filter(key), "u": update };
+    if upsert {
+        statement.insert("upsert", true);
+    }
+    statement
+}
+
+impl MongoStore {
+    /// Sends these changes in one command, each of which is carried out for itself, and looks at the
+    /// documents of these keys with a second one. The number of changed documents, which is all that the
+    /// first one tells, says nothing about the single change.
+    pub(super) async fn change_many(
+        &self,
+        statements: Vec<Document>,
+        shown: Vec<&str>,
+    ) -> Result<Left, Error> {
+        let command = doc! {
+            "update": self.locks.name(),
+            "updates": statements,
+            // One document that cannot be changed does not stop the rest.
+            "ordered": false,
+            "writeConcern": majority(),
+        };
+        let database = self.locks.client().database(&self.locks.namespace().db);
+        let answer = database.run_command(command).await.map_err(sorted)?;
+        if answer.contains_key("writeConcernError") {
+            return Err(Error::Interrupted {
+                store: "MongoDB",
+                source: Cause::text("the changes were not confirmed by a majority in time"),
+            });
+        }
+        Ok(Left {
+            failed: failures(answer),
+            documents: self.documents(shown).await?,
+        })
+    }
+
+    async fn documents(&self, keys: Vec<&str>) -> Result<HashMap<String, Document>, Error> {
+        let mut documents = HashMap::with_capacity(keys.len());
+        if keys.is_empty() {
+            return Ok(documents);
+        }
+        // One more than there can be, so that the server sees with the first answer that it has come to
+        // the end, and no second one has to be asked for.
+        let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
+        let mut found = self
+            .locks
+            .find(doc! { "_id": { "$in": keys } })
+            .projection(dialect::projection())
+            .batch_size(all)
+            .await
+            .map_err(sorted)?;
+        while found.advance().await.map_err(sorted)? {
+            let document = found.deserialize_current().map_err(sorted)?;
+            if let Ok(key) = document.get_str("_id") {
+                documents.insert(key.to_owned(), document);
+            }
+        }
+        Ok(documents)
+    }
+}
+
+fn failures(mut answer: Document) -> HashMap<usize, Document> {
+    let errors = match answer.remove("writeErrors") {
+        Some(mongodb::bson::Bson::Array(errors)) => errors,
+        _ => Vec::new(),
+    };
+    errors
+        .into_iter()
+        .filter_map(|error| {
+            let mongodb::bson::Bson::Document(error) = error else {
+                return None;
+            };
+            let index = error.get("index").and_then(dialect::integer)?;
+            Some((usize::try_from(index).ok()?, error))
+        })
+        .collect()
+}

@@ -1,0 +1,300 @@
+//! The way of acquires and releases to the store. While few are under way each goes at once and alone;
+//! what comes beyond that waits until one of them has ended, and goes together.
+//!
+//! A request that goes together has to put up with its companions: a transaction that holds one
+//! document holds up them all. So who waits for the answer should [not do so for long](HURRY) before
+//! the same request is sent again, alone.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, Error,
+    ReleaseAnswer, ReleaseRequest, Store, calls::caught, keeper, store::MAX_BATCH,
+};
+
+/// How long a request counts as under way, and for how long one waits for others to end at the most: one
+/// that hangs holds up nobody for longer.
+const SLOT: Duration = Duration::from_millis(200);
+
+/// How long to wait for the answer to a request that goes together with others.
+pub(crate) const HURRY: Duration = Duration::from_secs(1);
+
+/// A request that is to be sent.
+pub(crate) struct Sending<F> {
+    /// Whether it goes together with others.
+    pub(crate) together: bool,
+    /// Sends it. Has to run to its end, in a task that nobody cancels.
+    pub(crate) answer: F,
+}
+
+pub(crate) struct Wire {
+    store: Arc<dyn Store>,
+    at_once: usize,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// What was sent and not answered, with a number each, and since when.
+    under_way: Vec<(u64, Instant)>,
+    waiting: VecDeque<Waiting>,
+    next: u64,
+}
+
+struct Waiting {
+    number: u64,
+    request: BatchRequest,
+    reply: Reply,
+}
+
+type Reply = oneshot::Sender<Result<BatchAnswer, Error>>;
+
+/// How a request gets to the store.
+enum Passage {
+    /// Alone, and counted as under way if that is of interest.
+    Alone(Option<Slot>),
+    /// With the others that wait, or alone if there is no answer.
+    Together(u64, oneshot::Receiver<Result<BatchAnswer, Error>>),
+}
+
+impl Wire {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            at_once: store.at_once().max(1),
+            store,
+            line: Mutex::default(),
+        })
+    }
+
+    /// Asks for a lease, together with others unless it is to go alone.
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        request: Arc<AcquireRequest>,
+        alone: bool,
+    ) -> Sending<impl Future<Output = Result<AcquireAnswer, Error>> + Send + use<>> {
+        let passage = self.passage(alone, || BatchRequest::Acquire(request.clone()));
+        let store = self.store.clone();
+        let alone = async move { store.acquire(&request).await };
+        self.clone().send(passage, alone, |answer| match answer {
+            BatchAnswer::Acquire(answer) => Some(answer),
+            BatchAnswer::Release(_) => None,
+        })
+    }
+
+    /// Releases a lease, together with others unless it is to go alone.
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        request: ReleaseRequest,
+        alone: bool,
+    ) -> Sending<impl Future<Output = Result<ReleaseAnswer, Error>> + Send + use<>> {
+        let passage = self.passage(alone, || BatchRequest::Release(request.clone()));
+        let store = self.store.clone();
+        let alone = async move { store.release(&request).await };
+        self.clone().send(passage, alone, |answer| match answer {
+            BatchAnswer::Release(answer) => Some(answer),
+            BatchAnswer::Acquire(_) => None,
+        })
+    }
+
+    fn send<A>(
+        self: Arc<Self>,
+        passage: Passage,
+        alone: impl Future<Output = Result<A, Error>> + Send,
+        read: fn(BatchAnswer) -> Option<A>,
+    ) -> Sending<impl Future<Output = Result<A, Error>> + Send> {
+        Sending {
+            together: matches!(passage, Passage::Together(..)),
+            answer: async move {
+                let slot = match passage {
+                    Passage::Alone(slot) => slot,
+                    Passage::Together(number, mut reply) => {
+                        let waited = timeout(SLOT, &mut reply).await;
+                        let answer = match waited {
+                            Err(_) if self.withdraw(number) => None,
+                            Err(_) => Some(reply.await),
+                            Ok(answer) => Some(answer),
+                        };
+                        match answer {
+                            Some(answer) => {
+                                let answer = answer.map_err(|_| keeper::runtime_ended())??;
+                                return read(answer).ok_or_else(another_kind);
+                            }
+                            None => None,
+                        }
+                    }
+                };
+                let answer = alone.await;
+                if let Some(slot) = slot {
+                    slot.answered();
+                }
+                answer
+            },
+        }
+    }
+
+    /// How the next request goes.
+    fn passage(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Passage {
+        if alone || self.at_once == usize::MAX {
+            return Passage::Alone(None);
+        }
+        let now = Instant::now();
+        let mut line = self.line.lock();
+        line.under_way.retain(|(_, since)| now - *since < SLOT);
+        if line.waiting.is_empty() && line.under_way.len() < self.at_once {
+            return Passage::Alone(Some(self.slot(&mut line, now)));
+        }
+        let (reply, answer) = oneshot::channel();
+        let number = line.number();
+        let request = request();
+        line.waiting.push_back(Waiting {
+            number,
+            request,
+            reply,
+        });
+        drop(line);
+        self.carry();
+        Passage::Together(number, answer)
+    }
+
+    fn slot(self: &Arc<Self>, line: &mut Line, now: Instant) -> Slot {
+        let number = line.number();
+        line.under_way.push((number, now));
+        Slot {
+            wire: self.clone(),
+            number,
+            answered: false,
+        }
+    }
+
+    /// Sends what waits, if it may go.
+    fn carry(self: &Arc<Self>) {
+        let now = Instant::now();
+        let mut line = self.line.lock();
+        line.under_way.retain(|(_, since)| now - *since < SLOT);
+        if line.waiting.is_empty() || line.under_way.len() >= self.at_once {
+            return;
+        }
+        let batch = line.batch();
+        let slot = self.slot(&mut line, now);
+        drop(line);
+        let wire = self.clone();
+        // Without a runtime the replies are dropped, and who waits for them is told so.
+        let _ = keeper::spawn(async move {
+            let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let answers = wire.ask(&requests).await;
+            slot.answered();
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                // Who has gone meanwhile does not want to know.
+                let _ = reply.send(answer);
+            }
+        });
+    }
+
+    async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
+        let outcome = match requests {
+            // Two commands for one would be one too many.
+            [BatchRequest::Acquire(request)] => caught(self.store.acquire(request))
+                .await
+                .map(|answer| vec![Ok(BatchAnswer::Acquire(answer))]),
+            [BatchRequest::Release(request)] => caught(self.store.release(request))
+                .await
+                .map(|answer| vec![Ok(BatchAnswer::Release(answer))]),
+            many => caught(self.store.batch(many)).await,
+        };
+        match outcome {
+            Ok(answers) if answers.len() == requests.len() => answers,
+            Ok(_) => vec![Err(another_kind()); requests.len()],
+            Err(error) => vec![Err(error); requests.len()],
+        }
+    }
+
+    /// Takes back a request that has not been sent yet.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut line = self.line.lock();
+        let before = line.waiting.len();
+        line.waiting.retain(|waiting| waiting.number != number);
+        line.waiting.len() < before
+    }
+}
+
+impl Line {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Takes out what goes together: the first that wait, but for a second request for one key.
+    fn batch(&mut self) -> Vec<(BatchRequest, Reply)> {
+        let (mut batch, mut left) = (Vec::new(), VecDeque::new());
+        let mut keys = HashSet::new();
+        while let Some(waiting) = self.waiting.pop_front() {
+            if batch.len() < MAX_BATCH && keys.insert(waiting.request.key().clone()) {
+                batch.push((waiting.request, waiting.reply));
+            } else {
+                left.push_back(waiting);
+            }
+        }
+        self.waiting = left;
+        batch
+    }
+}
+
+/// Something that is under way.
+struct Slot {
+    wire: Arc<Wire>,
+    number: u64,
+    answered: bool,
+}
+
+impl Slot {
+    /// It is over, and something else may go.
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut line = self.wire.line.lock();
+        line.under_way.retain(|(number, _)| *number != self.number);
+        if self.answered {
+            drop(line);
+            self.wire.carry();
+        } else {
+            // Its runtime has ended, and what is spawned now may be lost with it. Whoever waits sends
+            // for himself.
+            let waiting = std::mem::take(&mut line.waiting);
+            drop(line);
+            drop(waiting);
+        }
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = self.line.lock();
+        f.debug_struct("Wire")
+            .field("store", &self.store)
+            .field("under_way", &line.under_way.len())
+            .field("waiting", &line.waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn another_kind() -> Error {
+    Error::Interrupted {
+        store: "the store",
+        source: Cause::text("its answers to a batch are not those to the questions"),
+    }
+}

@@ -1,0 +1,187 @@
+//! Requests of many tasks that go together.
+
+use std::time::Duration;
+
+use futures::{StreamExt, future::join_all};
+use leasehold::{Attempt, Error, Filter, Lease, Leases};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL};
+
+/// A store that likes to have so many requests at once, each of which takes a moment.
+fn at_once(number: usize) -> (FlakyStore, Leases) {
+    let mut store = FlakyStore::new();
+    store.at_once = number;
+    store.next(std::iter::repeat_n(Fate::AnswerLate(MOMENT), 10_000));
+    (store.clone(), Leases::new(store))
+}
+
+async fn cycle(leases: &Leases, number: usize) {
+    let lease = leases.acquire(format!("key {number}"), TTL).await.unwrap();
+    lease.release().await.unwrap();
+}
+
+async fn all_free(store: &FlakyStore) -> bool {
+    let mut held = Leases::new(store.memory.clone()).list(Filter::new().live());
+    held.next().await.is_none()
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_go_alone_and_at_once() {
+    let (store, leases) = at_once(2);
+    let start = Instant::now();
+    join_all((0..2).map(|number| cycle(&leases, number))).await;
+    assert_eq!(start.elapsed(), MOMENT * 2);
+    assert_eq!(store.batched.lock().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_go_together() {
+    let (store, leases) = at_once(2);
+    let start = Instant::now();
+    join_all((0..64).map(|number| cycle(&leases, number))).await;
+    // Two alone, then 62 acquires, with the two releases; and so on.
+    assert!(start.elapsed() <= MOMENT * 5, "{:?}", start.elapsed());
+    let batched = store.batched.lock().clone();
+    assert!(batched.iter().sum::<usize>() >= 120, "{batched:?}");
+    assert!(store.calls().len() < 12);
+    assert!(all_free(&store).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_a_bound() {
+    let (store, leases) = at_once(1);
+    let acquire = |number| leases.acquire(format!("key {number}"), TTL);
+    let held = join_all((0..1_000).map(|number| acquire(number).into_future())).await;
+    assert!(held.iter().all(Result::is_ok));
+    let batched = store.batched.lock().clone();
+    assert_eq!(batched.iter().max(), Some(&100));
+}
+
+/// Who asks for one key at the same time goes one after the other: the first gets it, the others are told
+/// who holds it.
+#[tokio::test(start_paused = true)]
+async fn no_key_is_twice_in_a_batch() {
+    let (store, leases) = at_once(1);
+    let ask = |number| leases.try_acquire(format!("key {}", number % 2), TTL);
+    let asked = join_all((0..10).map(|number| ask(number).into_future())).await;
+    let granted = |attempt: &&Result<Attempt, Error>| matches!(attempt, Ok(Attempt::Acquired(_)));
+    assert_eq!(asked.iter().filter(granted).count(), 2);
+    assert!(asked.iter().all(Result::is_ok), "{asked:?}");
+    assert_eq!(store.batched.lock().iter().max(), Some(&2));
+}
+
+/// What has gone wrong together is tried again alone, so that one that hangs holds up no other.
+#[tokio::test(start_paused = true)]
+async fn after_an_error_each_goes_alone() {
+    for fate in [
+        Fate::NotSent,
+        Fate::AnswerLost,
+        Fate::AnswerCut,
+        Fate::Panic,
+        Fate::Late(LIMIT * 2),
+        Fate::AnswerLate(LIMIT * 2),
+    ] {
+        let (store, leases) = at_once(1);
+        let first = leases.acquire("the first", TTL).into_future();
+        let first = tokio::spawn(first);
+        sleep(MOMENT / 2).await;
+        let asked =
+            (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
+        let asked = tokio::spawn(join_all(asked));
+        tokio::task::yield_now().await;
+        store.fates_now([fate]);
+        let start = Instant::now();
+        let held = timeout(TTL, asked).await.unwrap().unwrap();
+        let held: Vec<_> = held.into_iter().collect::<Result<_, _>>().unwrap();
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "{fate:?}: {:?}",
+            start.elapsed()
+        );
+        drop((first.await.unwrap().unwrap(), held));
+        leases.close().await;
+        sleep(LIMIT * 5).await;
+        assert!(all_free(&store).await, "{fate:?}");
+    }
+}
+
+/// The same for releases: each is told that it was released, although the first try may have been carried
+/// out.
+#[tokio::test(start_paused = true)]
+async fn after_an_error_each_is_released_alone() {
+    for fate in [
+        Fate::NotSent,
+        Fate::AnswerLost,
+        Fate::AnswerCut,
+        Fate::Late(LIMIT * 2),
+    ] {
+        let (store, leases) = at_once(1);
+        let held = join_all(
+            (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future()),
+        );
+        let held: Vec<_> = held.await.into_iter().collect::<Result<_, _>>().unwrap();
+        // The first goes alone, the others together.
+        store.fates_now([Fate::AnswerLate(MOMENT), fate]);
+        let start = Instant::now();
+        for outcome in join_all(held.into_iter().map(Lease::release)).await {
+            outcome.unwrap();
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "{fate:?}: {:?}",
+            start.elapsed()
+        );
+        assert!(all_free(&store).await, "{fate:?}");
+    }
+}
+
+/// A request that hangs does not count for ever.
+#[tokio::test(start_paused = true)]
+async fn requests_that_hang_keep_nobody_waiting() {
+    let (store, leases) = at_once(2);
+    store.fates_now([Fate::Late(TTL * 100), Fate::Late(TTL * 100)]);
+    for number in 0..2 {
+        let hanging = leases.acquire(format!("hanging {number}"), TTL);
+        assert!(timeout(MOMENT, hanging).await.is_err());
+    }
+    let start = Instant::now();
+    cycle(&leases, 0).await;
+    assert!(
+        start.elapsed() <= Duration::from_millis(300),
+        "{:?}",
+        start.elapsed()
+    );
+    let start = Instant::now();
+    cycle(&leases, 1).await;
+    assert_eq!(
+        start.elapsed(),
+        Duration::ZERO,
+        "they do not count any more"
+    );
+}
+
+/// Those that wait for a request whose runtime ends are not forgotten.
+#[test]
+fn the_end_of_a_runtime_strands_nobody() {
+    let (store, leases) = at_once(1);
+    let other = tokio::runtime::Builder::new_multi_thread();
+    let other = { other }.worker_threads(1).enable_all().build().unwrap();
+    let here = tokio::runtime::Builder::new_current_thread();
+    let here = { here }.enable_all().build().unwrap();
+    store.fates_now([Fate::Late(TTL)]);
+    other.spawn(leases.acquire("hanging", TTL).into_future());
+    here.block_on(async {
+        sleep(MOMENT).await;
+        let asked =
+            (0..10).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
+        let asked = tokio::spawn(join_all(asked));
+        sleep(MOMENT).await;
+        other.shutdown_background();
+        let held = timeout(Duration::from_secs(20), asked)
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(held.iter().all(Result::is_ok), "{held:?}");
+    });
+}
