@@ -1,0 +1,163 @@
+//! The cases, and the order in which they are measured.
+
+mod cpu;
+mod cycle;
+mod handoff;
+mod handoff_processes;
+mod held;
+mod kept;
+mod limiter;
+mod live;
+mod memory;
+mod search;
+mod set;
+mod sides;
+mod takeover;
+mod waiters;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::BoxFuture;
+
+use crate::{
+    cli::RunOptions,
+    engines::{Engine, Mongo},
+    machine::Machine,
+    results::{self, CaseResult},
+    rounds::Plan,
+};
+
+type OnMongo = for<'a> fn(&'a Mongo, Plan) -> BoxFuture<'a, Result<CaseResult>>;
+type OnSearch = fn(Engine, Plan) -> BoxFuture<'static, Result<CaseResult>>;
+
+/// What a case needs, and how it is measured.
+enum Measure {
+    Mongo(&'static [Engine], OnMongo),
+    Search(OnSearch),
+    Memory(fn() -> Result<CaseResult>),
+}
+
+struct Case {
+    name: &'static str,
+    measure: Measure,
+}
+
+const STANDALONE: &[Engine] = &[Engine::Mongodb];
+const BOTH: &[Engine] = &[Engine::Mongodb, Engine::Replset];
+const SEARCH: &[Engine] = &[Engine::Elasticsearch, Engine::Opensearch];
+
+macro_rules! mongo {
+    ($name:literal, $engines:expr, $measure:path) => {
+        Case {
+            name: $name,
+            measure: Measure::Mongo($engines, |mongo, plan| Box::pin($measure(mongo, plan))),
+        }
+    };
+}
+
+macro_rules! search {
+    ($name:literal, $measure:path) => {
+        Case {
+            name: $name,
+            measure: Measure::Search(|engine, plan| Box::pin($measure(engine, plan))),
+        }
+    };
+}
+
+const CASES: &[Case] = &[
+    mongo!("cycle", STANDALONE, cycle::fresh),
+    mongo!("cycle-existing", STANDALONE, cycle::existing),
+    mongo!("held", STANDALONE, held::measure),
+    mongo!("takeover", STANDALONE, takeover::measure),
+    mongo!("handoff", STANDALONE, handoff::measure),
+    mongo!("handoff-processes", BOTH, handoff_processes::measure),
+    mongo!("kept", STANDALONE, kept::measure),
+    mongo!("waiters", BOTH, waiters::measure),
+    mongo!("set", STANDALONE, set::measure),
+    mongo!("limiter", STANDALONE, limiter::measure),
+    mongo!("live", STANDALONE, live::measure),
+    search!("search-cycle", search::cycle),
+    search!("search-held", search::held),
+    mongo!("cpu", STANDALONE, cpu::measure),
+    Case {
+        name: "memory",
+        measure: Measure::Memory(memory::bytes),
+    },
+    Case {
+        name: "allocations",
+        measure: Measure::Memory(memory::allocations),
+    },
+];
+
+/// What the cases are called, in their order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CASES.iter().map(|case| case.name)
+}
+
+/// Measures the chosen cases, and keeps each result as soon as it is there.
+pub async fn run(options: &RunOptions) -> Result<()> {
+    ensure!(options.seconds > 0.0, "--seconds must be above 0");
+    for name in &options.cases {
+        let known = names().any(|known| known == name);
+        let all = names().collect::<Vec<_>>().join(", ");
+        ensure!(known, "no case '{name}': there are {all}");
+    }
+    let mut engines = Vec::new();
+    for engine in Engine::ALL {
+        match engine.address() {
+            Some(_) => engines.push(engine),
+            None => eprintln!(
+                "{} is left out: {} is not set",
+                engine.name(),
+                engine.variable()
+            ),
+        }
+    }
+    ensure!(
+        !engines.is_empty(),
+        "no engine: set the address of one, or use scripts/with-engines"
+    );
+    let machine = Machine::look(&engines).await?;
+    let machine = machine.with_those_before(&options.out.join("machine.json"));
+    results::save(&options.out, "machine.json", &machine)?;
+    let chosen = |case: &&Case| {
+        options.cases.is_empty() || options.cases.iter().any(|name| name == case.name)
+    };
+    for case in CASES.iter().filter(chosen) {
+        measure(case, &engines, options).await?;
+    }
+    Ok(())
+}
+
+async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Result<()> {
+    let plan = Plan::of(options.seconds);
+    let on: &[Engine] = match &case.measure {
+        Measure::Mongo(on, _) => on,
+        Measure::Search(_) => SEARCH,
+        Measure::Memory(measure) => {
+            eprintln!("{}", case.name);
+            return measure()?.save(&options.out);
+        }
+    };
+    for &engine in on.iter().filter(|engine| engines.contains(engine)) {
+        eprintln!("{} on {}", case.name, engine.name());
+        let begin = Instant::now();
+        let result = match &case.measure {
+            Measure::Mongo(_, measure) => {
+                let mongo = Mongo::new(engine).await?;
+                let result = measure(&mongo, plan).await;
+                // Also after an error.
+                let cleaned = mongo.clean_up().await;
+                result.and_then(|result| cleaned.map(|()| result))
+            }
+            Measure::Search(measure) => measure(engine, plan).await,
+            Measure::Memory(_) => continue,
+        };
+        let mut result = result.with_context(|| format!("{} on {}", case.name, engine.name()))?;
+        case.name.clone_into(&mut result.case);
+        result.save(&options.out)?;
+        eprintln!("    {:.0} s", begin.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

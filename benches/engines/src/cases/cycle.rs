@@ -1,0 +1,44 @@
+//! A free acquire and its release, on keys that nobody else wants.
+
+use anyhow::Result;
+
+use super::sides;
+use crate::{
+    engines::Mongo,
+    locks::SharedLocks,
+    loops::Loops,
+    results::CaseResult,
+    rounds::{Plan, compare},
+};
+
+const TASKS: [usize; 3] = [1, 8, 64];
+
+pub async fn fresh(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "A free acquire and its release. Each key is new.";
+    measure(mongo, plan, about, Loops::fresh).await
+}
+
+pub async fn existing(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "A free acquire and its release, on the same 1,000 keys again and again. Each task has \
+                 its own.";
+    measure(mongo, plan, about, Loops::existing).await
+}
+
+async fn measure(
+    mongo: &Mongo,
+    plan: Plan,
+    about: &str,
+    looping: fn(&SharedLocks, usize) -> Loops,
+) -> Result<CaseResult> {
+    let mut result = CaseResult::new("cycle", mongo.engine.name(), about);
+    for tasks in TASKS {
+        // Collections of its own, so that no variant has the documents of the one before.
+        let locks = sides::all(mongo).await?;
+        let sides: Vec<_> = locks
+            .iter()
+            .map(|locks| looping(locks, tasks).boxed())
+            .collect();
+        result.add_at(tasks, "tasks", compare(plan, &sides).await?);
+    }
+    Ok(result)
+}

@@ -1,0 +1,95 @@
+//! Two processes that hand one key to each other.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use crate::{
+    cli::ChildOptions,
+    cpu,
+    engines::Mongo,
+    handoffs::{Span, between_processes},
+    processes::Contender,
+    results::CaseResult,
+    rounds::{Plan, Sample, Side, compare},
+};
+
+const TASKS: usize = 4;
+const PROCESSES: usize = 2;
+/// Whoever waits for another process may pause for up to a second, which a short turn would not show.
+const SLOWER: u32 = 5;
+
+pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Two processes with 4 tasks each on one key: each task waits for it, holds it, releases \
+                 it and asks again. A handoff is a grant to another task than the one before. The smaller \
+                 share is that of the process that was granted less; the longest run is how often in a \
+                 row one process had it. Raw is a fair mutex in each process, and asks again after 10 ms \
+                 while the other process has the key.";
+    let mut result = CaseResult::new("handoff-processes", mongo.engine.name(), about);
+    for hold_millis in [0, 5] {
+        let sides = [("raw", hold_millis), ("leasehold", hold_millis)];
+        let sides = sides.map(|(side, hold)| Processes::start(mongo, side, hold));
+        let sides = sides.into_iter().collect::<Result<Vec<_>>>()?;
+        let name = match hold_millis {
+            0 => "released at once".to_owned(),
+            millis => format!("held for {millis} ms"),
+        };
+        result.add(name, compare(plan.slower(SLOWER), &sides).await?);
+    }
+    Ok(result)
+}
+
+struct Processes {
+    side: &'static str,
+    contenders: Mutex<Vec<Contender>>,
+    turns: AtomicU64,
+}
+
+impl Processes {
+    fn start(mongo: &Mongo, side: &'static str, hold_millis: u64) -> Result<Box<dyn Side>> {
+        let options = ChildOptions {
+            uri: mongo.uri.clone(),
+            database: mongo.database.name().to_owned(),
+            side: side.to_owned(),
+            collection: mongo.collection(side).name().to_owned(),
+            tasks: TASKS,
+            hold_millis,
+        };
+        let contenders = (0..PROCESSES).map(|number| Contender::start(number, &options));
+        Ok(Box::new(Self {
+            side,
+            contenders: Mutex::new(contenders.collect::<Result<_>>()?),
+            turns: AtomicU64::new(0),
+        }))
+    }
+}
+
+#[async_trait]
+impl Side for Processes {
+    fn name(&self) -> &'static str {
+        self.side
+    }
+
+    async fn turn(&self, time: Duration) -> Result<Sample> {
+        let mut contenders = self.contenders.lock().await;
+        let key = format!("hot-{}", self.turns.fetch_add(1, Ordering::Relaxed));
+        let span = Span {
+            // Both have heard of it by then.
+            begin: cpu::monotonic() + Duration::from_millis(20),
+            time,
+        };
+        for contender in contenders.iter_mut() {
+            contender.tell(span, &key).await?;
+        }
+        let mut granted = Vec::new();
+        for contender in contenders.iter_mut() {
+            granted.extend(contender.answer().await?);
+        }
+        between_processes(&granted, span)
+    }
+}

@@ -1,0 +1,59 @@
+//! An attempt on a key that somebody holds.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use super::sides;
+use crate::{
+    engines::Mongo,
+    locks::{Guard, LONG, SharedLocks, held},
+    loops::{Loops, Work},
+    results::CaseResult,
+    rounds::{Plan, Side, compare},
+};
+
+pub const TASKS: usize = 8;
+
+pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about =
+        "An attempt on a held key, by 8 tasks. `mongodb-lock` has no attempt that does not wait.";
+    let locks = sides::expiring(mongo).await?;
+    let mut result = CaseResult::new("held", mongo.engine.name(), about);
+    attempts(&mut result, plan, &locks).await?;
+    Ok(result)
+}
+
+/// The two variants: each task has a held key of its own, or all have the same.
+pub async fn attempts(result: &mut CaseResult, plan: Plan, locks: &[SharedLocks]) -> Result<()> {
+    // They go with the end of the case.
+    let mut guards: Vec<Box<dyn Guard>> = Vec::new();
+    for locks in locks {
+        for task in 0..TASKS {
+            let guard = locks.try_acquire(&key(task), LONG).await?;
+            guards.push(guard.context("a free key is held")?);
+        }
+    }
+    result.add("own keys", compare(plan, &attempt(locks, key)).await?);
+    result.add("one key", compare(plan, &attempt(locks, |_| key(0))).await?);
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+fn key(task: usize) -> String {
+    format!("held-{task}")
+}
+
+fn attempt(locks: &[SharedLocks], key: fn(usize) -> String) -> Vec<Box<dyn Side>> {
+    let side = |locks: &SharedLocks| {
+        let shared = locks.clone();
+        let work: Work = Arc::new(move |task, _| {
+            let locks = shared.clone();
+            Box::pin(async move { held(&*locks, &key(task)).await })
+        });
+        Loops::new(locks.name(), "attempts/s", TASKS, work).boxed()
+    };
+    locks.iter().map(side).collect()
+}

@@ -1,0 +1,47 @@
+//! Permits of a limiter that is never full.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+
+use super::sides;
+use crate::{
+    engines::Mongo,
+    loops::{Loops, Work},
+    raw,
+    results::CaseResult,
+    rounds::{Plan, compare},
+};
+
+/// Far above what any side reaches.
+const LIMIT: u32 = 1_000_000_000;
+const WINDOW: Duration = Duration::from_secs(1);
+
+pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Permits of one limiter whose limit is out of reach. Raw sends one command a permit, a \
+                 counter in a window of the server's clock.";
+    let mut result = CaseResult::new("limiter", mongo.engine.name(), about);
+    for tasks in [1, 8, 64] {
+        let limiters = mongo.collection("raw").clone_with_type();
+        // Two first ones at once would race for the insert.
+        raw::permit(&limiters, "api", LIMIT.into(), WINDOW).await?;
+        let single: Work = Arc::new(move |_, _| {
+            let limiters = limiters.clone();
+            Box::pin(async move { raw::permit(&limiters, "api", LIMIT.into(), WINDOW).await })
+        });
+        let limiter = sides::leases(mongo).await?.limiter("api", LIMIT, WINDOW);
+        let ours: Work = Arc::new(move |_, _| {
+            let limiter = limiter.clone();
+            Box::pin(async move {
+                limiter.permit().await?;
+                Ok(())
+            })
+        });
+        let sides = [
+            Loops::new("raw", "permits/s", tasks, single).boxed(),
+            Loops::new("leasehold", "permits/s", tasks, ours).boxed(),
+        ];
+        result.add_at(tasks, "tasks", compare(plan, &sides).await?);
+    }
+    Ok(result)
+}

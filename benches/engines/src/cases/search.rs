@@ -1,0 +1,106 @@
+//! Cycles and attempts on Elasticsearch and OpenSearch.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use elasticsearch::http::{Method, transport::Transport};
+use leasehold::{ElasticsearchStore, Leases, OpenSearchStore, Store};
+use uuid::Uuid;
+
+use super::held::attempts;
+use crate::{
+    engines::Engine,
+    locks::SharedLocks,
+    loops::Loops,
+    ours,
+    raw_search::{Bare, RawSearchLocks},
+    results::CaseResult,
+    rounds::{Plan, compare},
+};
+
+pub async fn cycle(engine: Engine, plan: Plan) -> Result<CaseResult> {
+    let about = "A free acquire and its release, each one scripted update. Each key is new.";
+    let mut result = CaseResult::new("search-cycle", engine.name(), about);
+    for tasks in [1, 8, 64] {
+        let indices = Indices::new(engine).await?;
+        let sides = indices
+            .sides
+            .iter()
+            .map(|locks| Loops::fresh(locks, tasks).boxed());
+        let figures = compare(plan, &sides.collect::<Vec<_>>()).await;
+        indices.remove().await?;
+        result.add_at(tasks, "tasks", figures?);
+    }
+    Ok(result)
+}
+
+pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
+    let about = "An attempt on a held key, by 8 tasks.";
+    let mut result = CaseResult::new("search-held", engine.name(), about);
+    let indices = Indices::new(engine).await?;
+    let measured = attempts(&mut result, plan, &indices.sides).await;
+    indices.remove().await?;
+    measured.map(|()| result)
+}
+
+/// The sides, and their indices.
+struct Indices {
+    client: Bare,
+    names: Vec<String>,
+    sides: Vec<SharedLocks>,
+}
+
+impl Indices {
+    async fn new(engine: Engine) -> Result<Self> {
+        let url = engine.address().context("no address")?;
+        let client = Bare::new(&url)?;
+        let raw = RawSearchLocks::new(&client).await?;
+        let (bare_alias, bare) = store(engine, &url).await?;
+        let (whole_alias, whole) = store(engine, &url).await?;
+        Ok(Self {
+            names: vec![raw.index().to_owned(), bare_alias, whole_alias],
+            client,
+            sides: vec![
+                Arc::new(raw),
+                ours::Bare::shared(bare),
+                ours::Whole::shared(&Leases::new(whole)),
+            ],
+        })
+    }
+
+    async fn remove(&self) -> Result<()> {
+        for name in &self.names {
+            // An alias is not removed with its index's name, and an index not by its alias.
+            let found = self
+                .client
+                .send(Method::Get, &format!("/{name}"), None)
+                .await?;
+            let indices = found.as_object().context("no list of indices")?;
+            for index in indices.keys() {
+                self.client
+                    .send(Method::Delete, &format!("/{index}"), None)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn store(engine: Engine, url: &str) -> Result<(String, Arc<dyn Store>)> {
+    let alias = format!("bench-{}", Uuid::new_v4());
+    let store: Arc<dyn Store> = match engine {
+        Engine::Opensearch => {
+            let transport = opensearch::http::transport::Transport::single_node(url)?;
+            let store = OpenSearchStore::new(opensearch::OpenSearch::new(transport), &alias);
+            store.prepare().await?;
+            Arc::new(store)
+        }
+        _ => {
+            let client = elasticsearch::Elasticsearch::new(Transport::single_node(url)?);
+            let store = ElasticsearchStore::new(client, &alias);
+            store.prepare().await?;
+            Arc::new(store)
+        }
+    };
+    Ok((alias, store))
+}

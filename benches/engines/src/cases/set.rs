@@ -1,0 +1,59 @@
+//! Several keys at once.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use uuid::Uuid;
+
+use super::sides;
+use crate::{
+    engines::Mongo,
+    locks::LONG,
+    loops::{Loops, Work},
+    results::CaseResult,
+    rounds::{Plan, compare},
+};
+
+pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "`acquire_all` of new keys, and the release of all, by one task. Raw acquires one key after \
+                 the other and releases them all at once, with nothing to keep the first alive until the \
+                 last is there.";
+    let mut result = CaseResult::new("set", mongo.engine.name(), about);
+    for keys in [2, 8, 32] {
+        let raw = sides::raw(mongo);
+        let one_by_one: Work = Arc::new(move |_, _| {
+            let locks = raw.clone();
+            Box::pin(async move {
+                let mut guards = Vec::new();
+                for key in fresh(keys) {
+                    let guard = locks.try_acquire(&key, LONG).await?;
+                    guards.push(guard.context("a free key is held")?);
+                }
+                try_join_all(guards.into_iter().map(|guard| guard.release())).await?;
+                Ok(())
+            })
+        });
+        let leases = sides::leases(mongo).await?;
+        let all: Work = Arc::new(move |_, _| {
+            let leases = leases.clone();
+            Box::pin(async move {
+                let set = leases.acquire_all(fresh(keys), LONG).await?;
+                Ok(set.release().await?)
+            })
+        });
+        let sides = [
+            Loops::new("raw", "sets/s", 1, one_by_one).boxed(),
+            Loops::new("leasehold", "sets/s", 1, all).boxed(),
+        ];
+        result.add_at(keys, "keys", compare(plan, &sides).await?);
+    }
+    Ok(result)
+}
+
+fn fresh(keys: usize) -> Vec<String> {
+    let mut keys: Vec<_> = (0..keys).map(|_| Uuid::new_v4().to_string()).collect();
+    // In one order for everybody, or two sets could wait for each other.
+    keys.sort();
+    keys
+}

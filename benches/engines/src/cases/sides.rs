@@ -1,0 +1,77 @@
+//! The sides on MongoDB, each in a collection of its own.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use leasehold::{Leases, MongoStore};
+
+use crate::{
+    engines::Mongo,
+    locks::SharedLocks,
+    ours::{Bare, Whole, mongo_store},
+    peers::{DistributedLockMongo, MongoLockAsync, MongodbLock},
+    raw::RawLocks,
+};
+
+pub fn raw(mongo: &Mongo) -> SharedLocks {
+    Arc::new(RawLocks::new("raw", &mongo.collection("raw")))
+}
+
+pub async fn raw_with_ttl_index(mongo: &Mongo) -> Result<SharedLocks> {
+    let collection = mongo.collection("raw-ttl-index");
+    let locks = RawLocks::with_ttl_index("raw-ttl-index", &collection).await?;
+    Ok(Arc::new(locks))
+}
+
+pub async fn store(mongo: &Mongo, side: &str) -> Result<MongoStore> {
+    mongo_store(&mongo.collection(side)).await
+}
+
+pub async fn bare(mongo: &Mongo) -> Result<SharedLocks> {
+    Ok(Bare::shared(store(mongo, "leasehold-store").await?))
+}
+
+pub async fn leases(mongo: &Mongo) -> Result<Leases> {
+    Ok(Leases::new(store(mongo, "leasehold").await?))
+}
+
+pub async fn whole(mongo: &Mongo) -> Result<SharedLocks> {
+    Ok(Whole::shared(&leases(mongo).await?))
+}
+
+pub async fn mongo_lock_async(mongo: &Mongo) -> Result<SharedLocks> {
+    MongoLockAsync::shared(&mongo.client).await
+}
+
+pub fn distributed_lock_mongo(mongo: &Mongo) -> SharedLocks {
+    let collection = mongo.collection("distributed-lock-mongo");
+    DistributedLockMongo::shared(&collection, &mongo.database)
+}
+
+pub async fn mongodb_lock(mongo: &Mongo) -> Result<SharedLocks> {
+    MongodbLock::shared(&mongo.collection("mongodb-lock"), &mongo.database).await
+}
+
+/// Everybody who can acquire and release.
+pub async fn all(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
+    Ok(vec![
+        raw(mongo),
+        raw_with_ttl_index(mongo).await?,
+        bare(mongo).await?,
+        whole(mongo).await?,
+        mongo_lock_async(mongo).await?,
+        distributed_lock_mongo(mongo),
+        mongodb_lock(mongo).await?,
+    ])
+}
+
+/// Everybody whose locks expire, and who can ask without waiting.
+pub async fn expiring(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
+    Ok(vec![
+        raw(mongo),
+        bare(mongo).await?,
+        whole(mongo).await?,
+        mongo_lock_async(mongo).await?,
+        distributed_lock_mongo(mongo),
+    ])
+}

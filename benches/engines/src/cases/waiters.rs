@@ -1,0 +1,54 @@
+//! How often those who wait ask.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use leasehold::Leases;
+use tokio::task::JoinSet;
+
+use crate::{
+    engines::Mongo,
+    locks::LONG,
+    ours::{Bare, mongo_store},
+    results::{CaseResult, SideResult},
+    rounds::Plan,
+};
+
+/// Longer than the longest pause between two questions.
+const TIME: Duration = Duration::from_secs(10);
+
+pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
+    let about = "Tasks of one process that wait for a key which another client holds: the commands that \
+                 they send, those of a change stream among them, over 10 s.";
+    let mut result = CaseResult::new("waiters", mongo.engine.name(), about);
+    for waiters in [1, 10, 100, 1_000] {
+        let name = mongo.collection("leasehold").name().to_owned();
+        let holder = Bare::shared(mongo_store(&mongo.database.collection(&name)).await?);
+        let guard = holder.try_acquire("wanted", LONG).await?;
+        let guard = guard.context("a free key is held")?;
+
+        let (database, commands) = mongo.counting().await?;
+        let leases = Leases::new(mongo_store(&database.collection(&name)).await?);
+        let mut tasks = JoinSet::new();
+        for _ in 0..waiters {
+            let leases = leases.clone();
+            tasks.spawn(async move { leases.acquire("wanted", LONG).await.map(drop) });
+        }
+        // Until the pauses have grown to their full length.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (begin, before) = (Instant::now(), commands.load(Ordering::Relaxed));
+        tokio::time::sleep(TIME).await;
+        let sent = (commands.load(Ordering::Relaxed) - before) as f64;
+        let rate = sent / begin.elapsed().as_secs_f64();
+        let side = SideResult::once("leasehold", &[("commands/s", rate)]);
+        result.add_at(waiters, "waiters", vec![side]);
+
+        tasks.shutdown().await;
+        leases.close().await;
+        guard.release().await?;
+    }
+    Ok(result)
+}

@@ -1,0 +1,64 @@
+//! What the command line takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Measures leasehold beside the bare drivers and its peers.
+#[derive(Debug, Parser)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measures on the engines whose addresses are in the environment: MONGODB_URI,
+    /// MONGODB_REPLSET_URI, ELASTICSEARCH_URL, OPENSEARCH_URL.
+    Run(RunOptions),
+    /// Writes the kept results into the documentation.
+    Report(ReportOptions),
+    /// One of the processes that hand a lock to each other.
+    #[command(hide = true)]
+    Child(ChildOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// A case to measure, as often as you like; without it all of them.
+    #[arg(long = "case")]
+    pub cases: Vec<String>,
+    /// For how long each side of each variant of a case is measured. A case that has to wait for
+    /// something, such as renewals, takes what it needs.
+    #[arg(long, default_value_t = 6.0)]
+    pub seconds: f64,
+    /// Where the results are kept.
+    #[arg(long, default_value = "target/benches")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportOptions {
+    /// Where the results are.
+    #[arg(long, default_value = "target/benches")]
+    pub from: PathBuf,
+    /// The folder of performance.md.
+    #[arg(long, default_value = "docs")]
+    pub to: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ChildOptions {
+    #[arg(long)]
+    pub uri: String,
+    #[arg(long)]
+    pub database: String,
+    #[arg(long)]
+    pub side: String,
+    #[arg(long)]
+    pub collection: String,
+    #[arg(long)]
+    pub tasks: usize,
+    #[arg(long)]
+    pub hold_millis: u64,
+}

@@ -1,0 +1,163 @@
+//! The engines, by their addresses in the environment.
+
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use elasticsearch::http::{Method, headers::HeaderMap, transport::Transport};
+use mongodb::{
+    Client, Collection, Database,
+    bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::{ClientOptions, WriteConcern},
+};
+use serde_json::Value;
+use uuid::Uuid;
+
+/// More than the 64 tasks of the widest cases, so that nobody waits for a connection.
+const POOL: u32 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Mongodb,
+    Replset,
+    Elasticsearch,
+    Opensearch,
+}
+
+impl Engine {
+    pub const ALL: [Self; 4] = [
+        Self::Mongodb,
+        Self::Replset,
+        Self::Elasticsearch,
+        Self::Opensearch,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mongodb => "MongoDB",
+            Self::Replset => "MongoDB replica set",
+            Self::Elasticsearch => "Elasticsearch",
+            Self::Opensearch => "OpenSearch",
+        }
+    }
+
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Mongodb => "MONGODB_URI",
+            Self::Replset => "MONGODB_REPLSET_URI",
+            Self::Elasticsearch => "ELASTICSEARCH_URL",
+            Self::Opensearch => "OPENSEARCH_URL",
+        }
+    }
+
+    pub fn address(self) -> Option<String> {
+        env::var(self.variable())
+            .ok()
+            .filter(|text| !text.is_empty())
+    }
+
+    /// The version, as the engine tells it.
+    pub async fn version(self) -> Result<String> {
+        let address = self.address().context("no address")?;
+        match self {
+            Self::Mongodb | Self::Replset => {
+                let client = Client::with_uri_str(address).await?;
+                let admin = client.database("admin");
+                let told = admin.run_command(doc! { "buildInfo": 1 }).await?;
+                Ok(told.get_str("version")?.to_owned())
+            }
+            Self::Elasticsearch | Self::Opensearch => {
+                let transport = Transport::single_node(&address)?;
+                let told = transport
+                    .send(
+                        Method::Get,
+                        "/",
+                        HeaderMap::new(),
+                        None::<&()>,
+                        None::<&str>,
+                        None,
+                    )
+                    .await?;
+                let told: Value = told.json().await?;
+                let version = told["version"]["number"].as_str();
+                Ok(version.context("no version")?.to_owned())
+            }
+        }
+    }
+
+    pub fn is_mongodb(self) -> bool {
+        matches!(self, Self::Mongodb | Self::Replset)
+    }
+}
+
+/// A database of its own on a MongoDB, for one case.
+pub struct Mongo {
+    pub engine: Engine,
+    pub uri: String,
+    pub client: Client,
+    pub database: Database,
+}
+
+impl Mongo {
+    pub async fn new(engine: Engine) -> Result<Self> {
+        if !engine.is_mongodb() {
+            bail!("{} is no MongoDB", engine.name());
+        }
+        let uri = engine.address().context("no address")?;
+        let name = format!("leasehold_bench_{:08x}", fastrand::u32(..));
+        let client = connect(&uri, &name, None).await?;
+        let database = client.database(&name);
+        Ok(Self {
+            engine,
+            uri,
+            client,
+            database,
+        })
+    }
+
+    /// A collection that nobody else has.
+    pub fn collection(&self, side: &str) -> Collection<Document> {
+        let name = format!("{side}-{}", Uuid::new_v4().simple());
+        self.database.collection(&name)
+    }
+
+    /// Another client of the same database, which counts its commands.
+    pub async fn counting(&self) -> Result<(Database, Arc<AtomicU64>)> {
+        let commands = Arc::new(AtomicU64::new(0));
+        let count = commands.clone();
+        let handler = EventHandler::callback(move |event| {
+            if let CommandEvent::Started(_) = event {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let client = connect(&self.uri, self.database.name(), Some(handler)).await?;
+        Ok((client.database(self.database.name()), commands))
+    }
+
+    pub async fn clean_up(&self) -> Result<()> {
+        Ok(self.database.drop().await?)
+    }
+}
+
+/// A client as all sides have it.
+pub async fn connect(
+    uri: &str,
+    database: &str,
+    handler: Option<EventHandler<CommandEvent>>,
+) -> Result<Client> {
+    let mut options = ClientOptions::parse(uri).await?;
+    options.max_pool_size = Some(POOL);
+    // Some peers take the client's concern, and its database.
+    options.write_concern = Some(WriteConcern::majority());
+    options.default_database = Some(database.to_owned());
+    options.server_selection_timeout = Some(Duration::from_secs(10));
+    options.command_event_handler = handler;
+    Ok(Client::with_options(options)?)
+}

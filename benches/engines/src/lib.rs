@@ -1,0 +1,27 @@
+//! Measures leasehold beside the bare drivers and its peers, in one run on the same engines.
+//!
+//! ```text
+//! scripts/with-engines mongodb,mongodb-replset,elasticsearch,opensearch -- \
+//!     cargo run --release -p leasehold-benches -- run
+//! cargo run --release -p leasehold-benches -- report
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod cases;
+pub mod cli;
+pub mod cpu;
+pub mod engines;
+pub mod handoffs;
+pub mod locks;
+pub mod loops;
+pub mod machine;
+pub mod ours;
+pub mod peers;
+pub mod plot;
+pub mod processes;
+pub mod raw;
+pub mod raw_search;
+pub mod report;
+pub mod results;
+pub mod rounds;

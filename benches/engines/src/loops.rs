@@ -1,0 +1,124 @@
+//! The usual side: some tasks that do the same thing again and again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use futures::future::{BoxFuture, try_join_all};
+use uuid::Uuid;
+
+use crate::{
+    cpu,
+    locks::{self, SharedLocks},
+    rounds::{Sample, Side},
+};
+
+/// Does it once: the task's number, and how many times the task did it before.
+pub type Work = Arc<dyn Fn(usize, u64) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
+pub struct Loops {
+    name: &'static str,
+    metric: &'static str,
+    tasks: usize,
+    work: Work,
+    /// So that keys go on where the turn before ended.
+    done: Arc<Vec<AtomicU64>>,
+    settle: Option<SharedLocks>,
+    /// Whether it is the time of the processors that counts.
+    cpu: bool,
+}
+
+impl Loops {
+    pub fn new(name: &'static str, metric: &'static str, tasks: usize, work: Work) -> Self {
+        Self {
+            name,
+            metric,
+            tasks,
+            work,
+            done: Arc::new((0..tasks).map(|_| AtomicU64::new(0)).collect()),
+            settle: None,
+            cpu: false,
+        }
+    }
+
+    /// Acquires and releases, on keys that are new each time.
+    pub fn fresh(locks: &SharedLocks, tasks: usize) -> Self {
+        Self::cycles(locks, tasks, |_, _| Uuid::new_v4().to_string())
+    }
+
+    /// Acquires and releases, on the same thousand keys, of which each task has its own.
+    pub fn existing(locks: &SharedLocks, tasks: usize) -> Self {
+        let each = (1_000 / tasks) as u64;
+        Self::cycles(locks, tasks, move |task, turn| {
+            format!("key-{task}-{}", turn % each)
+        })
+    }
+
+    fn cycles(
+        locks: &SharedLocks,
+        tasks: usize,
+        key: impl Fn(usize, u64) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let settle = Some(locks.clone());
+        let shared = locks.clone();
+        let work: Work = Arc::new(move |task, turn| {
+            let (locks, key) = (shared.clone(), key(task, turn));
+            Box::pin(async move { locks::cycle(&*locks, &key).await })
+        });
+        Self {
+            settle,
+            ..Self::new(locks.name(), "cycles/s", tasks, work)
+        }
+    }
+
+    /// Counts the time of the processors instead of what goes through.
+    pub fn counting_cpu(self) -> Self {
+        Self { cpu: true, ..self }
+    }
+
+    pub fn boxed(self) -> Box<dyn Side> {
+        Box::new(self)
+    }
+}
+
+#[async_trait]
+impl Side for Loops {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    async fn turn(&self, time: Duration) -> Result<Sample> {
+        let (begin, cpu) = (Instant::now(), cpu::used());
+        let tasks = (0..self.tasks).map(|task| {
+            let (work, done) = (self.work.clone(), self.done.clone());
+            tokio::spawn(async move {
+                let mut count = 0;
+                while begin.elapsed() < time {
+                    let turn = done[task].fetch_add(1, Ordering::Relaxed);
+                    work(task, turn).await?;
+                    count += 1;
+                }
+                anyhow::Ok(count)
+            })
+        });
+        let counts = try_join_all(tasks.collect::<Vec<_>>()).await?;
+        let mut count = 0_u64;
+        for done in counts {
+            count += done?;
+        }
+        if let Some(locks) = &self.settle {
+            locks.settle().await?;
+        }
+        let (took, cpu) = (begin.elapsed(), cpu::used() - cpu);
+        Ok(match self.cpu {
+            true => vec![("CPU µs/cycle", cpu.as_secs_f64() * 1e6 / count as f64)],
+            false => vec![(self.metric, count as f64 / took.as_secs_f64())],
+        })
+    }
+}

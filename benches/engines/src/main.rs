@@ -1,0 +1,20 @@
+//! The program: measures, and writes the report.
+
+use clap::Parser;
+use leasehold_benches::{
+    cases,
+    cli::{Cli, Command},
+    processes, report,
+};
+
+fn main() -> anyhow::Result<()> {
+    // As applications run it.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    match Cli::parse().command {
+        Command::Run(options) => runtime.block_on(cases::run(&options)),
+        Command::Report(options) => report::write(&options),
+        Command::Child(options) => runtime.block_on(processes::child(options)),
+    }
+}

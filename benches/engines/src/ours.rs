@@ -1,0 +1,112 @@
+//! leasehold: whole, as applications have it, and its bare store, which tells what the client adds.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use async_trait::async_trait;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Attempt, Key, Lease, LeaseId, Leases, MongoStore, ReleaseAnswer,
+    ReleaseRequest, Store,
+};
+use mongodb::{Collection, bson::Document};
+
+use crate::locks::{Guard, Locks, SharedLocks};
+
+/// A store in this collection, set up as the documentation says.
+pub async fn mongo_store(locks: &Collection<Document>) -> Result<MongoStore> {
+    let store = MongoStore::new(locks);
+    store.prepare().await?;
+    Ok(store)
+}
+
+/// `try_acquire`, `acquire` and `release`.
+pub struct Whole(pub Leases);
+
+impl Whole {
+    pub fn shared(leases: &Leases) -> SharedLocks {
+        Arc::new(Self(leases.clone()))
+    }
+}
+
+#[async_trait]
+impl Locks for Whole {
+    fn name(&self) -> &'static str {
+        "leasehold"
+    }
+
+    async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
+        Ok(match self.0.try_acquire(key, ttl).await? {
+            Attempt::Acquired(lease) => Some(Box::new(WholeGuard(lease))),
+            Attempt::Held(_) => None,
+        })
+    }
+
+    async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>> {
+        let lease = self.0.acquire(key, ttl).await?;
+        Ok(Box::new(WholeGuard(lease)))
+    }
+}
+
+struct WholeGuard(Lease);
+
+#[async_trait]
+impl Guard for WholeGuard {
+    async fn release(self: Box<Self>) -> Result<()> {
+        Ok(self.0.release().await?)
+    }
+
+    fn leave(self: Box<Self>) {
+        self.0.detach();
+    }
+}
+
+/// `Store::acquire` and `Store::release`, without the client.
+pub struct Bare(pub Arc<dyn Store>);
+
+impl Bare {
+    pub fn shared(store: impl Store) -> SharedLocks {
+        Arc::new(Self(Arc::new(store)))
+    }
+}
+
+#[async_trait]
+impl Locks for Bare {
+    fn name(&self) -> &'static str {
+        "leasehold-store"
+    }
+
+    async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
+        let (key, lease) = (Key::new(key)?, LeaseId::random());
+        let request = AcquireRequest::exclusive(key.clone(), lease, "bench".into(), ttl).fresh();
+        Ok(match self.0.acquire(&request).await? {
+            AcquireAnswer::Granted(_) => Some(Box::new(BareGuard {
+                store: self.0.clone(),
+                key,
+                lease,
+            })),
+            AcquireAnswer::Held(_) => None,
+        })
+    }
+
+    async fn acquire(&self, _: &str, _: Duration) -> Result<Box<dyn Guard>> {
+        bail!("a store does not wait")
+    }
+}
+
+struct BareGuard {
+    store: Arc<dyn Store>,
+    key: Key,
+    lease: LeaseId,
+}
+
+#[async_trait]
+impl Guard for BareGuard {
+    async fn release(self: Box<Self>) -> Result<()> {
+        let request = ReleaseRequest::new(self.key, self.lease).alone();
+        let answer = self.store.release(&request).await?;
+        ensure!(answer == ReleaseAnswer::Released, "{answer:?}");
+        Ok(())
+    }
+
+    fn leave(self: Box<Self>) {}
+}

@@ -1,0 +1,174 @@
+//! What is kept of a case: plain numbers, for the report and for whoever wants to look closer.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One case on one engine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CaseResult {
+    pub case: String,
+    pub engine: String,
+    /// What was measured, in a sentence or two.
+    pub about: String,
+    pub variants: Vec<Variant>,
+}
+
+/// The sides under one condition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Variant {
+    pub name: String,
+    /// Where it stands on the axis of a plot, if the variants are a row of numbers.
+    pub x: Option<f64>,
+    /// What the axis says.
+    pub x_label: Option<String>,
+    pub sides: Vec<SideResult>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SideResult {
+    pub name: String,
+    pub metrics: Vec<Metric>,
+}
+
+/// A figure over all rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Metric {
+    pub name: String,
+    pub rounds: usize,
+    pub value: Quartiles,
+    /// The value over that of the first side in the same round.
+    pub ratio: Option<Quartiles>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Quartiles {
+    pub q1: f64,
+    pub median: f64,
+    pub q3: f64,
+}
+
+impl Quartiles {
+    /// `None` without a number, or with one that is none.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        values.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let place = part * (values.len() - 1) as f64;
+            let (below, above) = (place.floor() as usize, place.ceil() as usize);
+            values[below] + (values[above] - values[below]) * place.fract()
+        };
+        Some(Self {
+            q1: at(0.25),
+            median: at(0.5),
+            q3: at(0.75),
+        })
+    }
+}
+
+impl CaseResult {
+    pub fn new(case: &str, engine: &str, about: &str) -> Self {
+        Self {
+            case: case.into(),
+            engine: engine.into(),
+            about: about.into(),
+            variants: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, name: impl Into<String>, sides: Vec<SideResult>) {
+        self.variants.push(Variant {
+            name: name.into(),
+            x: None,
+            x_label: None,
+            sides,
+        });
+    }
+
+    /// A variant that is a place on an axis.
+    pub fn add_at(&mut self, x: usize, label: &str, sides: Vec<SideResult>) {
+        self.variants.push(Variant {
+            name: format!("{} {}", grouped(x as f64), plural(label, x)),
+            x: Some(x as f64),
+            x_label: Some(label.into()),
+            sides,
+        });
+    }
+
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        let engine = self.engine.to_lowercase().replace(' ', "-");
+        save(folder, &format!("{}.{engine}.json", self.case), self)
+    }
+}
+
+impl Variant {
+    pub fn side(&self, name: &str) -> Option<&SideResult> {
+        self.sides.iter().find(|side| side.name == name)
+    }
+}
+
+impl SideResult {
+    /// A side that was measured once.
+    pub fn once(name: &str, figures: &[(&str, f64)]) -> Self {
+        let metrics = figures.iter().map(|&(name, value)| Metric {
+            name: name.into(),
+            rounds: 1,
+            value: Quartiles {
+                q1: value,
+                median: value,
+                q3: value,
+            },
+            ratio: None,
+        });
+        Self {
+            name: name.into(),
+            metrics: metrics.collect(),
+        }
+    }
+}
+
+pub fn save(folder: &Path, name: &str, content: &impl Serialize) -> Result<()> {
+    let path = folder.join(name);
+    let keep = || -> Result<()> {
+        fs::create_dir_all(folder)?;
+        Ok(fs::write(&path, serde_json::to_string_pretty(content)?)?)
+    };
+    keep().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn plural(label: &str, count: usize) -> &str {
+    match count {
+        1 => label.strip_suffix('s').unwrap_or(label),
+        _ => label,
+    }
+}
+
+/// A number as people read it: three digits that count, and the thousands apart.
+pub fn grouped(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 100.0 || value.fract() == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    let text = format!("{value:.decimals$}");
+    let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
+    let (sign, digits) = whole
+        .strip_prefix('-')
+        .map_or(("", whole), |digits| ("-", digits));
+    let mut grouped = String::from(sign);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if !rest.is_empty() {
+        grouped.push('.');
+        grouped.push_str(rest);
+    }
+    grouped
+}
