@@ -203,7 +203,7 @@ impl Acquisition {
                 Some(Turn::Ask) => {
                     // With others under way the next answer need not be the one to this request.
                     let baton = place.asks().filter(|_| self.calls.is_empty());
-                    from = baton.as_ref().map(Baton::from);
+                    from = baton.as_ref().map(|baton| (baton.from(), baton.run()));
                     match baton {
                         Some(baton) => self.take(baton).await,
                         None => self.attempt().await,

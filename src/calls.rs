@@ -17,8 +17,8 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 /// The calls under way.
 ///
 /// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
-/// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), and be
-/// a task that nobody cancels.
+/// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), in
+/// [work](crate::work::Work) that goes on when its caller has gone.
 pub(crate) struct Calls<T> {
     /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.31),
     /// and a second thread woken for that.

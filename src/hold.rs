@@ -21,6 +21,7 @@ use crate::{
     record::LeaseId,
     release::Unused,
     schedule,
+    wait::Run,
 };
 
 /// What becomes of the lease when nobody holds its guard any more.
@@ -61,6 +62,7 @@ pub(crate) struct Hold {
     kept: AtomicBool,
     /// Whether a request for it may still be on its way to the server.
     open: AtomicBool,
+    run: OnceLock<Run>,
     pub(crate) token: OnceLock<CancellationToken>,
 }
 
@@ -86,6 +88,7 @@ impl Hold {
             state: watch::Sender::new(state),
             kept: AtomicBool::new(false),
             open: AtomicBool::new(false),
+            run: OnceLock::new(),
             token: OnceLock::new(),
         })
     }
@@ -175,10 +178,17 @@ impl Hold {
                 under: LeaseId::random(),
             }),
             open,
+            run: self.run.get().copied().unwrap_or_default(),
             // Beside others it would free nothing, and what is open is to be released more than once.
             makes_way: alone && self.min_hold().is_none() && !open,
             alone,
         }
+    }
+
+    /// How it came to its key, if that was after a wait.
+    pub(crate) fn came_by(&self, run: Run) {
+        // There is one grant.
+        let _ = self.run.set(run);
     }
 
     /// A request for it may still be on its way to the server, and has to be released after it.

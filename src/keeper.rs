@@ -1,5 +1,5 @@
 //! What goes on behind the caller's back: the tasks of store calls, renewals, and releases that
-//! nobody waits for. Nothing else spawns.
+//! nobody waits for.
 
 mod calls;
 mod task;
@@ -132,7 +132,7 @@ pub(crate) struct Keeper {
     closing: CancellationToken,
     at_work: TaskTracker,
     /// What callers do themselves.
-    works: Works,
+    works: Arc<Works>,
 }
 
 #[derive(Default)]
@@ -165,7 +165,7 @@ impl Keeper {
             held: Mutex::default(),
             closing: CancellationToken::new(),
             at_work: TaskTracker::new(),
-            works: Works::default(),
+            works: Arc::default(),
         }
     }
 

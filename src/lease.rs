@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ConvertRequest, Error, Fence, Held, Key, LossReason, Mode, ReleaseAnswer, hold::Hold, keeper,
-    leases::Shared, record::LeaseId, release::Released, ticket::Ticket, tries::Tries,
+    leases::Shared, record::LeaseId, release::Released, ticket::Ticket, tries::Tries, wait::Run,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -59,6 +59,11 @@ impl Lease {
     /// Keeps it alive from now on.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.shared.keeper.keep(&self.hold)
+    }
+
+    /// How it came to its key.
+    pub(crate) fn came_by(&self, run: Run) {
+        self.hold.came_by(run);
     }
 
     pub(crate) fn hold(&self) -> Arc<Hold> {

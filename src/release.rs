@@ -12,7 +12,7 @@ use crate::{
     calls::Calls,
     record::LeaseId,
     tries::Tries,
-    wait::{Handed, WaitingRoom},
+    wait::{Handed, Run, WaitingRoom},
     wire::{HURRY, Wire},
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Unused {
     pub(crate) alone: bool,
     /// Whether the next who waits for the key may have it in the place of this one.
     pub(crate) makes_way: bool,
+    /// How it came to its key.
+    pub(crate) run: Run,
 }
 
 impl Unused {
@@ -98,7 +100,7 @@ impl Releases {
         let mut released = false;
         let mut pauses = 0;
         if unused.makes_way {
-            let handed = self.room.hand_over(&unused.key, unused.lease);
+            let handed = self.room.hand_over(&unused.key, unused.lease, unused.run);
             match calls.beside(handed).await {
                 Handed::Over => {
                     let answer = ReleaseAnswer::Released;
@@ -118,7 +120,7 @@ impl Releases {
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
-                        self.room.released(&unused.key, unused.lease);
+                        self.room.released(&unused.key, unused.lease, unused.run);
                     }
                     released = true;
                     if let Some(report) = report.take() {

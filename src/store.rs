@@ -1,7 +1,7 @@
 //! What a store does.
 //!
 //! A store carries out the rules of [`rules`](crate::rules) on one document a key, each operation
-//! atomic and in one round trip, on the clock of its server. It never sleeps, never retries
+//! atomic, on the clock of its server, and in one round trip (a batch of several may take two). It never sleeps, never retries
 //! (but for a race that the database reports instead of resolving), and knows nothing of guards.
 
 pub(crate) mod batch;

@@ -1,7 +1,7 @@
 //! The waiting room: the tasks of this process that wait for the same key stand in a queue, and the
 //! first of them asks for all.
 //!
-//! It sends nothing and spawns nothing. Each waiter holds a [`Place`], which it leaves by dropping
+//! It sends nothing. Each waiter holds a [`Place`], which it leaves by dropping
 //! it, for whatever reason; so none can block those behind it.
 
 mod handover;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 pub(crate) use self::{
-    handover::{Baton, Handed},
+    handover::{Baton, Handed, Run},
     place::Place,
 };
 use crate::{Error, Held, Key, LeaseId, backoff, work::Work};
@@ -67,14 +67,9 @@ struct Queue {
     here: Vec<LeaseId>,
     /// A lease of this process that makes way for the first one.
     baton: Option<Baton>,
-    /// How often in a row one has.
-    run: u32,
     /// When another process was last seen to hold the key.
     elsewhere: Option<Instant>,
 }
-
-/// For how long a process that had the key counts as one that wants it.
-const MEMORY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Waiter {
@@ -118,7 +113,6 @@ impl WaitingRoom {
             news: None,
             here: Vec::new(),
             baton: None,
-            run: 0,
             elsewhere: None,
         });
         let waiter = Waiter {
@@ -149,13 +143,13 @@ impl WaitingRoom {
 
     /// A lease of this process is over: who waits for its key asks at once, unless this process had the
     /// key for long enough and another wants it.
-    pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
+    pub(crate) fn released(&self, key: &Key, lease: LeaseId, run: Run) {
         self.wake(key, |queue| {
             let before = queue.here.len();
             queue.here.retain(|here| *here != lease);
             let news = before == 0 || queue.here.len() < before;
             let now = Instant::now();
-            if !news || !queue.is_to_give_way(now) {
+            if !news || !run.gives_way(now) {
                 return news;
             }
             queue.gives_way(now);
@@ -268,15 +262,10 @@ impl Queue {
             .is_some_and(|first| Arc::ptr_eq(&first.turn, &place.turn))
     }
 
-    /// Whether it is the turn of another process.
-    fn is_to_give_way(&self, now: Instant) -> bool {
-        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
-        self.run >= handover::LONGEST_RUN && self.elsewhere.is_some_and(seen)
-    }
-
     /// The key is free, and the first one leaves it to others for as long as they take to ask for it.
     fn gives_way(&mut self, now: Instant) {
-        (self.run, self.woken, self.pauses) = (0, false, 0);
+        // A refusal that is on its way is from before.
+        (self.woken, self.pauses) = (self.asking, 0);
         self.next = now + backoff::pause(1, backoff::WAITING, fastrand::f64());
         self.call_first();
     }

@@ -14,6 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
     time::{Instant, timeout},
 };
@@ -34,7 +35,7 @@ pub(crate) const HURRY: Duration = Duration::from_secs(1);
 pub(crate) struct Sending<F> {
     /// Whether it goes together with others.
     pub(crate) together: bool,
-    /// Sends it. Has to run to its end, in a task that nobody cancels.
+    /// Sends it. Has to run to its end.
     pub(crate) answer: F,
 }
 
@@ -56,6 +57,8 @@ struct Waiting {
     number: u64,
     request: BatchRequest,
     reply: Reply,
+    /// Where who waits for it is at work.
+    runtime: Handle,
 }
 
 type Reply = oneshot::Sender<Result<BatchAnswer, Error>>;
@@ -145,9 +148,10 @@ impl Wire {
 
     /// How the next request goes.
     fn passage(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Passage {
-        if alone || self.at_once == usize::MAX {
+        let (false, Ok(runtime)) = (alone || self.at_once == usize::MAX, Handle::try_current())
+        else {
             return Passage::Alone(None);
-        }
+        };
         let now = Instant::now();
         let mut line = self.line.lock();
         line.under_way.retain(|(_, since)| now - *since < SLOT);
@@ -161,6 +165,7 @@ impl Wire {
             number,
             request,
             reply,
+            runtime,
         });
         drop(line);
         self.carry();
@@ -185,12 +190,13 @@ impl Wire {
         if line.waiting.is_empty() || line.under_way.len() >= self.at_once {
             return;
         }
-        let batch = line.batch();
+        let Some((runtime, batch)) = line.batch() else {
+            return;
+        };
         let slot = self.slot(&mut line, now);
         drop(line);
         let wire = self.clone();
-        // Without a runtime the replies are dropped, and who waits for them is told so.
-        let _ = keeper::spawn(async move {
+        runtime.spawn(async move {
             let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             let answers = wire.ask(&requests).await;
             slot.answered();
@@ -234,19 +240,26 @@ impl Line {
         self.next
     }
 
-    /// Takes out what goes together: the first that wait, but for a second request for one key.
-    fn batch(&mut self) -> Vec<(BatchRequest, Reply)> {
+    /// Takes out what goes together: the first that wait, of one runtime, because another one may stand
+    /// still; but for a second request for one key.
+    fn batch(&mut self) -> Option<(Handle, Vec<(BatchRequest, Reply)>)> {
+        // Who was lost with his runtime would not take what he is granted.
+        self.waiting.retain(|waiting| !waiting.reply.is_closed());
+        let runtime = self.waiting.front()?.runtime.clone();
         let (mut batch, mut left) = (Vec::new(), VecDeque::new());
         let mut keys = HashSet::new();
         while let Some(waiting) = self.waiting.pop_front() {
-            if batch.len() < MAX_BATCH && keys.insert(waiting.request.key().clone()) {
+            if batch.len() < MAX_BATCH
+                && waiting.runtime.id() == runtime.id()
+                && keys.insert(waiting.request.key().clone())
+            {
                 batch.push((waiting.request, waiting.reply));
             } else {
                 left.push_back(waiting);
             }
         }
         self.waiting = left;
-        batch
+        Some((runtime, batch))
     }
 }
 
@@ -268,15 +281,10 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut line = self.wire.line.lock();
         line.under_way.retain(|(number, _)| *number != self.number);
+        drop(line);
+        // Otherwise its runtime has ended. Who waits goes with the next, or alone after a while.
         if self.answered {
-            drop(line);
             self.wire.carry();
-        } else {
-            // Its runtime has ended, and what is spawned now may be lost with it. Whoever waits sends
-            // for himself.
-            let waiting = std::mem::take(&mut line.waiting);
-            drop(line);
-            drop(waiting);
         }
     }
 }

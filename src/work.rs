@@ -4,19 +4,21 @@
 //! A task for each request would do, and costs more than all else that the client does: where the program
 //! has little to do, two threads wake each other for every request (`docs/performance.md`). But work that
 //! only its caller does stands still while nobody polls the caller's future. So the work is
-//! [left](Work::leave) to a task when its future is dropped, and when somebody else depends on it: a close,
-//! or one who waits for the same key.
+//! [left](Work::leave) to a task when its future is dropped, when a close or another who waits for the same
+//! key depends on it, and when it takes long.
 
 use std::{
     collections::HashMap,
     fmt,
     future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -24,6 +26,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::oneshot::{self, error::TryRecvError},
+    time::{Instant, sleep},
 };
 
 use crate::Error;
@@ -52,7 +55,8 @@ impl Work {
         }))
     }
 
-    /// Does the work until its outcome is there; `None` if it ends without one. Dropping the future leaves the rest to a task.
+    /// Does the work until its outcome is there; `None` if it ends without one. Dropping the future leaves
+    /// the rest to a task.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: impl Future<Output = ()> + Send + 'static,
@@ -90,20 +94,28 @@ impl Work {
             {
                 *waker = Some(cx.waker().clone());
             }
-            if work.as_mut().poll(cx).is_ready() {
+            // It may be polled on another runtime, whose end takes its timers along: then it ends without
+            // an outcome, as in a task.
+            let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+            if !matches!(polled, Ok(Poll::Pending)) {
                 *here = None;
             }
         }
+        let more = here.is_some();
         drop(here);
-        if self.left.load(Ordering::SeqCst) {
+        // After the lock: whoever could not get it has said so before.
+        fence(Ordering::SeqCst);
+        if more && self.left.load(Ordering::SeqCst) {
             self.leave();
+            return false;
         }
-        self.here.lock().is_some()
+        more
     }
 
     /// Has a task go on with the work, if it is not at its end.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         // Whoever is at it now leaves it in a moment.
         let here = self.here.try_lock().and_then(|mut here| here.take());
         if let Some(Here { work, waker }) = here {
@@ -132,29 +144,153 @@ impl fmt::Debug for Work {
 
 /// All the work that somebody waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Works(Mutex<HashMap<usize, Weak<Work>>>);
+pub(crate) struct Works(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    works: HashMap<usize, (Weak<Work>, Instant)>,
+    /// When they were last looked through.
+    swept: Option<Instant>,
+}
+
+/// How long work may take before a task goes on with it, be its future polled or not: while nobody does, it
+/// keeps what others wait for, a key or a connection.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Takes the work out again.
 pub(crate) struct Entry<'a>(&'a Works, usize);
 
 impl Works {
-    pub(crate) fn enter(&self, work: &Arc<Work>) -> Entry<'_> {
-        let name = Arc::as_ptr(work) as usize;
-        self.0.lock().insert(name, Arc::downgrade(work));
+    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<Work>) -> Entry<'_> {
+        let (name, now) = (Arc::as_ptr(work) as usize, Instant::now());
+        let mut entries = self.0.lock();
+        entries.works.insert(name, (Arc::downgrade(work), now));
+        // One who sweeps may be on a runtime that stands still.
+        let swept = |at| now.saturating_duration_since(at) < PATIENCE * 4;
+        if !entries.swept.is_some_and(swept) {
+            entries.swept = Some(now);
+            work.runtime.spawn(sweep(Arc::downgrade(self)));
+        }
         Entry(self, name)
     }
 
     /// Leaves all of it to tasks.
     pub(crate) fn leave(&self) {
-        let all: Vec<_> = self.0.lock().values().cloned().collect();
-        for work in all.iter().filter_map(Weak::upgrade) {
-            work.leave();
+        self.leave_those(|_| true);
+    }
+
+    /// Leaves what takes long. Says whether there is any work.
+    fn sweep(&self, now: Instant) -> bool {
+        self.leave_those(|since| now.saturating_duration_since(since) >= PATIENCE);
+        let mut entries = self.0.lock();
+        let any = !entries.works.is_empty();
+        entries.swept = any.then_some(now);
+        any
+    }
+
+    fn leave_those(&self, which: impl Fn(Instant) -> bool) {
+        let entries = self.0.lock();
+        let chosen = entries.works.values().filter(|(_, since)| which(*since));
+        let chosen: Vec<_> = chosen.filter_map(|(work, _)| work.upgrade()).collect();
+        drop(entries);
+        chosen.iter().for_each(|work| work.leave());
+    }
+}
+
+async fn sweep(works: Weak<Works>) {
+    loop {
+        sleep(PATIENCE).await;
+        match works.upgrade() {
+            Some(works) if works.sweep(Instant::now()) => {}
+            _ => return,
         }
     }
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.0.0.lock().remove(&self.1);
+        self.0.0.lock().works.remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(10);
+
+    /// Work that takes a moment, and then has this outcome and another moment to go.
+    async fn work(outcome: oneshot::Sender<u8>) {
+        sleep(MOMENT).await;
+        let _ = outcome.send(7);
+        sleep(MOMENT).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_done_by_who_waits_and_its_outcome_ends_the_wait() {
+        let (outcome, told) = oneshot::channel();
+        let start = tokio::time::Instant::now();
+        let waited = Work::new().unwrap().wait(work(outcome), told).await;
+        assert_eq!((waited, start.elapsed()), (Some(7), MOMENT));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_when_it_is_left_before_or_while_somebody_waits() {
+        for early in [true, false] {
+            let (outcome, told) = oneshot::channel();
+            let left = Work::new().unwrap();
+            if early {
+                left.leave();
+            }
+            let waiting = tokio::spawn(left.clone().wait(work(outcome), told));
+            sleep(MOMENT / 2).await;
+            left.leave();
+            assert_eq!(timeout(MOMENT, waiting).await.unwrap().unwrap(), Some(7));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_when_nobody_waits_any_more() {
+        let (outcome, told) = oneshot::channel();
+        let (done, ended) = oneshot::channel();
+        let rest = async move {
+            work(outcome).await;
+            let _ = done.send(());
+        };
+        let wait = Work::new().unwrap().wait(rest, told);
+        assert!(timeout(MOMENT / 2, wait).await.is_err());
+        assert!(timeout(MOMENT * 2, ended).await.unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ends_without_an_outcome_is_told() {
+        let (outcome, told) = oneshot::channel::<u8>();
+        let rest = async move { drop(outcome) };
+        assert_eq!(Work::new().unwrap().wait(rest, told).await, None);
+    }
+
+    /// Whoever leaves it, from whichever thread and at whichever moment, it comes to its end.
+    #[test]
+    fn it_is_left_from_any_thread() {
+        let threads = tokio::runtime::Builder::new_multi_thread();
+        let threads = { threads }.worker_threads(2).enable_all().build().unwrap();
+        threads.block_on(async {
+            for _ in 0..5_000 {
+                let (outcome, told) = oneshot::channel();
+                let left = Work::new().unwrap();
+                let rest = async move {
+                    tokio::task::yield_now().await;
+                    tokio::task::yield_now().await;
+                    let _ = outcome.send(7);
+                };
+                let waiting = tokio::spawn(left.clone().wait(rest, told));
+                let leaving = tokio::spawn(async move { left.leave() });
+                let limit = Duration::from_secs(30);
+                assert_eq!(timeout(limit, waiting).await.unwrap().unwrap(), Some(7));
+                leaving.await.unwrap();
+            }
+        });
     }
 }

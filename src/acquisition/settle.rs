@@ -13,6 +13,7 @@ use crate::{
     hold::{End, Hold},
     keeper,
     release::Unused,
+    wait::Run,
 };
 
 impl Acquisition {
@@ -114,6 +115,7 @@ impl Acquisition {
             open: self.open,
             alone: self.request.mode == Mode::Exclusive,
             makes_way: false,
+            run: Run::default(),
         }
     }
 }

@@ -35,7 +35,8 @@ pub struct AcquireRequest {
     /// A remark for people.
     pub note: Option<Arc<str>>,
     /// A lease that makes way: its holder hands the key on. It is dropped in the same step, and does
-    /// not conflict. If it is not among the holders, nothing is granted, be the key free or not.
+    /// not conflict. If it is not among the holders, nothing is granted, be the key free or not; a lease
+    /// that was granted before is told as granted.
     pub in_place_of: Option<LeaseId>,
     /// Whether no earlier request with this lease id can have been granted, or can be yet. A store may
     /// then take a lease that it finds for one that was granted just now.

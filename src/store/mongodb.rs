@@ -32,7 +32,7 @@ use self::{
     clock::ServerClock,
     concern::with_our_concerns,
     decode::Told,
-    error::{DUPLICATE_KEY, code, sorted},
+    error::{DUPLICATE_KEY, STORE, code, sorted},
 };
 use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
@@ -175,6 +175,7 @@ impl MongoStore {
         change: Change,
         told: impl Fn(&Document) -> Result<Told<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
+        let mut carried_out = false;
         for _ in 0..RESENDS {
             let outcome = self
                 .locks
@@ -187,12 +188,21 @@ impl MongoStore {
                 Ok(Some(document)) => document,
                 Ok(None) => return Ok(None),
                 Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
+                // What came before may have been a grant.
+                Err(error) if carried_out => {
+                    let source = error.into();
+                    return Err(Error::Interrupted {
+                        store: STORE,
+                        source,
+                    });
+                }
                 Err(error) => return Err(sorted(error)),
             };
             let Told { record, now } = told(&document)?;
             if let Some(now) = now {
                 return Ok(Some((record, now)));
             }
+            carried_out = true;
         }
         Err(Error::Interrupted {
             store: "MongoDB",

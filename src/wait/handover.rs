@@ -17,7 +17,7 @@ use crate::{Key, LeaseId};
 
 /// How often in a row a key changes hands within this process. Then it is released for once, and whoever
 /// asks first gets it: other processes see a free key only then.
-pub(super) const LONGEST_RUN: u32 = 16;
+const LONGEST_RUN: u32 = 16;
 
 /// How long a holder waits for the one who takes its place, whose runtime may stand still.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -33,10 +33,44 @@ pub(crate) enum Handed {
     Unclear,
 }
 
+/// How a lease of this process came to its key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    /// How often in a row the key was handed over until then.
+    pub(super) handed: u32,
+    /// When another process was last seen to hold it.
+    pub(super) elsewhere: Option<Instant>,
+}
+
+/// For how long a process that had the key counts as one that wants it.
+const MEMORY: Duration = Duration::from_secs(10);
+
+impl Run {
+    /// Whether the key is to be released, and not handed over once more.
+    fn is_over(&self) -> bool {
+        self.handed >= LONGEST_RUN
+    }
+
+    /// Whether it is the turn of another process.
+    pub(super) fn gives_way(&self, now: Instant) -> bool {
+        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
+        self.is_over() && self.elsewhere.is_some_and(seen)
+    }
+
+    /// The next, by a grant in the place of the lease that came like this.
+    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>) -> Self {
+        Self {
+            handed: before.map_or(0, |before| before.handed.saturating_add(1)),
+            elsewhere: before.and_then(|before| before.elsewhere).max(elsewhere),
+        }
+    }
+}
+
 /// A lease that makes way. Dropping it tells its holder that nobody wants it.
 #[derive(Debug)]
 pub(crate) struct Baton {
     from: LeaseId,
+    run: Run,
     outcome: Option<Outcome>,
 }
 
@@ -49,6 +83,10 @@ type Outcome = oneshot::Sender<bool>;
 impl Baton {
     pub(crate) fn from(&self) -> LeaseId {
         self.from
+    }
+
+    pub(crate) fn run(&self) -> Run {
+        self.run
     }
 
     /// A request is sent for the place of the lease.
@@ -82,8 +120,8 @@ fn tell(outcome: Option<Outcome>, over: bool) {
 
 impl WaitingRoom {
     /// Offers the lease to the first in the queue of its key, and waits for the outcome.
-    pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> Handed {
-        let Some(outcome) = self.offer(key, lease) else {
+    pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId, run: Run) -> Handed {
+        let Some(outcome) = self.offer(key, lease, run) else {
             return Handed::NotOver;
         };
         match timeout(PATIENCE, outcome).await {
@@ -95,16 +133,17 @@ impl WaitingRoom {
         }
     }
 
-    fn offer(&self, key: &Key, lease: LeaseId) -> Option<oneshot::Receiver<bool>> {
+    fn offer(&self, key: &Key, lease: LeaseId, run: Run) -> Option<oneshot::Receiver<bool>> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
         // Who has asked already is answered sooner than by another request.
-        if queue.asking || queue.run >= LONGEST_RUN {
+        if queue.asking || run.is_over() {
             return None;
         }
         let (outcome, told) = oneshot::channel();
         queue.baton = Some(Baton {
             from: lease,
+            run,
             outcome: Some(outcome),
         });
         (queue.woken, queue.next) = (true, Instant::now());

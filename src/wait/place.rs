@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Baton, Queue, Turn, WaitingRoom};
+use super::{Baton, Queue, Run, Turn, WaitingRoom};
 use crate::{Error, Held, Key, Lease, LeaseId, Mode, backoff};
 
 /// A place in the queue of a key. Dropping it leaves the queue.
@@ -114,16 +114,14 @@ impl Place {
     /// The key is granted to the first one, be it in the place of another lease of this process. Who is
     /// behind it hears of the release, and until then asks at the slowest pace only; unless it may be
     /// granted the key as well.
-    pub(crate) fn granted(&self, lease: &Lease, in_place_of: Option<LeaseId>) {
+    pub(crate) fn granted(&self, lease: &Lease, in_place_of: Option<(LeaseId, Run)>) {
         self.queue(|queue| {
             let now = Instant::now();
             queue.is_answered(now);
             queue.news = None;
-            queue.run = match in_place_of {
-                Some(_) => queue.run.saturating_add(1),
-                None => 0,
-            };
-            queue.here.retain(|here| Some(*here) != in_place_of);
+            let (from, before) = in_place_of.unzip();
+            lease.came_by(Run::next(before, queue.elsewhere));
+            queue.here.retain(|here| Some(*here) != from);
             queue.here.push(lease.id());
             match lease.mode() {
                 Mode::Exclusive => {

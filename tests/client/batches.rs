@@ -185,3 +185,36 @@ fn the_end_of_a_runtime_strands_nobody() {
         assert!(held.iter().all(Result::is_ok), "{held:?}");
     });
 }
+
+/// One who comes and goes, and whose runtime stands still from then on, has no part in what others send.
+#[test]
+fn a_runtime_that_stands_still_holds_up_no_batch() {
+    let (store, leases) = at_once(1);
+    let build = || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        { runtime }.enable_all().build().unwrap()
+    };
+    let here = build();
+    store.fates_now([Fate::AnswerLate(MOMENT * 10)]);
+    let other = leases.clone();
+    let guest = std::thread::spawn(move || {
+        let still = build();
+        let attempt = still.block_on(other.try_acquire("the guest", TTL).into_future());
+        (still, attempt.unwrap())
+    });
+    here.block_on(async {
+        sleep(MOMENT * 2).await;
+        let start = Instant::now();
+        let asked = (0..10).map(|number| leases.acquire(format!("key {number}"), TTL));
+        let held = join_all(asked.map(IntoFuture::into_future)).await;
+        assert!(held.iter().all(Result::is_ok), "{held:?}");
+        // Much less than what one who goes together with others waits for.
+        assert!(
+            start.elapsed() < Duration::from_millis(800),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+    assert!(!store.batched.lock().is_empty(), "the control");
+    drop(guest.join().unwrap());
+}

@@ -1,5 +1,6 @@
 //! Releases, in the foreground and in the background.
 
+use futures::FutureExt;
 use leasehold::{Error, LossReason};
 use tokio::time::{sleep, timeout};
 
@@ -235,4 +236,25 @@ async fn a_release_is_not_overtaken_by_one_for_an_earlier_request() {
     lease.release().await.unwrap();
     sleep(LIMIT).await;
     assert!(is_free(&store).await);
+}
+
+/// A future that is polled once, and kept.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_polls_goes_on_after_a_moment() {
+    let (store, leases) = setup();
+    for fate in [Fate::Late(MOMENT), Fate::AnswerLate(MOMENT), Fate::NotSent] {
+        let lease = leases.acquire("key", TTL * 100).await.unwrap();
+        store.next([fate]);
+        let mut release = Box::pin(lease.release());
+        assert!((&mut release).now_or_never().is_none());
+        let start = tokio::time::Instant::now();
+        let next = leases.acquire("key", TTL).await.unwrap();
+        assert!(
+            start.elapsed() < TTL / 10,
+            "{fate:?}: {:?}",
+            start.elapsed()
+        );
+        next.release().await.unwrap();
+        release.await.unwrap();
+    }
 }

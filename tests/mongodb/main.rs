@@ -4,6 +4,7 @@
 mod common;
 
 mod accounts;
+mod batches;
 mod cancel;
 mod commands;
 mod conformance;

@@ -2,6 +2,7 @@
 
 mod cpu;
 mod cycle;
+mod forms;
 mod handoff;
 mod handoff_processes;
 mod held;
@@ -68,6 +69,7 @@ macro_rules! search {
 const CASES: &[Case] = &[
     mongo!("cycle", STANDALONE, cycle::fresh),
     mongo!("cycle-existing", STANDALONE, cycle::existing),
+    mongo!("forms", STANDALONE, forms::measure),
     mongo!("held", STANDALONE, held::measure),
     mongo!("takeover", STANDALONE, takeover::measure),
     mongo!("handoff", STANDALONE, handoff::measure),

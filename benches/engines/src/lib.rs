@@ -12,6 +12,7 @@ pub mod cases;
 pub mod cli;
 pub mod cpu;
 pub mod engines;
+pub mod forms;
 pub mod handoffs;
 pub mod locks;
 pub mod loops;

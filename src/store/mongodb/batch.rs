@@ -1,5 +1,7 @@
 //! Acquires and releases of several keys, by two commands for all of them.
 
+use futures::future::join_all;
+
 use super::{
     MongoStore, decode, dialect,
     error::{DUPLICATE_KEY, statement_failed},
@@ -30,20 +32,18 @@ impl MongoStore {
         let left = self
             .change_many(statements.collect(), shown.collect())
             .await?;
-        let mut answers = Vec::with_capacity(requests.len());
-        for (index, request) in requests.iter().enumerate() {
-            answers.push(match request {
-                BatchRequest::Acquire(request) => self
-                    .acquired(&left, index, request)
-                    .await
-                    .map(BatchAnswer::Acquire),
-                BatchRequest::Release(request) => self
-                    .released(&left, index, request)
-                    .await
-                    .map(BatchAnswer::Release),
-            });
-        }
-        Ok(answers)
+        // What has to be asked for once more does not hold up each other.
+        let answers = requests.iter().enumerate().map(async |(index, request)| {
+            Ok(match request {
+                BatchRequest::Acquire(request) => {
+                    BatchAnswer::Acquire(self.acquired(&left, index, request).await?)
+                }
+                BatchRequest::Release(request) => {
+                    BatchAnswer::Release(self.released(&left, index, request).await?)
+                }
+            })
+        });
+        Ok(join_all(answers).await)
     }
 
     /// The lease is granted if it is in its document.

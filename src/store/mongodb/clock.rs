@@ -18,7 +18,10 @@ pub(super) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 impl ServerClock {
     /// The server told its time, in an answer that came now.
     pub(super) fn told(&self, time: DateTime<Utc>, now: Instant) {
-        *self.0.lock() = Some((now, time));
+        // What took longer tells less.
+        if self.at(now).is_none_or(|known| known <= time) {
+            *self.0.lock() = Some((now, time));
+        }
     }
 
     /// The time that it was at least on the server at this instant, less what the two clocks have drifted

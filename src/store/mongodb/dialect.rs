@@ -4,7 +4,7 @@
 //! Each change is an update pipeline of one `$replaceWith`, behind a filter on `_id` alone: the
 //! server then takes its shortest path to the document, which a condition in the filter would lose.
 //! Conditions stand in the pipeline, and where they do not hold the pipeline gives back `$$ROOT`,
-//! which the server recognises as no change and does not write.
+//! which the server recognises as no change and does not write; a release among many fails there.
 //!
 //! Text that comes from outside always stands in `$literal`: a key such as `$fence` is otherwise
 //! read as a path.

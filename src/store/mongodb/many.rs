@@ -50,7 +50,7 @@ impl MongoStore {
         }
         Ok(Left {
             failed: failures(answer),
-            documents: self.documents(shown).await?,
+            documents: self.documents(shown).await.map_err(unread)?,
         })
     }
 
@@ -76,6 +76,14 @@ impl MongoStore {
             }
         }
         Ok(documents)
+    }
+}
+
+/// The changes were made, whatever kept them from being looked at.
+fn unread(error: Error) -> Error {
+    Error::Interrupted {
+        store: "MongoDB",
+        source: Cause::text(format!("the changes were made, and not answered: {error}")),
     }
 }
 

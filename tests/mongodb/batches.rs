@@ -1,0 +1,122 @@
+//! What goes together, command by command, and when one of the two fails.
+
+use std::sync::Arc;
+
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Attempt, BatchAnswer, BatchRequest, Error, Key, LeaseId, Leases,
+    MongoStore, ReleaseAnswer, ReleaseRequest, Store,
+};
+use mongodb::bson::doc;
+
+use super::{Fixture, LONG, common::engine::Engine, faults::FAIL_POINT};
+
+fn ask(number: usize) -> AcquireRequest {
+    let key = Key::new(format!("key {number}")).unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+/// The look at what the changes left fails. They may not be told as if they had not been made: nobody
+/// would release what they granted, and who released would be told that the lease was lost.
+#[tokio::test]
+async fn changes_that_were_made_and_not_looked_at_are_unclear() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    for denied in [doc! { "errorCode": 13 }, doc! { "closeConnection": true }] {
+        let mut options = fixture.options().await;
+        options.app_name = Some(fixture.name.clone());
+        options.retry_reads = Some(false);
+        let locks = fixture.collection_with(options);
+        let store = MongoStore::new(&locks);
+        let held = ask(0);
+        store.acquire(&held).await.unwrap();
+        let mut data = doc! { "failCommands": ["find"], "appName": &fixture.name };
+        data.extend(denied);
+        let fail =
+            doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data };
+        let admin = locks.client().database("admin");
+        admin.run_command(fail).await.unwrap();
+        let free = ask(1);
+        let release = ReleaseRequest::new(held.key.clone(), held.lease).alone();
+        let requests = [
+            BatchRequest::Acquire(Arc::new(free.clone())),
+            BatchRequest::Release(release),
+        ];
+        let error = store.batch(&requests).await.unwrap_err();
+        assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+        let state = store.inspect(&free.key).await.unwrap().unwrap();
+        assert_eq!(
+            state.holders[0].lease, free.lease,
+            "the control: it was granted"
+        );
+        assert!(store.inspect(&held.key).await.unwrap().unwrap().is_free());
+        let release = ReleaseRequest::new(free.key.clone(), free.lease);
+        store.release(&release).await.unwrap();
+    }
+}
+
+/// Somebody else's documents stay as they are, and hold up no companion.
+#[tokio::test]
+async fn what_is_no_lock_is_told_and_left_alone() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let collection = fixture.collection().await;
+    let theirs = [
+        doc! { "_id": "key 0", "schema": 1, "holders": "theirs" },
+        doc! { "_id": "key 1", "name": "somebody" },
+        doc! { "_id": "key 2", "schema": 2_i64, "holders": [] },
+    ];
+    collection.insert_many(theirs.clone()).await.unwrap();
+    let store = fixture.store().await;
+    let (mut requests, mine) = (Vec::new(), ask(3));
+    requests.extend((0..3).map(|number| BatchRequest::Acquire(Arc::new(ask(number)))));
+    requests.push(BatchRequest::Acquire(Arc::new(mine.clone())));
+    let answers = store.batch(&requests).await.unwrap();
+    for answer in &answers[..3] {
+        let error = answer.as_ref().unwrap_err();
+        let foreign = matches!(
+            error,
+            Error::NotALock { .. } | Error::UnsupportedSchema { .. }
+        );
+        assert!(foreign, "{error:?}");
+    }
+    let granted = matches!(
+        answers[3],
+        Ok(BatchAnswer::Acquire(AcquireAnswer::Granted(_)))
+    );
+    assert!(granted, "{answers:?}");
+    for alone in [false, true] {
+        let release = |number| {
+            let mut release = ReleaseRequest::new(ask(number).key, LeaseId::random());
+            release.alone = alone;
+            BatchRequest::Release(release)
+        };
+        let mut requests: Vec<_> = (0..3).map(release).collect();
+        requests.push(release(3));
+        let answers = store.batch(&requests).await.unwrap();
+        assert!(answers[..3].iter().all(Result::is_err), "{answers:?}");
+        let not_held = BatchAnswer::Release(ReleaseAnswer::NotHeld);
+        assert_eq!(answers[3].as_ref().unwrap(), &not_held);
+    }
+    for document in theirs {
+        let id = document.get_str("_id").unwrap();
+        let found = collection.find_one(doc! { "_id": id }).await.unwrap();
+        assert_eq!(found.unwrap(), document);
+    }
+}
+
+/// A first attempt does not ask for the time; who holds the key, and for how long, is told all the same.
+#[tokio::test]
+async fn a_refusal_tells_the_servers_time_without_asking_for_it() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let [here, there] = [fixture.store().await, fixture.store().await].map(Leases::new);
+    let lease = there.acquire("held", LONG).await.unwrap();
+    for _ in 0..3 {
+        // The first time it does not know; from then on it does.
+        let Attempt::Held(held) = here.try_acquire("held", LONG).await.unwrap() else {
+            panic!("granted twice");
+        };
+        assert_eq!(held.holders()[0].lease, lease.id());
+        let left = held.expires_in();
+        assert!(left <= LONG && left > LONG * 9 / 10, "{left:?}");
+    }
+    lease.release().await.unwrap();
+}
