@@ -1,7 +1,7 @@
 //! A fault laboratory: the safety claims, tried on real engines while things go wrong.
 //!
 //! ```text
-//! cargo test --test faults                                          12 s on each engine
+//! cargo test --test faults                                          10 s on each engine
 //! LEASEHOLD_FAULTS_SECONDS=1200 cargo test --release --test faults -- --nocapture nothing_is_violated
 //! LEASEHOLD_FAULTS_CONTROLS=1 cargo test --release --test faults -- --nocapture found_wrong
 //! ```
@@ -70,7 +70,7 @@ static ONE_RUN: Mutex<()> = Mutex::const_new(());
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_the_engines_nothing_is_violated() {
     let _alone = ONE_RUN.lock().await;
-    let lasts = Duration::from_secs(number("SECONDS", 12));
+    let lasts = Duration::from_secs(number("SECONDS", 10));
     let only = env::var("LEASEHOLD_FAULTS_ENGINE").ok();
     let run = async |engine| {
         lab::run(Plan {
