@@ -54,7 +54,8 @@ pub(crate) async fn acquire(
     let at_work = shared.keeper.at_work();
     let work = Work::new()?;
     let acquisition = Acquisition::new(ask, key?, &work)?;
-    let asked = acquisition.run(patience, reply, at_work);
+    // In a box at once: a future has room for all that it was ever given by value.
+    let asked = Box::pin(acquisition.run(patience, reply, at_work));
     let attempt = match shared.keeper.wait_for(work, asked, outcome).await {
         Some(outcome) => outcome?,
         None => return Err(keeper::runtime_ended()),

@@ -20,7 +20,7 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 /// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), in
 /// [work](crate::work::Work) that goes on when its caller has gone.
 pub(crate) struct Calls<T> {
-    /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.31),
+    /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.
     running: Vec<BoxFuture<'static, Answer<T>>>,
     /// Answers that came while something else was waited for.

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -207,7 +208,7 @@ impl Keeper {
     pub(crate) async fn wait_for<T>(
         &self,
         work: Arc<Work>,
-        rest: impl Future<Output = ()> + Send + 'static,
+        rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
     ) -> Option<T> {
         let _entry = self.works.enter(&work);
@@ -274,7 +275,7 @@ impl Keeper {
             return Err(Error::NoRuntime);
         };
         let hold = debt.hold.clone();
-        let settled = debt.settle(self.releases.clone(), Some(report));
+        let settled = Box::pin(debt.settle(self.releases.clone(), Some(report)));
         if let Some(outcome) = self.wait_for(work, settled, outcome).await {
             return outcome;
         }

@@ -59,13 +59,10 @@ impl Work {
     /// the rest to a task.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
-        work: impl Future<Output = ()> + Send + 'static,
+        work: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
     ) -> Option<T> {
-        *self.here.lock() = Some(Here {
-            work: Box::pin(work),
-            waker: None,
-        });
+        *self.here.lock() = Some(Here { work, waker: None });
         let here = Waiting(self);
         // Dropped before the rest is left, so that the work knows by then that nobody waits any more.
         let mut outcome = outcome;
@@ -232,7 +229,10 @@ mod tests {
     async fn it_is_done_by_who_waits_and_its_outcome_ends_the_wait() {
         let (outcome, told) = oneshot::channel();
         let start = tokio::time::Instant::now();
-        let waited = Work::new().unwrap().wait(work(outcome), told).await;
+        let waited = Work::new()
+            .unwrap()
+            .wait(Box::pin(work(outcome)), told)
+            .await;
         assert_eq!((waited, start.elapsed()), (Some(7), MOMENT));
     }
 
@@ -244,7 +244,7 @@ mod tests {
             if early {
                 left.leave();
             }
-            let waiting = tokio::spawn(left.clone().wait(work(outcome), told));
+            let waiting = tokio::spawn(left.clone().wait(Box::pin(work(outcome)), told));
             sleep(MOMENT / 2).await;
             left.leave();
             assert_eq!(timeout(MOMENT, waiting).await.unwrap().unwrap(), Some(7));
@@ -259,7 +259,7 @@ mod tests {
             work(outcome).await;
             let _ = done.send(());
         };
-        let wait = Work::new().unwrap().wait(rest, told);
+        let wait = Work::new().unwrap().wait(Box::pin(rest), told);
         assert!(timeout(MOMENT / 2, wait).await.is_err());
         assert!(timeout(MOMENT * 2, ended).await.unwrap().is_ok());
     }
@@ -268,7 +268,7 @@ mod tests {
     async fn work_that_ends_without_an_outcome_is_told() {
         let (outcome, told) = oneshot::channel::<u8>();
         let rest = async move { drop(outcome) };
-        assert_eq!(Work::new().unwrap().wait(rest, told).await, None);
+        assert_eq!(Work::new().unwrap().wait(Box::pin(rest), told).await, None);
     }
 
     /// Whoever leaves it, from whichever thread and at whichever moment, it comes to its end.
@@ -285,7 +285,7 @@ mod tests {
                     tokio::task::yield_now().await;
                     let _ = outcome.send(7);
                 };
-                let waiting = tokio::spawn(left.clone().wait(rest, told));
+                let waiting = tokio::spawn(left.clone().wait(Box::pin(rest), told));
                 let leaving = tokio::spawn(async move { left.leave() });
                 let limit = Duration::from_secs(30);
                 assert_eq!(timeout(limit, waiting).await.unwrap().unwrap(), Some(7));

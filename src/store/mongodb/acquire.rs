@@ -12,9 +12,9 @@ use crate::{
 };
 
 impl MongoStore {
-    /// Asks for a lease whose id nobody knows yet, without the server's time in the answer: a
-    /// `findAndModify` with a projection takes a longer way through the server (7.0.11), some tenth of the
-    /// whole. If the lease is in the document it was granted now, so that it tells the time.
+    /// Asks for a lease whose id nobody knows yet, without the server's time in the answer: a projection is
+    /// one more stage for the server, some 5 to 10% of a cycle (`forms` in `docs/performance.md`). If the
+    /// lease is in the document it was granted now, so that it tells the time.
     ///
     /// `None` if the key is held and it is not known what the time is there: ask again, with the time.
     pub(super) async fn acquire_fresh(

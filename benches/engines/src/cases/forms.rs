@@ -35,6 +35,7 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
     ];
     let collection = mongo.collection("plans");
     let name = collection.name();
+    mongo.database.create_collection(name).await?;
     let plans = [
         plan(&mongo.database, name, false).await?,
         plan(&mongo.database, name, true).await?,
