@@ -230,3 +230,19 @@ async fn a_conversion_whose_answer_was_lost_is_found_again() {
     lease.downgrade().await.unwrap();
     assert_eq!(lease.mode(), leasehold::Mode::Shared);
 }
+
+/// Where taking the keys took a good part of the ttl, the first ones get theirs anew.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_took_long_is_renewed_and_another_is_not() {
+    let (store, leases) = setup();
+    let quick = leases.acquire_all(["a", "b", "c"], TTL).await.unwrap();
+    assert_eq!(store.calls(), ["acquire"; 3]);
+    quick.release().await.unwrap();
+    store.calls();
+    let late = TTL / 5;
+    store.next([Fate::AnswerLate(late)]);
+    let slow = leases.acquire_all(["a", "b", "c"], TTL).await.unwrap();
+    assert_eq!(store.calls(), [["acquire"; 3], ["renew"; 3]].concat());
+    assert!(slow.remaining() > TTL - late, "{:?}", slow.remaining());
+    slow.release().await.unwrap();
+}

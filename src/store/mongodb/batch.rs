@@ -9,8 +9,8 @@ use super::{
     timed,
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Error, ReleaseAnswer,
-    ReleaseRequest, rules, store::Store,
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Error, Held,
+    ReleaseAnswer, ReleaseRequest, rules,
 };
 
 impl MongoStore {
@@ -56,7 +56,7 @@ impl MongoStore {
         if let Some(error) = left.failed.get(&index) {
             return match code(error) {
                 // Somebody else inserted the key at the same moment.
-                Some(DUPLICATE_KEY) => self.acquire(request).await,
+                Some(DUPLICATE_KEY) => self.acquire_again(request).await,
                 _ => Err(statement_failed(error)),
             };
         }
@@ -65,11 +65,14 @@ impl MongoStore {
                 let (record, now) = timed(decode::told(document, &request.key)?)?;
                 rules::answer_acquire(&record, request.lease, now)
             }
-            None => AcquireAnswer::Held(crate::Held::by_nobody(request.key.clone())),
+            None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
         };
         match answer {
-            // Whoever it was has gone between the two commands: who is in the way now?
-            AcquireAnswer::Held(held) if held.holders().is_empty() => self.acquire(request).await,
+            // Whoever it was has gone between the two commands: who is in the way now? It may have been the
+            // lease itself, so that it is no fresh one any more.
+            AcquireAnswer::Held(held) if held.holders().is_empty() => {
+                self.acquire_again(request).await
+            }
             answer => Ok(answer),
         }
     }
