@@ -149,11 +149,13 @@ impl WaitingRoom {
             queue.here.retain(|here| *here != lease);
             let news = before == 0 || queue.here.len() < before;
             let now = Instant::now();
-            if !news || !run.gives_way(now) {
-                return news;
+            match run.gives_way(now, fastrand::f64()) {
+                Some(pause) if news => {
+                    queue.gives_way(now + pause);
+                    false
+                }
+                _ => news,
             }
-            queue.gives_way(now);
-            false
         });
     }
 
@@ -262,11 +264,11 @@ impl Queue {
             .is_some_and(|first| Arc::ptr_eq(&first.turn, &place.turn))
     }
 
-    /// The key is free, and the first one leaves it to others for as long as they take to ask for it.
-    fn gives_way(&mut self, now: Instant) {
+    /// The key is free, and the first one leaves it to others until then.
+    fn gives_way(&mut self, until: Instant) {
         // A refusal that is on its way is from before.
         (self.woken, self.pauses) = (self.asking, 0);
-        self.next = now + backoff::pause(1, backoff::WAITING, fastrand::f64());
+        self.next = until;
         self.call_first();
     }
 

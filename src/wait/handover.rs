@@ -13,11 +13,20 @@ use tokio::{
 };
 
 use super::WaitingRoom;
-use crate::{Key, LeaseId};
+use crate::{Key, LeaseId, backoff};
 
-/// How often in a row a key changes hands within this process. Then it is released for once, and whoever
-/// asks first gets it: other processes see a free key only then.
-const LONGEST_RUN: u32 = 16;
+/// How often in a row a key changes hands within this process, and for how long. Then it is released for
+/// once, and whoever asks first gets it: other processes see a free key only then.
+const LONGEST_RUN: u32 = 32;
+const LONGEST_TIME: Duration = Duration::from_millis(100);
+
+/// For how much of the time that a run took the key is left free after it, whether or not another process is
+/// known to want it: one that asks now and then would not meet the moment of a request otherwise. Less than
+/// the shortest is left out, because a timer makes more of it; more than the longest is not needed by
+/// one that [asks again](backoff::pause) at its first pace.
+const SHARE: u32 = 16;
+const SHORTEST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(20);
 
 /// How long a holder waits for the one who takes its place, whose runtime may stand still.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -36,8 +45,9 @@ pub(crate) enum Handed {
 /// How a lease of this process came to its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Run {
-    /// How often in a row the key was handed over until then.
+    /// How often in a row the key was handed over until then, and since when this process has it.
     pub(super) handed: u32,
+    pub(super) since: Option<Instant>,
     /// When another process was last seen to hold it.
     pub(super) elsewhere: Option<Instant>,
 }
@@ -47,21 +57,38 @@ const MEMORY: Duration = Duration::from_secs(10);
 
 impl Run {
     /// Whether the key is to be released, and not handed over once more.
-    fn is_over(&self) -> bool {
-        self.handed >= LONGEST_RUN
+    fn is_over(&self, now: Instant) -> bool {
+        // Who waits here alone, for somebody who takes long, has it at once.
+        let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
+        slow || self.handed >= LONGEST_RUN
     }
 
-    /// Whether it is the turn of another process.
-    pub(super) fn gives_way(&self, now: Instant) -> bool {
+    fn took(&self, now: Instant) -> Duration {
+        let took = |since| now.saturating_duration_since(since);
+        self.since.map(took).unwrap_or_default()
+    }
+
+    /// For how long the key is left to others; `None` if it is not. `chance` is a random number from 0 to 1.
+    pub(super) fn gives_way(&self, now: Instant, chance: f64) -> Option<Duration> {
+        if !self.is_over(now) {
+            return None;
+        }
         let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
-        self.is_over() && self.elsewhere.is_some_and(seen)
+        if self.elsewhere.is_some_and(seen) {
+            return Some(backoff::pause(1, backoff::WAITING, chance));
+        }
+        let share = self.took(now) / SHARE;
+        (share >= SHORTEST).then(|| share.min(LONGEST))
     }
 
-    /// The next, by a grant in the place of the lease that came like this.
-    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>) -> Self {
+    /// The next, by a grant at this time, in the place of the lease that came like this.
+    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
+        let before = before.unwrap_or_default();
         Self {
-            handed: before.map_or(0, |before| before.handed.saturating_add(1)),
-            elsewhere: before.and_then(|before| before.elsewhere).max(elsewhere),
+            // A first grant is no hand-over.
+            handed: before.since.map_or(0, |_| before.handed.saturating_add(1)),
+            since: before.since.or(Some(now)),
+            elsewhere: before.elsewhere.max(elsewhere),
         }
     }
 }
@@ -137,7 +164,7 @@ impl WaitingRoom {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
         // Who has asked already is answered sooner than by another request.
-        if queue.asking || run.is_over() {
+        if queue.asking || run.is_over(Instant::now()) {
             return None;
         }
         let (outcome, told) = oneshot::channel();
@@ -159,5 +186,56 @@ impl WaitingRoom {
         let offered = queues.get_mut(key).map(|queue| &mut queue.baton);
         let own = offered.and_then(|baton| baton.take_if(|baton| baton.from == lease));
         own.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_run_ends_by_its_number_or_its_time() {
+        let start = Instant::now();
+        let mut run = Run::next(None, None, start);
+        for _ in 0..LONGEST_RUN {
+            assert!(!run.is_over(start) && run.gives_way(start, 0.5).is_none());
+            run = Run::next(Some(run), None, start);
+        }
+        assert!(run.is_over(start));
+        let slow = Run::next(None, None, start);
+        let slow = Run::next(Some(slow), None, start + LONGEST_TIME - MILLISECOND);
+        assert!(!slow.is_over(start + LONGEST_TIME - MILLISECOND));
+        assert!(slow.is_over(start + LONGEST_TIME));
+        let alone = Run::next(None, None, start);
+        assert!(!alone.is_over(start + LONGEST_TIME * 10));
+    }
+
+    #[test]
+    fn a_key_is_left_free_for_a_share_of_the_time_that_a_run_took() {
+        let start = Instant::now();
+        let mut run = Run::next(None, None, start);
+        run.handed = LONGEST_RUN;
+        // A timer would make more of so little.
+        assert_eq!(run.gives_way(start + MILLISECOND * 31, 0.5), None);
+        let shortest = run.gives_way(start + MILLISECOND * 32, 0.5);
+        assert_eq!(shortest, Some(MILLISECOND * 2));
+        let longest = run.gives_way(start + MILLISECOND * 10_000, 0.5);
+        assert_eq!(longest, Some(LONGEST));
+    }
+
+    #[test]
+    fn another_process_that_had_the_key_gets_the_time_to_ask() {
+        let start = Instant::now();
+        let run = Run::next(None, Some(start), start);
+        let run = (0..LONGEST_RUN).fold(run, |run, _| Run::next(Some(run), None, start));
+        assert_eq!(run.gives_way(start, 1.0), Some(LONGEST));
+        // It went away.
+        let later = Run {
+            since: Some(start + MEMORY),
+            ..run
+        };
+        assert_eq!(later.gives_way(start + MEMORY, 1.0), None);
     }
 }

@@ -120,7 +120,7 @@ impl Place {
             queue.is_answered(now);
             queue.news = None;
             let (from, before) = in_place_of.unzip();
-            lease.came_by(Run::next(before, queue.elsewhere));
+            lease.came_by(Run::next(before, queue.elsewhere, now));
             queue.here.retain(|here| Some(*here) != from);
             queue.here.push(lease.id());
             match lease.mode() {

@@ -135,15 +135,23 @@ async fn a_lease_that_was_taken_over_is_not_handed_over() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Every now and then a key that changes hands within a process is free, for who waits elsewhere.
+/// Every now and then a key that changes hands within a process is free, for who waits elsewhere: after 32
+/// hand-overs, or after 100 ms.
 #[tokio::test(start_paused = true)]
 async fn hand_overs_within_a_process_come_to_an_end() {
-    let (store, leases) = setup();
-    store.next(std::iter::repeat_n(Fate::AnswerLate(MOMENT), 1_000));
-    let serve = async |_| leases.acquire("key", TTL).await.unwrap().release().await;
-    join_all((0..100).map(serve)).await;
-    let released = store.calls().iter().filter(|it| **it == "release").count();
-    assert!((100 / 17..100 / 17 + 3).contains(&released), "{released}");
+    for (answer_in, run) in [(1, 33), (10, 11)] {
+        let (store, leases) = setup();
+        let fate = Fate::AnswerLate(Duration::from_millis(answer_in));
+        store.next(std::iter::repeat_n(fate, 1_000));
+        let serve = async |_| leases.acquire("key", TTL).await.unwrap().release().await;
+        join_all((0..100).map(serve)).await;
+        let released = store.calls().iter().filter(|it| **it == "release").count();
+        let expected = 100 / run..100 / run + 3;
+        assert!(
+            expected.contains(&released),
+            "{answer_in} ms: {released} releases"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -113,11 +113,13 @@ async fn a_thousand_waiters_that_come_at_once_to_a_free_key_take_turns() {
     };
     let start = Instant::now();
     join_all((0..1_000).map(serve)).await;
-    assert_eq!(start.elapsed(), MOMENT * 1_000);
+    // Between the runs it is free for a sixteenth of the time, for other processes.
+    let took = start.elapsed();
+    assert!((MOMENT * 1_000..MOMENT * 1_070).contains(&took), "{took:?}");
     let calls = store.calls();
-    // One acquire each, a release after every sixteen that are handed on, and what the first in the queue
+    // One acquire each, a release after every ten that are handed on, and what the first in the queue
     // asks before it hears of the first release.
-    assert!((1_058..1_068).contains(&calls.len()), "{}", calls.len());
+    assert!((1_088..1_105).contains(&calls.len()), "{}", calls.len());
 }
 
 #[tokio::test(start_paused = true)]
