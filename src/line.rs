@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::OptionFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -21,7 +21,7 @@ use tokio::{
 use self::queue::{Look, Queue, Step, Terms, Until};
 use crate::{
     Error, Key, Permit, PermitAttempt, PermitRequest, Quota, acquisition::Patience, calls::caught,
-    keeper, leases::Shared,
+    keeper, leases::Shared, work::Work,
 };
 
 /// How long an answer is waited for before the request is sent again: as long as the window, and this
@@ -34,12 +34,14 @@ pub(crate) type Lines = Mutex<HashMap<(Key, Quota), Weak<Line>>>;
 
 /// The queue for one limiter.
 ///
-/// A caller does its waiting itself, so that it depends on no runtime but its own; only a request is a
-/// task, which runs it to its end.
+/// A caller does its waiting itself, so that it depends on no runtime but its own. A request is [`Work`] of
+/// the one who asks, and runs to its end.
 pub(crate) struct Line {
     shared: Arc<Shared>,
     name: (Key, Quota),
     queue: Mutex<Queue>,
+    /// The last request.
+    request: Mutex<Weak<Work>>,
 }
 
 impl Line {
@@ -59,6 +61,7 @@ impl Line {
                 shared: shared.clone(),
                 name,
                 queue: Mutex::new(Queue::new(terms)),
+                request: Mutex::default(),
             });
             *known = Arc::downgrade(&line);
             line
@@ -114,7 +117,7 @@ impl Line {
             Err(known) => return Ok(known),
         };
         loop {
-            let wake = self.step(&place)?;
+            let wake = self.step(&mut place)?;
             let now = Instant::now();
             let over = end.is_some_and(|end| end <= now);
             if over && !self.queue.lock().is_asked_for(place.number) {
@@ -126,6 +129,9 @@ impl Line {
             let wake = wake.into_iter().chain(end).min().map(sleep_until);
             tokio::select! {
                 biased;
+                _ = OptionFuture::from(place.asking.as_mut()), if place.asking.is_some() => {
+                    place.asking = None;
+                }
                 // It is answered before it leaves the queue.
                 outcome = &mut place.outcome => return outcome.map_err(|_| keeper::runtime_ended())?,
                 () = closing.cancelled() => return Err(Error::Closed),
@@ -148,31 +154,57 @@ impl Line {
         }
         let (reply, outcome) = oneshot::channel();
         let (number, called) = queue.enter(permits, until, since, reply);
+        drop(queue);
+        // Its answer is waited for by others than the one who asks.
+        if let Some(request) = self.request.lock().upgrade() {
+            request.leave();
+        }
         Ok(Place {
             line: self.clone(),
             number,
             outcome,
             called,
+            asking: None,
         })
     }
 
     /// Does what is to be done in a place, and says until when there is nothing more to do.
-    fn step(self: &Arc<Self>, place: &Place) -> Result<Option<Instant>, Error> {
+    fn step(self: &Arc<Self>, place: &mut Place) -> Result<Option<Instant>, Error> {
         loop {
             let look = look();
-            let step = self.queue.lock().step(place.number, look);
-            let request = match step {
+            let mut queue = self.queue.lock();
+            match queue.step(place.number, look) {
                 Step::Wait(until) => return Ok(until),
-                Step::Ask(request) => request,
-            };
-            keeper::spawn(self.clone().ask(request, look.now))?;
+                Step::Ask(request) => {
+                    let work = Work::new()?;
+                    // Under the lock: whoever comes after this sees that it is under way.
+                    *self.request.lock() = Arc::downgrade(&work);
+                    if !queue.is_alone() {
+                        work.leave();
+                    }
+                    place.asking = Some(self.ask(work, request, look.now));
+                }
+            }
         }
     }
 
     /// Asks once, and runs that to its end. A close does not wait for it: nothing has to be released.
-    async fn ask(self: Arc<Self>, request: Arc<PermitRequest>, sent: Instant) {
-        let outcome = caught(self.shared.store.permit(&request)).await;
-        self.queue.lock().told(&request, sent, outcome, look());
+    fn ask(
+        self: &Arc<Self>,
+        work: Arc<Work>,
+        request: Arc<PermitRequest>,
+        sent: Instant,
+    ) -> BoxFuture<'static, Option<()>> {
+        let (done, over) = oneshot::channel();
+        let line = self.clone();
+        let rest = async move {
+            let outcome = caught(line.shared.store.permit(&request)).await;
+            line.queue.lock().told(&request, sent, outcome, look());
+            // Nobody may wait any more.
+            let _ = done.send(());
+        };
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.keeper.wait_for(work, Box::pin(rest), over).await })
     }
 
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
@@ -211,6 +243,8 @@ struct Place {
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
     called: Arc<Notify>,
+    /// What it has asked for all.
+    asking: Option<BoxFuture<'static, Option<()>>>,
 }
 
 impl Drop for Place {

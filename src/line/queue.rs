@@ -218,6 +218,11 @@ impl Queue {
             .is_some_and(|asking| number < asking.next)
     }
 
+    /// Whether there is one caller at the most.
+    pub(super) fn is_alone(&self) -> bool {
+        self.callers.len() <= 1
+    }
+
     fn call_first(&self) {
         if let Some(first) = self.callers.values().next() {
             first.called.notify_one();

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{FlakyStore, MOMENT, setup};
+use super::{Fate, FlakyStore, MOMENT, setup};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
@@ -82,6 +82,9 @@ async fn a_thousand_that_wait_send_one_request_a_window() {
     let (store, _, limiter) = limited();
     a_new_window(&limiter).await;
     store.calls();
+    // As a server does; at once, each of the first ten would be answered before the next one asks.
+    let late = Fate::AnswerLate(Duration::from_millis(1));
+    store.next(std::iter::repeat_n(late, 100));
     let waiters: Vec<_> = (0..1_000)
         .map(|_| tokio::spawn(limiter.permit().into_future()))
         .collect();
@@ -190,4 +193,23 @@ async fn a_bounded_wait_ends_as_soon_as_it_is_in_vain() {
     assert!(start.elapsed() <= 2 * SECOND);
     drop(others);
     leases.close().await;
+}
+
+/// One asks, and its future stands still. The next one needs the answer too.
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_on_though_nobody_polls_it() {
+    let (store, _, limiter) = limited();
+    for others_before in [false, true] {
+        store.next([Fate::AnswerLate(MOMENT)]);
+        let mut asking = Box::pin(limiter.permit().into_future());
+        let other = || tokio::spawn(limiter.permit().into_future());
+        let first = others_before.then(other);
+        assert!(futures::poll!(&mut asking).is_pending());
+        let second = (!others_before).then(other);
+        let start = Instant::now();
+        let other = first.or(second).unwrap();
+        other.await.unwrap().unwrap();
+        assert!(start.elapsed() <= 2 * MOMENT, "{:?}", start.elapsed());
+        asking.await.unwrap();
+    }
 }

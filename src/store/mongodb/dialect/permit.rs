@@ -70,29 +70,33 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let (used, room) = match quota.burst() {
         None => (
             doc! { "$cond": [in_window, "$$stored.used", 0_i64] },
-            doc! { "$max": [0_i64, { "$subtract": [i64::from(quota.limit()), "$$used"] }] },
+            doc! { "$max": [0_i64, { "$subtract": [i64::from(quota.limit()), "$$used"] }] }.into(),
         ),
         Some(_) => (
             doc! { "$max": [0_i64, debt] },
-            whole(doc! { "$subtract": [credit, "$$used"] }.into(), interval),
+            whole(doc! { "$subtract": [credit, "$$used"] }, interval),
         ),
     };
     let times = doc! { "$min": [
-        whole("$$room".into(), permits),
+        whole("$$room", permits),
         i64::from(request.times.max(1)),
     ] };
-    let steps = [
-        ("ours", is_ours()),
-        ("stored", stored(quota)),
-        ("newest", doc! { "$toLong": "$$stored.granted_at" }),
+    let granted = match permits {
+        1 => Bson::from(times),
+        _ => doc! { "$multiply": [permits, times] }.into(),
+    };
+    let steps: [(&str, Bson); 8] = [
+        ("ours", is_ours().into()),
+        ("stored", stored(quota).into()),
+        ("newest", doc! { "$toLong": "$$stored.granted_at" }.into()),
         (
             "clock",
-            doc! { "$max": ["$$newest", { "$toLong": "$$NOW" }] },
+            doc! { "$max": ["$$newest", { "$toLong": "$$NOW" }] }.into(),
         ),
-        ("start", window_of(quota, "$$clock".into())),
-        ("used", used),
+        ("start", window_of(quota, "$$clock".into()).into()),
+        ("used", used.into()),
         ("room", room),
-        ("granted", doc! { "$multiply": [permits, times] }),
+        ("granted", granted),
     ];
     let pipeline = steps
         .into_iter()
@@ -168,8 +172,12 @@ fn granted(request: &PermitRequest) -> Document {
 
 /// A division of whole numbers, rounded down. `$divide` goes by way of a double, which has the whole
 /// quotient exactly once the rest is gone.
-fn whole(number: Bson, by: i64) -> Document {
+fn whole(number: impl Into<Bson>, by: i64) -> Bson {
+    let number = number.into();
+    if by == 1 {
+        return number;
+    }
     let rest = doc! { "$mod": [number.clone(), by] };
     let quotient = doc! { "$divide": [{ "$subtract": [number, rest] }, by] };
-    doc! { "$toLong": { "$round": quotient } }
+    doc! { "$toLong": { "$round": quotient } }.into()
 }
