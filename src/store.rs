@@ -5,6 +5,8 @@
 //! (but for a race that the database reports instead of resolving), and knows nothing of guards.
 
 pub(crate) mod batch;
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) mod clock;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod elasticsearch;
 pub(crate) mod list;

@@ -3,6 +3,7 @@
 // The index of a JSON value that is not there gives null, and those that are set are our own.
 #![allow(clippy::indexing_slicing)]
 
+mod acquire;
 mod answer;
 mod dialect;
 mod error;
@@ -14,21 +15,23 @@ mod send;
 mod setup;
 mod transport;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
+use futures::future::join_all;
 
 use self::{
+    acquire::Asked,
     answer::{Effect, Outcome},
     dialect::Dialect,
 };
 pub use self::{guarded::GuardedIndex, transport::Transport};
 use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-    ConvertRequest, Error, Eviction, Held, Key, ListRequest, LockRecord, LockState, Page,
-    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
-    RenewRequest, Store, rules,
+    ConvertRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page, PermitAnswer,
+    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+    rules, store::clock::ServerClock,
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -102,6 +105,7 @@ pub struct IndexStore<C> {
     client: C,
     dialect: Dialect,
     replicas: Option<u32>,
+    clock: Arc<ServerClock>,
 }
 
 impl<C: Transport> IndexStore<C> {
@@ -113,6 +117,7 @@ impl<C: Transport> IndexStore<C> {
             client,
             dialect: Dialect::new(alias.into()),
             replicas: None,
+            clock: Arc::default(),
         }
     }
 
@@ -131,21 +136,6 @@ impl<C: Transport> IndexStore<C> {
         self
     }
 
-    fn acquired(
-        &self,
-        request: &AcquireRequest,
-        outcome: Option<Outcome>,
-    ) -> Result<AcquireAnswer, Error> {
-        let Some(outcome) = outcome else {
-            return match request.in_place_of {
-                Some(_) => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
-                None => Err(self.senseless("an upsert found no document")),
-            };
-        };
-        let (record, now) = self.timed(&outcome, &request.key)?;
-        Ok(rules::answer_acquire(&record, request.lease, now))
-    }
-
     fn renewed(
         &self,
         request: &RenewRequest,
@@ -158,6 +148,18 @@ impl<C: Transport> IndexStore<C> {
         Ok(rules::answer_renew(Some(&record), request.lease, now))
     }
 
+    async fn released(&self, key: &Key, outcome: Option<Outcome>) -> Result<ReleaseAnswer, Error> {
+        match outcome.map(|outcome| outcome.effect) {
+            Some(Effect::Written) => Ok(ReleaseAnswer::Released),
+            None => Ok(ReleaseAnswer::NotHeld),
+            Some(Effect::None | Effect::Deleted) => {
+                // An error if it is no lock of this version.
+                self.inspect(key).await?;
+                Ok(ReleaseAnswer::NotHeld)
+            }
+        }
+    }
+
     fn timed(&self, outcome: &Outcome, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
         let (record, now) = outcome.record(key)?;
         match now {
@@ -165,17 +167,6 @@ impl<C: Transport> IndexStore<C> {
             None => Err(self.senseless("it tells no time")),
         }
     }
-}
-
-fn released(key: &Key, outcome: Option<Outcome>) -> Result<ReleaseAnswer, Error> {
-    let Some(outcome) = outcome else {
-        return Ok(ReleaseAnswer::NotHeld);
-    };
-    outcome.record(key)?;
-    Ok(match outcome.effect {
-        Effect::Written => ReleaseAnswer::Released,
-        Effect::None | Effect::Deleted => ReleaseAnswer::NotHeld,
-    })
 }
 
 impl<C> fmt::Debug for IndexStore<C> {
@@ -196,8 +187,9 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let change = self.dialect.acquire(request);
-        self.acquired(request, self.change(&request.key, change).await?)
+        let asked = self.asked(request);
+        let outcome = self.change(&request.key, asked.change).await?;
+        self.acquired(request, asked.at, outcome).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -231,7 +223,8 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let change = self.dialect.release(request);
-        released(&request.key, self.change(&request.key, change).await?)
+        let outcome = self.change(&request.key, change).await?;
+        self.released(&request.key, outcome).await
     }
 
     fn at_once(&self) -> usize {
@@ -242,25 +235,34 @@ impl<C: Transport> Store for IndexStore<C> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let change = |request: &BatchRequest| match request {
-            BatchRequest::Acquire(request) => self.dialect.acquire(request),
-            BatchRequest::Release(request) => self.dialect.release(request),
+        let asked = |request: &BatchRequest| match request {
+            BatchRequest::Acquire(request) => self.asked(request),
+            BatchRequest::Release(request) => Asked {
+                change: self.dialect.release(request),
+                at: None,
+            },
         };
-        let changes = requests
+        let (times, changes): (Vec<_>, Vec<_>) = requests
             .iter()
-            .map(|request| (request.key(), change(request)));
-        let outcomes = self.change_many(changes.collect()).await?;
-        let answer = |(request, outcome): (&BatchRequest, Result<Option<Outcome>, Error>)| {
+            .map(|request| {
+                let Asked { change, at } = asked(request);
+                (at, (request.key(), change))
+            })
+            .unzip();
+        let outcomes = self.change_many(changes).await?;
+        // What has to be asked for besides does not hold up each other.
+        let answers = requests.iter().zip(times).zip(outcomes);
+        let answers = answers.map(async |((request, at), outcome)| {
             Ok(match request {
                 BatchRequest::Acquire(request) => {
-                    BatchAnswer::Acquire(self.acquired(request, outcome?)?)
+                    BatchAnswer::Acquire(self.acquired(request, at, outcome?).await?)
                 }
                 BatchRequest::Release(request) => {
-                    BatchAnswer::Release(released(&request.key, outcome?)?)
+                    BatchAnswer::Release(self.released(&request.key, outcome?).await?)
                 }
             })
-        };
-        Ok(requests.iter().zip(outcomes).map(answer).collect())
+        });
+        Ok(join_all(answers).await)
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
@@ -275,9 +277,9 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         if request.after.is_none() {
             // Searches see what was written up to a refresh.
-            self.ask(self.dialect.refresh()).await?;
+            self.ask(&self.dialect.refresh()).await?;
         }
-        let answer = self.ask(self.dialect.search(request)).await?;
+        let answer = self.ask(&self.dialect.search(request)).await?;
         let Some(hits) = answer["hits"]["hits"].as_array() else {
             return Err(self.senseless("it has no hits"));
         };
@@ -323,10 +325,10 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.ask(self.dialect.refresh()).await?;
+        self.ask(&self.dialect.refresh()).await?;
         // The search inside may run on a replica, by the clock of its node.
         let retention = retention.saturating_add(CLOCK_MARGIN);
-        let answer = self.ask(self.dialect.purge(retention)).await?;
+        let answer = self.ask(&self.dialect.purge(retention)).await?;
         match answer["deleted"].as_u64() {
             Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),
             _ => Err(Error::Store {

@@ -2,7 +2,6 @@
 
 mod acquire;
 mod batch;
-mod clock;
 mod concern;
 mod decode;
 mod dialect;
@@ -24,12 +23,11 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use mongodb::{
     Collection,
-    bson::{Document, doc},
+    bson::{Document, RawDocument, RawDocumentBuf, doc},
     options::ReturnDocument,
 };
 
 use self::{
-    clock::ServerClock,
     concern::with_our_concerns,
     decode::Told,
     error::{DUPLICATE_KEY, STORE, code, sorted},
@@ -38,7 +36,7 @@ use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
     ConvertRequest, Error, Eviction, FreedKeys, Key, ListRequest, LockRecord, LockState, Page,
     PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
-    rules,
+    rules, store::clock::ServerClock,
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -109,7 +107,7 @@ const AT_ONCE: usize = 8;
 /// ```
 #[derive(Clone)]
 pub struct MongoStore {
-    locks: Collection<Document>,
+    locks: Collection<RawDocumentBuf>,
     retention: Duration,
     clock: Arc<ServerClock>,
 }
@@ -134,7 +132,7 @@ impl MongoStore {
         self
     }
 
-    async fn read(&self, key: &Key) -> Result<Option<Document>, Error> {
+    async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
         self.locks
             .find_one(dialect::filter(key))
             .projection(dialect::projection())
@@ -173,7 +171,7 @@ impl MongoStore {
     async fn send<R>(
         &self,
         change: Change,
-        told: impl Fn(&Document) -> Result<Told<R>, Error>,
+        told: impl Fn(&RawDocument) -> Result<Told<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
         let mut carried_out = false;
         for _ in 0..RESENDS {
@@ -300,7 +298,7 @@ impl Store for MongoStore {
         let mut looked_at = 0;
         while found.advance().await.map_err(sorted)? {
             looked_at += 1;
-            let document = found.deserialize_current().map_err(sorted)?;
+            let document = found.current();
             let Ok(id) = document.get_str("_id") else {
                 continue;
             };
@@ -311,7 +309,7 @@ impl Store for MongoStore {
             }
             // An id that is no key is no lock of ours.
             let Ok(key) = Key::new(id) else { continue };
-            let lock = decode::told(&document, &key).and_then(timed);
+            let lock = decode::told(document, &key).and_then(timed);
             page.look_at(key, lock, &request.filter);
         }
         if looked_at < request.limit {

@@ -23,25 +23,28 @@ pub(crate) struct Outcome {
 }
 
 /// Reads the answer to an update, or an item of the answer to a bulk.
-pub(crate) fn outcome(status: u16, answer: &Value) -> Result<Outcome, Refusal> {
+pub(crate) fn outcome(status: u16, mut answer: Value) -> Result<Outcome, Refusal> {
     let effect = match answer["result"].as_str() {
         Some("created" | "updated") => Effect::Written,
         Some("deleted") => Effect::Deleted,
         Some("noop") => Effect::None,
-        _ => return Err(Refusal::read(status, answer)),
+        _ => return Err(Refusal::read(status, &answer)),
     };
+    let source = answer.pointer_mut("/get/_source").map(Value::take);
     Ok(Outcome {
         effect,
-        source: answer["get"]["_source"].clone(),
+        source: source.unwrap_or_default(),
     })
 }
 
 /// Reads the answer to a bulk of updates, in the order of its items.
-pub(crate) fn outcomes(answer: &Value) -> Vec<Result<Outcome, Refusal>> {
-    let items = answer["items"].as_array().into_iter().flatten();
+pub(crate) fn outcomes(mut answer: Value) -> Vec<Result<Outcome, Refusal>> {
+    let items = answer.get_mut("items").and_then(Value::as_array_mut);
+    let items = items.into_iter().flatten();
     items
         .map(|item| {
-            let item = &item["update"];
+            let item = item.get_mut("update").map(Value::take);
+            let item = item.unwrap_or_default();
             let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
             outcome(status.unwrap_or_default(), item)
         })
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn a_lock_is_read_with_every_field() {
         let answer = json!({ "result": "noop", "get": { "_source": lock() } });
-        let outcome = outcome(200, &answer).unwrap();
+        let outcome = outcome(200, answer).unwrap();
         assert_eq!(outcome.effect, Effect::None);
         let (record, now) = outcome.record(&key()).unwrap();
         assert_eq!(now.unwrap().timestamp_millis(), 5);
@@ -247,10 +250,10 @@ mod tests {
             json!({ "result": 7 }),
             json!("text"),
         ] {
-            assert!(outcome(200, &answer).is_err());
-            assert!(outcomes(&answer).is_empty());
+            assert!(outcome(200, answer.clone()).is_err());
+            assert!(outcomes(answer).is_empty());
         }
-        let empty = outcome(200, &json!({ "result": "updated" })).unwrap();
+        let empty = outcome(200, json!({ "result": "updated", "get": 7 })).unwrap();
         assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
     }
 
@@ -261,7 +264,7 @@ mod tests {
             { "update": { "status": 404, "error": error } },
             { "update": { "status": 200, "result": "noop", "get": { "_source": lock() } } },
         ] });
-        let outcomes = outcomes(&answer);
+        let outcomes = outcomes(answer);
         assert!(
             outcomes[0]
                 .as_ref()

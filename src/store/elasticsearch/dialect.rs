@@ -164,7 +164,9 @@ impl Dialect {
             "min_hold": request.min_hold.map(|hold| millis(hold.time)),
             "under": request.min_hold.map(|hold| hold.under.to_string()),
         });
+        // Whether it changed anything is all that is to be known.
         self.change(&request.key, &RELEASE, params)
+            .showing(json!(false))
     }
 
     pub(crate) fn evict(&self, key: &Key) -> Change {
@@ -205,7 +207,7 @@ impl Dialect {
         if self.stored_scripts {
             json!({ "id": script.stored_name() })
         } else {
-            json!({ "lang": "painless", "source": script.source })
+            json!({ "lang": "painless", "source": script.source() })
         }
     }
 

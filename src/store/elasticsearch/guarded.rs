@@ -306,18 +306,18 @@ impl<C: Transport> GuardedIndex<C> {
         let IndexStore { dialect, .. } = &self.store;
         if !self.is_index.load(Ordering::Relaxed) {
             let request = dialect.update(change.clone());
-            let outcome = self.store.change_once(request).await?;
+            let outcome = self.store.change_once(&request).await?;
             if !is_missing_index(&outcome) {
                 return Ok(outcome);
             }
             // It is no alias: an index, or nothing, or a node that starts and does not know yet.
-            if let Err(refusal) = self.store.send(dialect.look()).await? {
+            if let Err(refusal) = self.store.send(&dialect.look()).await? {
                 return Ok(Err(refusal));
             }
             self.is_index.store(true, Ordering::Relaxed);
         }
         let request = dialect.update_at(change, Target::Any);
-        self.store.change_once(request).await
+        self.store.change_once(&request).await
     }
 }
 

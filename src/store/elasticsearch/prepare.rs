@@ -27,7 +27,7 @@ impl<C: Transport> IndexStore<C> {
                 self.confirmed(self.dialect.store_script(script)).await?;
             }
         }
-        let behind: Vec<String> = match self.send(self.dialect.get_alias()).await? {
+        let behind: Vec<String> = match self.send(&self.dialect.get_alias()).await? {
             Ok(Value::Object(found)) => found.keys().cloned().collect(),
             Ok(_) => return Err(self.senseless("it names no indices")),
             Err(refusal) if refusal.is_missing() => Vec::new(),
@@ -44,7 +44,7 @@ impl<C: Transport> IndexStore<C> {
             }
         }
         let index = self.dialect.index();
-        match self.send(self.dialect.create_index(self.replicas)).await? {
+        match self.send(&self.dialect.create_index(self.replicas)).await? {
             Ok(answer) => self.confirm(&answer),
             // Of another process just now, or one that lost its alias.
             Err(refusal) if refusal.is_existing_index() => {
@@ -57,7 +57,7 @@ impl<C: Transport> IndexStore<C> {
 
     /// Brings the mapping of an index up to date, if it is one of ours.
     async fn adopt(&self, index: &str) -> Result<(), Error> {
-        let mapping = self.ask(self.dialect.get_mapping(index)).await?;
+        let mapping = self.ask(&self.dialect.get_mapping(index)).await?;
         if !is_ours(&mapping, index) {
             let problem = format!("the index {index} is there, without the mapping of locks");
             return Err(self.not_prepared(problem));
@@ -66,7 +66,7 @@ impl<C: Transport> IndexStore<C> {
     }
 
     async fn confirmed(&self, request: Request) -> Result<(), Error> {
-        let answer = self.ask(request).await?;
+        let answer = self.ask(&request).await?;
         self.confirm(&answer)
     }
 

@@ -1,33 +1,69 @@
 //! The scripts that the shards run, and their names.
 
+use std::sync::OnceLock;
+
 /// A script of this crate, by the name that it has among stored scripts.
 pub(crate) struct Script {
     name: &'static str,
-    pub(crate) source: &'static str,
+    written: &'static str,
+    sent: OnceLock<Sent>,
+}
+
+struct Sent {
+    source: String,
+    stored_name: String,
 }
 
 impl Script {
+    const fn new(name: &'static str, written: &'static str) -> Self {
+        Self {
+            name,
+            written,
+            sent: OnceLock::new(),
+        }
+    }
+
+    /// What is sent: it goes along with each request, so without what only people read.
+    pub(crate) fn source(&self) -> &str {
+        &self.sent().source
+    }
+
     /// The name among stored scripts. A hash of the source is part of it (FNV-1a, 64 bits), so that
     /// processes of two versions that run side by side never call each other's.
-    pub(crate) fn stored_name(&self) -> String {
-        let hash = self
-            .source
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        format!("leasehold-{}-{hash:016x}", self.name)
+    pub(crate) fn stored_name(&self) -> &str {
+        &self.sent().stored_name
     }
+
+    fn sent(&self) -> &Sent {
+        self.sent.get_or_init(|| {
+            let source = without_comments(self.written);
+            let hash = source
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                    (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+                });
+            let stored_name = format!("leasehold-{}-{hash:016x}", self.name);
+            Sent {
+                source,
+                stored_name,
+            }
+        })
+    }
+}
+
+/// Without indents, and without the lines that are comments.
+fn without_comments(script: &str) -> String {
+    let lines = script.lines().map(str::trim);
+    let code: Vec<_> = lines.filter(|line| !line.starts_with("//")).collect();
+    code.join("\n")
 }
 
 macro_rules! scripts {
     ($($constant:ident = $file:literal;)*) => {
-        $(pub(crate) const $constant: Script = Script {
-            name: $file,
-            source: include_str!(concat!($file, ".painless")),
-        };)*
+        $(pub(crate) static $constant: Script =
+            Script::new($file, include_str!(concat!($file, ".painless")));)*
         /// All of them, for storing them.
-        pub(crate) const SCRIPTS: &[Script] = &[$($constant),*];
+        pub(crate) static SCRIPTS: &[&Script] = &[$(&$constant),*];
     };
 }
 
@@ -55,7 +91,16 @@ mod tests {
 
     #[test]
     fn each_script_is_stored_under_a_name_of_its_own() {
-        let names: BTreeSet<_> = SCRIPTS.iter().map(Script::stored_name).collect();
+        let names: BTreeSet<_> = SCRIPTS.iter().map(|it| it.stored_name()).collect();
         assert_eq!(names.len(), SCRIPTS.len());
+    }
+
+    /// A comment behind code would be sent, and one within a text be taken out of it.
+    #[test]
+    fn comments_have_lines_of_their_own() {
+        for script in SCRIPTS {
+            assert!(!script.source().contains("//"), "{}", script.name);
+            assert!(!script.written.contains("/*"), "{}", script.name);
+        }
     }
 }

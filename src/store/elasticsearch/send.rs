@@ -24,7 +24,7 @@ pub(super) enum Knows {
 
 impl<C: Transport> IndexStore<C> {
     /// Sends a request and reads its answer as JSON.
-    pub(super) async fn send(&self, request: Request) -> Result<Result<Value, Refusal>, Error> {
+    pub(super) async fn send(&self, request: &Request) -> Result<Result<Value, Refusal>, Error> {
         let SealedResponse { status, body } = self
             .client
             .send(SealedRequest(request))
@@ -42,7 +42,7 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// Sends a request that must succeed.
-    pub(super) async fn ask(&self, request: Request) -> Result<Value, Error> {
+    pub(super) async fn ask(&self, request: &Request) -> Result<Value, Error> {
         let answer = self.send(request).await?;
         answer.map_err(|refusal| refusal.sorted(C::NAME, None))
     }
@@ -50,13 +50,13 @@ impl<C: Transport> IndexStore<C> {
     /// Sends one change. `None` if the document is not there.
     pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let request = self.dialect.update(change);
-        let mut outcome = self.change_once(request.clone()).await?;
+        let mut outcome = self.change_once(&request).await?;
         let mut knows = Knows::Nothing;
         if is_missing_index(&outcome) {
             knows = self.knows().await?;
             if knows == Knows::Index {
                 // By now. What it does not take then is no alias.
-                outcome = self.change_once(request).await?;
+                outcome = self.change_once(&request).await?;
             }
         }
         match outcome {
@@ -68,13 +68,13 @@ impl<C: Transport> IndexStore<C> {
 
     pub(super) async fn change_once(
         &self,
-        request: Request,
+        request: &Request,
     ) -> Result<Result<Outcome, Refusal>, Error> {
         let answer = self.send(request).await?;
         let outcome = match answer {
             // The two keys that go in the body get the answer of a bulk.
-            Ok(answer) if answer.get("items").is_some() => outcomes(&answer).pop(),
-            Ok(answer) => Some(outcome(200, &answer)),
+            Ok(answer) if answer.get("items").is_some() => outcomes(answer).pop(),
+            Ok(answer) => Some(outcome(200, answer)),
             Err(refusal) => Some(Err(refusal)),
         };
         outcome.ok_or_else(|| self.senseless("it has no item for the change"))
@@ -83,7 +83,7 @@ impl<C: Transport> IndexStore<C> {
     /// What a node knows that takes an index for missing. While it starts it knows of none, and says so to
     /// an update of any, instead of that it does not know yet, as it says to a search.
     pub(super) async fn knows(&self) -> Result<Knows, Error> {
-        Ok(match self.send(self.dialect.look()).await? {
+        Ok(match self.send(&self.dialect.look()).await? {
             Ok(_) => Knows::Index,
             Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
             Err(_) => Knows::NotYet,
@@ -114,8 +114,8 @@ impl<C: Transport> IndexStore<C> {
         changes: Vec<(&Key, Change)>,
     ) -> Result<Vec<Result<Option<Outcome>, Error>>, Error> {
         let (keys, changes): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        let answer = self.ask(self.dialect.bulk(changes)).await?;
-        let outcomes = outcomes(&answer);
+        let answer = self.ask(&self.dialect.bulk(changes)).await?;
+        let outcomes = outcomes(answer);
         if outcomes.len() != keys.len() {
             return Err(self.senseless("it has not as many items as there were changes"));
         }

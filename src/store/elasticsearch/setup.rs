@@ -25,7 +25,7 @@ impl Dialect {
             path: format!("_scripts/{}", script.stored_name()),
             query: &[],
             body: Body::Json(json!({
-                "script": { "lang": "painless", "source": script.source },
+                "script": { "lang": "painless", "source": script.source() },
             })),
         }
     }

@@ -20,13 +20,13 @@ pub trait Transport: Clone + Send + Sync + 'static {
     const NAME: &'static str;
 
     #[doc(hidden)]
-    async fn send(&self, request: SealedRequest) -> Result<SealedResponse, Cause>;
+    async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause>;
 }
 
 /// Keeps [`Request`] out of the crate's interface, and so the trait to this crate.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct SealedRequest(pub(crate) Request);
+pub struct SealedRequest<'a>(pub(crate) &'a Request);
 
 /// A status and a body.
 #[doc(hidden)]
@@ -37,7 +37,7 @@ pub struct SealedResponse {
 }
 
 /// The body as it goes over the wire.
-fn bytes(body: Body) -> Option<Vec<u8>> {
+fn bytes(body: &Body) -> Option<Vec<u8>> {
     match body {
         Body::None => None,
         Body::Json(value) => Some(value.to_string().into_bytes()),
@@ -55,7 +55,7 @@ macro_rules! transport {
         impl Transport for $client {
             const NAME: &'static str = $name;
 
-            async fn send(&self, request: SealedRequest) -> Result<SealedResponse, Cause> {
+            async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause> {
                 use $crate_name::http::{Method as HttpMethod, headers};
 
                 let SealedRequest(request) = request;
@@ -70,7 +70,7 @@ macro_rules! transport {
                     Method::Post => HttpMethod::Post,
                 };
                 let query = (!request.query.is_empty()).then_some(request.query);
-                let body = bytes(request.body);
+                let body = bytes(&request.body);
                 let response = self
                     .transport()
                     .send(method, &request.path, header, query, body, Some(TIMEOUT))

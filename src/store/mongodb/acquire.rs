@@ -31,7 +31,7 @@ impl MongoStore {
             .upsert(request.in_place_of.is_none())
             .return_document(ReturnDocument::After)
             .await;
-        let document: Document = match outcome {
+        let document = match outcome {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(None),
             Err(race) if code(&race) == Some(DUPLICATE_KEY) => return Ok(None),

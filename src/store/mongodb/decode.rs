@@ -1,9 +1,12 @@
 //! Documents of a collection, read as locks and limiters and not trusted.
+//!
+//! They are read as they came over the wire: a map of each document, and of each holder in it, would cost
+//! more than all that is done with it (`cpu` in `docs/performance.md`).
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{Bson, Document};
+use mongodb::bson::{RawBsonRef, RawDocument};
 
-use super::dialect::{integer, utc};
+use super::dialect::{utc, whole};
 use crate::{
     Error, Fence, Holder, Key, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
     record::{LIMITER_SCHEMA, SCHEMA},
@@ -27,12 +30,12 @@ pub(crate) struct Told<R = LockRecord> {
 ///
 /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
 /// anything else that is not a lock.
-pub(crate) fn told(document: &Document, key: &Key) -> Result<Told, Error> {
+pub(crate) fn told(document: &RawDocument, key: &Key) -> Result<Told, Error> {
     let not_a_lock = |problem| Error::NotALock {
         key: key.clone(),
         problem,
     };
-    match document.get("schema").and_then(integer) {
+    match get(document, "schema").and_then(integer) {
         Some(SCHEMA) => {}
         Some(found) => {
             return Err(Error::UnsupportedSchema {
@@ -50,12 +53,15 @@ pub(crate) fn told(document: &Document, key: &Key) -> Result<Told, Error> {
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-fn read(document: &Document, key: &Key) -> Result<Told, Unreadable> {
-    let holders = document
-        .get_array("holders")
-        .map_err(|_| Unreadable("holders"))?
-        .iter()
-        .map(|entry| holder(entry.as_document().ok_or(Unreadable("holders"))?))
+fn read(document: &RawDocument, key: &Key) -> Result<Told, Unreadable> {
+    let holders = get(document, "holders").and_then(RawBsonRef::as_array);
+    let holders = holders
+        .ok_or(Unreadable("holders"))?
+        .into_iter()
+        .map(|entry| {
+            let entry = entry.ok().and_then(RawBsonRef::as_document);
+            holder(entry.ok_or(Unreadable("holders"))?)
+        })
         .collect::<Result<_, _>>()?;
     let fence = Fence::new(number(document, "fence")?);
     let expires_at = date(document, "expires_at")?;
@@ -69,9 +75,12 @@ fn read(document: &Document, key: &Key) -> Result<Told, Unreadable> {
 /// # Errors
 ///
 /// As for [`told`], with [`Error::NotALimiter`] for what is not a limiter.
-pub(crate) fn told_limiter(document: &Document, key: &Key) -> Result<Told<LimiterRecord>, Error> {
+pub(crate) fn told_limiter(
+    document: &RawDocument,
+    key: &Key,
+) -> Result<Told<LimiterRecord>, Error> {
     let key = key.clone();
-    match document.get("limiter").and_then(integer) {
+    match get(document, "limiter").and_then(integer) {
         Some(LIMITER_SCHEMA) => {}
         Some(found) => return Err(Error::UnsupportedSchema { key, found }),
         None => {
@@ -85,7 +94,7 @@ pub(crate) fn told_limiter(document: &Document, key: &Key) -> Result<Told<Limite
     })
 }
 
-fn read_limiter(document: &Document, key: &Key) -> Result<Told<LimiterRecord>, Unreadable> {
+fn read_limiter(document: &RawDocument, key: &Key) -> Result<Told<LimiterRecord>, Unreadable> {
     let last = PermitId::parse(text(document, "last")?).ok_or(Unreadable("last"))?;
     let record = LimiterRecord::new(
         key.clone(),
@@ -98,14 +107,14 @@ fn read_limiter(document: &Document, key: &Key) -> Result<Told<LimiterRecord>, U
     Ok(Told { record, now })
 }
 
-fn now(document: &Document) -> Result<Option<DateTime<Utc>>, Unreadable> {
-    match document.contains_key("now") {
-        true => date(document, "now").map(Some),
-        false => Ok(None),
+fn now(document: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
+    match get(document, "now") {
+        Some(_) => date(document, "now").map(Some),
+        None => Ok(None),
     }
 }
 
-fn holder(entry: &Document) -> Result<Holder, Unreadable> {
+fn holder(entry: &RawDocument) -> Result<Holder, Unreadable> {
     let lease = LeaseId::parse(text(entry, "lease")?).ok_or(Unreadable("lease"))?;
     let mut holder = Holder::exclusive(
         lease,
@@ -116,35 +125,46 @@ fn holder(entry: &Document) -> Result<Holder, Unreadable> {
     );
     holder.mode = Mode::parse(text(entry, "mode")?).ok_or(Unreadable("mode"))?;
     holder.permits = number(entry, "permits")?;
-    holder.note = match entry.get("note") {
-        None | Some(Bson::Null) => None,
+    holder.note = match get(entry, "note") {
+        None | Some(RawBsonRef::Null) => None,
         Some(_) => Some(text(entry, "note")?.into()),
     };
     Ok(holder)
 }
 
-fn text<'a>(document: &'a Document, field: &'static str) -> Result<&'a str, Unreadable> {
-    document.get_str(field).map_err(|_| Unreadable(field))
+fn text<'a>(document: &'a RawDocument, field: &'static str) -> Result<&'a str, Unreadable> {
+    let value = get(document, field).and_then(RawBsonRef::as_str);
+    value.ok_or(Unreadable(field))
 }
 
-fn number(document: &Document, field: &'static str) -> Result<i64, Unreadable> {
-    document
-        .get(field)
-        .and_then(integer)
-        .ok_or(Unreadable(field))
+fn number(document: &RawDocument, field: &'static str) -> Result<i64, Unreadable> {
+    let value = get(document, field).and_then(integer);
+    value.ok_or(Unreadable(field))
 }
 
-fn date(document: &Document, field: &'static str) -> Result<DateTime<Utc>, Unreadable> {
-    document
-        .get_datetime(field)
-        .ok()
-        .and_then(|date| utc(*date))
-        .ok_or(Unreadable(field))
+fn date(document: &RawDocument, field: &'static str) -> Result<DateTime<Utc>, Unreadable> {
+    let value = get(document, field).and_then(RawBsonRef::as_datetime);
+    value.and_then(utc).ok_or(Unreadable(field))
+}
+
+/// A field that can be read; what is malformed counts as missing.
+fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
+    document.get(field).ok().flatten()
+}
+
+/// A whole number, in whichever type a person or another program stored it.
+fn integer(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number),
+        RawBsonRef::Double(number) => whole(number),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::{DateTime as Date, doc};
+    use mongodb::bson::{DateTime as Date, Document, RawDocumentBuf, doc};
 
     use super::*;
 
@@ -161,6 +181,10 @@ mod tests {
                 "fence": 7_i64, "acquired_at": date, "expires_at": date, "note": "nightly",
             }],
         }
+    }
+
+    fn told(document: &Document, key: &Key) -> Result<Told, Error> {
+        super::told(&RawDocumentBuf::try_from(document).unwrap(), key)
     }
 
     #[test]

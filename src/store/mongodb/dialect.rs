@@ -172,7 +172,12 @@ pub(crate) fn integer(value: &Bson) -> Option<i64> {
     match *value {
         Bson::Int32(number) => Some(number.into()),
         Bson::Int64(number) => Some(number),
-        Bson::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(number as i64),
+        Bson::Double(number) => whole(number),
         _ => None,
     }
+}
+
+/// A double that is a whole number, as far as doubles are exact.
+pub(crate) fn whole(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
 }

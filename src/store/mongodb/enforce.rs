@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use mongodb::{
     ClientSession,
-    bson::{doc, oid::ObjectId},
+    bson::{RawDocumentBuf, doc, oid::ObjectId},
     error::{Error as DriverError, ErrorKind},
     options::ReturnDocument,
 };
@@ -153,7 +153,7 @@ impl MongoStore {
             .session(session)
             .await
             .map_err(|error| refusal(error, key))?;
-        let told = |document| timed(decode::told(&document, key)?);
+        let told = |document: RawDocumentBuf| timed(decode::told(&document, key)?);
         touched.map(told).transpose()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 
 use super::{MongoStore, concern::majority, dialect, error::sorted};
 use crate::{Cause, Error, Key};
@@ -12,7 +12,7 @@ pub(super) struct Left {
     /// The errors of single changes, by their place among the others.
     pub(super) failed: HashMap<usize, Document>,
     /// The documents that were to be shown, by their key.
-    pub(super) documents: HashMap<String, Document>,
+    pub(super) documents: HashMap<String, RawDocumentBuf>,
 }
 
 /// One change among many, of the document of this key.
@@ -54,7 +54,7 @@ impl MongoStore {
         })
     }
 
-    async fn documents(&self, keys: Vec<&str>) -> Result<HashMap<String, Document>, Error> {
+    async fn documents(&self, keys: Vec<&str>) -> Result<HashMap<String, RawDocumentBuf>, Error> {
         let mut documents = HashMap::with_capacity(keys.len());
         if keys.is_empty() {
             return Ok(documents);
@@ -70,9 +70,9 @@ impl MongoStore {
             .await
             .map_err(sorted)?;
         while found.advance().await.map_err(sorted)? {
-            let document = found.deserialize_current().map_err(sorted)?;
+            let document = found.current();
             if let Ok(key) = document.get_str("_id") {
-                documents.insert(key.to_owned(), document);
+                documents.insert(key.to_owned(), document.to_owned());
             }
         }
         Ok(documents)

@@ -1,6 +1,6 @@
 //! Permits of a limiter.
 
-use mongodb::bson::Document;
+use mongodb::bson::RawDocument;
 
 use super::{Change, MongoStore, decode::told_limiter, dialect};
 use crate::{Cause, Error, PermitAnswer, PermitRequest, rules};
@@ -13,7 +13,7 @@ impl MongoStore {
             upsert: true,
             projection: dialect::limiter_projection(),
         };
-        let told = |document: &Document| told_limiter(document, &request.key);
+        let told = |document: &RawDocument| told_limiter(document, &request.key);
         match self.send(change, told).await? {
             Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
             None => Err(Error::Interrupted {

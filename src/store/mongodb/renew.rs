@@ -1,6 +1,6 @@
 //! Renewals: one by a command that answers with the document, many by two commands.
 
-use mongodb::bson::Document;
+use mongodb::bson::RawDocument;
 
 use super::{
     MongoStore, decode, dialect,
@@ -38,14 +38,17 @@ impl MongoStore {
             .map(|(index, request)| match failed.get(&index) {
                 // What the look shows after it may be the live lease as it was before.
                 Some(error) => Err(statement_failed(error)),
-                None => renewal(documents.get(request.key.as_str()), request),
+                None => {
+                    let document = documents.get(request.key.as_str());
+                    renewal(document.map(|found| &**found), request)
+                }
             })
             .collect())
     }
 }
 
 /// The answer to a renewal, from the document as a find shows it.
-fn renewal(document: Option<&Document>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
+fn renewal(document: Option<&RawDocument>, request: &RenewRequest) -> Result<RenewAnswer, Error> {
     let Some(document) = document else {
         return Ok(RenewAnswer::Expired);
     };

@@ -13,11 +13,11 @@ const USE: Duration = Duration::from_secs(10);
 
 /// The newest time that the server told, and when it was heard.
 #[derive(Debug, Default)]
-pub(super) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
+pub(crate) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 
 impl ServerClock {
     /// The server told its time, in an answer that came now.
-    pub(super) fn told(&self, time: DateTime<Utc>, now: Instant) {
+    pub(crate) fn told(&self, time: DateTime<Utc>, now: Instant) {
         // What took longer tells less.
         if self.at(now).is_none_or(|known| known <= time) {
             *self.0.lock() = Some((now, time));
@@ -26,7 +26,7 @@ impl ServerClock {
 
     /// The time that it was at least on the server at this instant, less what the two clocks have drifted
     /// apart since it was told; `None` if that is long ago.
-    pub(super) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {
+    pub(crate) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {
         let (heard, time) = (*self.0.lock())?;
         let since = instant.saturating_duration_since(heard);
         (since < USE).then(|| after(time, since))
