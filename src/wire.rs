@@ -1,5 +1,9 @@
 //! The way of acquires and releases to the store. While few are under way each goes at once and alone;
-//! what comes beyond that waits until one of them has ended, and goes together.
+//! what comes beyond that waits until one of them has ended, and goes together if that is worth it.
+//!
+//! A batch costs less than its parts only if it is large (`cycle` in `docs/performance.md`). So while one is
+//! under way, what comes gathers for the next, until that is a quarter of all; and three are under way at the
+//! most, for one would leave the server idle between them.
 //!
 //! A request that goes together has to put up with its companions: a transaction that holds one
 //! document holds up them all. So who waits for the answer should [not do so for long](HURRY) before
@@ -28,6 +32,11 @@ use crate::{
 /// that hangs holds up nobody for longer.
 const SLOT: Duration = Duration::from_millis(200);
 
+/// Fewer than this do not go together.
+const LEAST: usize = 8;
+/// How many batches are under way at the most.
+const BATCHES: usize = 3;
+
 /// How long to wait for the answer to a request that goes together with others.
 pub(crate) const HURRY: Duration = Duration::from_secs(1);
 
@@ -47,10 +56,18 @@ pub(crate) struct Wire {
 
 #[derive(Default)]
 struct Line {
-    /// What was sent and not answered, with a number each, and since when.
-    under_way: Vec<(u64, Instant)>,
+    /// What was sent and not answered.
+    under_way: Vec<UnderWay>,
     waiting: VecDeque<Waiting>,
     next: u64,
+    /// How many requests there were at once of late: under way and waiting.
+    crowd: usize,
+}
+
+struct UnderWay {
+    number: u64,
+    since: Instant,
+    requests: usize,
 }
 
 struct Waiting {
@@ -61,14 +78,59 @@ struct Waiting {
     runtime: Handle,
 }
 
-type Reply = oneshot::Sender<Result<BatchAnswer, Error>>;
+type Reply = oneshot::Sender<Word>;
+
+/// What one who waits is told.
+enum Word {
+    /// To go alone.
+    Go(Slot),
+    /// It has gone, together with others.
+    Answer(Result<BatchAnswer, Error>),
+}
 
 /// How a request gets to the store.
 enum Passage {
     /// Alone, and counted as under way if that is of interest.
     Alone(Option<Slot>),
     /// With the others that wait, or alone if there is no answer.
-    Together(u64, oneshot::Receiver<Result<BatchAnswer, Error>>),
+    Together(u64, oneshot::Receiver<Word>),
+}
+
+/// What becomes of those who wait.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing before something ends.
+    Stay,
+    /// So many of them go, each alone.
+    Alone(usize),
+    /// They go together.
+    Together,
+}
+
+/// What is waiting, and what is under way.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    waiting: usize,
+    batches: usize,
+    alone: usize,
+    crowd: usize,
+}
+
+impl Load {
+    fn next(self, at_once: usize) -> Next {
+        let Self {
+            waiting, batches, ..
+        } = self;
+        let fair = waiting >= self.crowd / (BATCHES + 1);
+        if waiting >= LEAST && (batches == 0 || batches < BATCHES && fair) {
+            return Next::Together;
+        }
+        match at_once.saturating_sub(self.alone).min(waiting) {
+            // What goes alone now is not there for the next batch.
+            free if free > 0 && batches == 0 => Next::Alone(free),
+            _ => Next::Stay,
+        }
+    }
 }
 
 impl Wire {
@@ -123,16 +185,17 @@ impl Wire {
                     Passage::Alone(slot) => slot,
                     Passage::Together(number, mut reply) => {
                         let waited = timeout(SLOT, &mut reply).await;
-                        let answer = match waited {
+                        let word = match waited {
                             Err(_) if self.withdraw(number) => None,
                             Err(_) => Some(reply.await),
-                            Ok(answer) => Some(answer),
+                            Ok(word) => Some(word),
                         };
-                        match answer {
-                            Some(answer) => {
-                                let answer = answer.map_err(|_| keeper::runtime_ended())??;
-                                return read(answer).ok_or_else(another_kind);
+                        let word = word.transpose().map_err(|_| keeper::runtime_ended())?;
+                        match word {
+                            Some(Word::Answer(answer)) => {
+                                return read(answer?).ok_or_else(another_kind);
                             }
+                            Some(Word::Go(slot)) => Some(slot),
                             None => None,
                         }
                     }
@@ -154,9 +217,10 @@ impl Wire {
         };
         let now = Instant::now();
         let mut line = self.line.lock();
-        line.under_way.retain(|(_, since)| now - *since < SLOT);
-        if line.waiting.is_empty() && line.under_way.len() < self.at_once {
-            return Passage::Alone(Some(self.slot(&mut line, now)));
+        line.forget_the_late(now);
+        let Load { batches, alone, .. } = line.load();
+        if line.waiting.is_empty() && batches == 0 && alone < self.at_once {
+            return Passage::Alone(Some(self.slot(&mut line, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
         let number = line.number();
@@ -172,9 +236,13 @@ impl Wire {
         Passage::Together(number, answer)
     }
 
-    fn slot(self: &Arc<Self>, line: &mut Line, now: Instant) -> Slot {
+    fn slot(self: &Arc<Self>, line: &mut Line, now: Instant, requests: usize) -> Slot {
         let number = line.number();
-        line.under_way.push((number, now));
+        line.under_way.push(UnderWay {
+            number,
+            since: now,
+            requests,
+        });
         Slot {
             wire: self.clone(),
             number,
@@ -186,25 +254,42 @@ impl Wire {
     fn carry(self: &Arc<Self>) {
         let now = Instant::now();
         let mut line = self.line.lock();
-        line.under_way.retain(|(_, since)| now - *since < SLOT);
-        if line.waiting.is_empty() || line.under_way.len() >= self.at_once {
-            return;
-        }
-        let Some((runtime, batch)) = line.batch() else {
-            return;
-        };
-        let slot = self.slot(&mut line, now);
-        drop(line);
-        let wire = self.clone();
-        runtime.spawn(async move {
-            let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let answers = wire.ask(&requests).await;
-            slot.answered();
-            for (reply, answer) in replies.into_iter().zip(answers) {
-                // Who has gone meanwhile does not want to know.
-                let _ = reply.send(answer);
+        line.forget_the_late(now);
+        // Who was lost with his runtime would not take what he is granted.
+        line.waiting.retain(|waiting| !waiting.reply.is_closed());
+        match line.load().next(self.at_once) {
+            Next::Stay => {}
+            Next::Alone(number) => {
+                let going: Vec<_> = line.waiting.drain(..number).collect();
+                let slots = going.iter().map(|_| self.slot(&mut line, now, 1));
+                let slots: Vec<_> = slots.collect();
+                drop(line);
+                for (waiting, slot) in going.into_iter().zip(slots) {
+                    // Who has gone in this moment leaves his place to others.
+                    if let Err(Word::Go(slot)) = waiting.reply.send(Word::Go(slot)) {
+                        slot.answered();
+                    }
+                }
             }
-        });
+            Next::Together => {
+                let Some((runtime, batch)) = line.batch() else {
+                    return;
+                };
+                let slot = self.slot(&mut line, now, batch.len());
+                drop(line);
+                runtime.spawn(self.clone().send_together(batch, slot));
+            }
+        }
+    }
+
+    async fn send_together(self: Arc<Self>, batch: Vec<(BatchRequest, Reply)>, slot: Slot) {
+        let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+        let answers = self.ask(&requests).await;
+        slot.answered();
+        for (reply, answer) in replies.into_iter().zip(answers) {
+            // Who has gone meanwhile does not want to know.
+            let _ = reply.send(Word::Answer(answer));
+        }
     }
 
     async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
@@ -235,6 +320,24 @@ impl Wire {
 }
 
 impl Line {
+    fn load(&mut self) -> Load {
+        let waiting = self.waiting.len();
+        let (together, alone): (Vec<_>, Vec<_>) =
+            self.under_way.iter().partition(|it| it.requests > 1);
+        let under_way: usize = together.iter().map(|it| it.requests).sum();
+        self.crowd = self.crowd.max(waiting + under_way + alone.len());
+        Load {
+            waiting,
+            batches: together.len(),
+            alone: alone.len(),
+            crowd: self.crowd,
+        }
+    }
+
+    fn forget_the_late(&mut self, now: Instant) {
+        self.under_way.retain(|it| now - it.since < SLOT);
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -243,9 +346,9 @@ impl Line {
     /// Takes out what goes together: the first that wait, of one runtime, because another one may stand
     /// still; but for a second request for one key.
     fn batch(&mut self) -> Option<(Handle, Vec<(BatchRequest, Reply)>)> {
-        // Who was lost with his runtime would not take what he is granted.
-        self.waiting.retain(|waiting| !waiting.reply.is_closed());
         let runtime = self.waiting.front()?.runtime.clone();
+        // It is forgotten by and by.
+        self.crowd -= self.crowd / 8;
         let (mut batch, mut left) = (Vec::new(), VecDeque::new());
         let mut keys = HashSet::new();
         while let Some(waiting) = self.waiting.pop_front() {
@@ -280,7 +383,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut line = self.wire.line.lock();
-        line.under_way.retain(|(number, _)| *number != self.number);
+        line.under_way.retain(|it| it.number != self.number);
         drop(line);
         // Otherwise its runtime has ended. Who waits goes with the next, or alone after a while.
         if self.answered {
@@ -304,5 +407,38 @@ fn another_kind() -> Error {
     Error::Interrupted {
         store: "the store",
         source: Cause::text("its answers to a batch are not those to the questions"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_go_alone_and_many_together() {
+        let at_once = 8;
+        let next = |waiting, batches, alone, crowd| {
+            let load = Load {
+                waiting,
+                batches,
+                alone,
+                crowd,
+            };
+            load.next(at_once)
+        };
+        // Nobody is in the way.
+        assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
+        assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
+        assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
+        assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
+        // Those that come while a batch is under way gather for the next.
+        assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
+        assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
+        assert_eq!(next(15, 2, 0, 64), Next::Stay);
+        assert_eq!(next(16, 2, 0, 64), Next::Together);
+        assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
+        // When none is under way, they do not wait for a crowd that is no more.
+        assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
+        assert_eq!(next(0, 0, 0, 0), Next::Stay);
     }
 }

@@ -48,7 +48,7 @@ const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// removed in between; after an answer out of the driver's retry the next one is an ordinary one.
 const RESENDS: u32 = 3;
 /// How many commands for locks are under way at once before those that come go together.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
