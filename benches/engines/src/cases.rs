@@ -80,6 +80,7 @@ const CASES: &[Case] = &[
     mongo!("limiter", STANDALONE, limiter::measure),
     mongo!("live", STANDALONE, live::measure),
     search!("search-cycle", search::cycle),
+    search!("search-forms", search::forms),
     search!("search-held", search::held),
     mongo!("cpu", STANDALONE, cpu::measure),
     Case {
@@ -116,16 +117,17 @@ pub async fn run(options: &RunOptions) -> Result<()> {
             ),
         }
     }
+    let chosen = |case: &&Case| {
+        options.cases.is_empty() || options.cases.iter().any(|name| name == case.name)
+    };
+    let needs_engine = |case: &Case| !matches!(case.measure, Measure::Memory(_));
     ensure!(
-        !engines.is_empty(),
+        !engines.is_empty() || !CASES.iter().filter(chosen).any(needs_engine),
         "no engine: set the address of one, or use scripts/with-engines"
     );
     let machine = Machine::look(&engines).await?;
     let machine = machine.with_those_before(&options.out.join("machine.json"));
     results::save(&options.out, "machine.json", &machine)?;
-    let chosen = |case: &&Case| {
-        options.cases.is_empty() || options.cases.iter().any(|name| name == case.name)
-    };
     for case in CASES.iter().filter(chosen) {
         measure(case, &engines, options).await?;
     }
@@ -145,6 +147,10 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
     for &engine in on.iter().filter(|engine| engines.contains(engine)) {
         eprintln!("{} on {}", case.name, engine.name());
         let begin = Instant::now();
+        let plan = Plan {
+            server: engine.server().await?,
+            ..plan
+        };
         let result = match &case.measure {
             Measure::Mongo(_, measure) => {
                 let mongo = Mongo::new(engine).await?;

@@ -20,6 +20,8 @@ use mongodb::{
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::cpu::Server;
+
 /// More than the 64 tasks of the widest cases, so that nobody waits for a connection.
 const POOL: u32 = 100;
 
@@ -74,27 +76,52 @@ impl Engine {
                 Ok(told.get_str("version")?.to_owned())
             }
             Self::Elasticsearch | Self::Opensearch => {
-                let transport = Transport::single_node(&address)?;
-                let told = transport
-                    .send(
-                        Method::Get,
-                        "/",
-                        HeaderMap::new(),
-                        None::<&()>,
-                        None::<&str>,
-                        None,
-                    )
-                    .await?;
-                let told: Value = told.json().await?;
+                let told = ask(&address, "/").await?;
                 let version = told["version"]["number"].as_str();
                 Ok(version.context("no version")?.to_owned())
             }
         }
     }
 
+    /// The server, if it is on this machine.
+    pub async fn server(self) -> Result<Option<Server>> {
+        let address = self.address().context("no address")?;
+        let is_here = ["127.0.0.1", "localhost", ".sock"];
+        if !is_here.iter().any(|sign| address.contains(sign)) {
+            return Ok(None);
+        }
+        let process = match self {
+            Self::Mongodb | Self::Replset => {
+                let client = Client::with_uri_str(address).await?;
+                let admin = client.database("admin");
+                let told = admin.run_command(doc! { "serverStatus": 1 }).await?;
+                told.get_i64("pid").ok()
+            }
+            Self::Elasticsearch | Self::Opensearch => {
+                let told = ask(&address, "/_nodes/process").await?;
+                let nodes = told["nodes"].as_object().context("no nodes")?;
+                let node = nodes.values().next().context("no node")?;
+                node["process"]["id"].as_i64()
+            }
+        };
+        let process = process.and_then(|number| u32::try_from(number).ok());
+        let server = process.map(|process| Server { process });
+        // Its number is of no use if it is that of a container.
+        Ok(server.filter(|server| server.used().is_some()))
+    }
+
     pub fn is_mongodb(self) -> bool {
         matches!(self, Self::Mongodb | Self::Replset)
     }
+}
+
+async fn ask(address: &str, path: &str) -> Result<Value> {
+    let transport = Transport::single_node(address)?;
+    let (headers, body) = (HeaderMap::new(), None::<&str>);
+    let told = transport
+        .send(Method::Get, path, headers, None::<&()>, body, None)
+        .await?;
+    Ok(told.json().await?)
 }
 
 /// A database of its own on a MongoDB, for one case.

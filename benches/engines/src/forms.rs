@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use mongodb::{
     Collection, Database,
-    bson::{Bson, Document, RawDocumentBuf, doc},
+    bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc},
     options::{ReturnDocument, WriteConcern},
 };
 use uuid::Uuid;
@@ -22,6 +22,17 @@ pub struct Form {
     pub projection: bool,
     /// A release that finds its lease among others.
     pub filter: bool,
+}
+
+impl Form {
+    fn owner(self, answer: &RawDocument) -> Result<Option<&str>> {
+        let Self { whole: true, .. } = self else {
+            return Ok(answer.get("owner")?.and_then(RawBsonRef::as_str));
+        };
+        let holders = answer.get_array("holders")?;
+        let holder = holders.get(0)?.and_then(RawBsonRef::as_document);
+        Ok(holder.map(|holder| holder.get_str("lease")).transpose()?)
+    }
 }
 
 #[derive(Clone)]
@@ -138,7 +149,10 @@ impl Locks for FormLocks {
             true => asked.projection(projection()).await?,
             false => asked.await?,
         };
-        answer.context("an upsert gave back no document")?;
+        let answer = answer.context("an upsert gave back no document")?;
+        if self.form.owner(&answer)? != Some(&lease) {
+            return Ok(None);
+        }
         Ok(Some(Box::new(FormGuard {
             locks: self.clone(),
             key: key.to_owned(),
@@ -168,7 +182,6 @@ impl Guard for FormGuard {
             .update_one(doc! { "_id": &self.key }, update)
             .write_concern(WriteConcern::majority())
             .await?;
-        // Also what tells that the acquire was granted.
         ensure!(released.modified_count == 1, "not released");
         Ok(())
     }

@@ -92,7 +92,7 @@ pub fn between_tasks(granted: &[Granted], span: Span) -> Result<Sample> {
     let inside = inside(granted, span);
     let same = |a: &Granted, b: &Granted| a.task == b.task;
     let (p50, p99) = waits(granted)?;
-    Ok(vec![
+    let figures = vec![
         (
             "handoffs/s",
             changes(&inside, same) / span.time.as_secs_f64(),
@@ -100,7 +100,11 @@ pub fn between_tasks(granted: &[Granted], span: Span) -> Result<Sample> {
         ("wait p50, ms", p50),
         ("wait p99, ms", p99),
         ("longest streak", longest(&inside, same)),
-    ])
+    ];
+    Ok(Sample {
+        figures,
+        operations: None,
+    })
 }
 
 /// The figures of two processes.
@@ -112,7 +116,7 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
     let smaller = first.min(inside.len() - first) as f64;
     let (p50, p99) = waits(granted)?;
     let seconds = span.time.as_secs_f64();
-    Ok(vec![
+    let figures = vec![
         ("handoffs/s", changes(&inside, same_task) / seconds),
         ("between processes/s", changes(&inside, same) / seconds),
         (
@@ -122,7 +126,11 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
         ("longest run", longest(&inside, same)),
         ("wait p50, ms", p50),
         ("wait p99, ms", p99),
-    ])
+    ];
+    Ok(Sample {
+        figures,
+        operations: None,
+    })
 }
 
 /// In their order, those of the time. What comes after it is the rest that still waited.

@@ -14,7 +14,6 @@ use futures::future::{BoxFuture, try_join_all};
 use uuid::Uuid;
 
 use crate::{
-    cpu,
     locks::{self, SharedLocks},
     rounds::{Sample, Side},
 };
@@ -30,8 +29,6 @@ pub struct Loops {
     /// So that keys go on where the turn before ended.
     done: Arc<Vec<AtomicU64>>,
     settle: Option<SharedLocks>,
-    /// Whether it is the time of the processors that counts.
-    cpu: bool,
 }
 
 impl Loops {
@@ -43,7 +40,6 @@ impl Loops {
             work,
             done: Arc::new((0..tasks).map(|_| AtomicU64::new(0)).collect()),
             settle: None,
-            cpu: false,
         }
     }
 
@@ -77,11 +73,6 @@ impl Loops {
         }
     }
 
-    /// Counts the time of the processors instead of what goes through.
-    pub fn counting_cpu(self) -> Self {
-        Self { cpu: true, ..self }
-    }
-
     pub fn boxed(self) -> Box<dyn Side> {
         Box::new(self)
     }
@@ -94,7 +85,7 @@ impl Side for Loops {
     }
 
     async fn turn(&self, time: Duration) -> Result<Sample> {
-        let (begin, cpu) = (Instant::now(), cpu::used());
+        let begin = Instant::now();
         let tasks = (0..self.tasks).map(|task| {
             let (work, done) = (self.work.clone(), self.done.clone());
             tokio::spawn(async move {
@@ -115,10 +106,10 @@ impl Side for Loops {
         if let Some(locks) = &self.settle {
             locks.settle().await?;
         }
-        let (took, cpu) = (begin.elapsed(), cpu::used() - cpu);
-        Ok(match self.cpu {
-            true => vec![("CPU µs/cycle", cpu.as_secs_f64() * 1e6 / count as f64)],
-            false => vec![(self.metric, count as f64 / took.as_secs_f64())],
+        let rate = count as f64 / begin.elapsed().as_secs_f64();
+        Ok(Sample {
+            figures: vec![(self.metric, rate)],
+            operations: Some(count),
         })
     }
 }

@@ -63,7 +63,12 @@ impl Bare {
 
 #[derive(Clone)]
 pub struct RawSearchLocks {
+    name: &'static str,
     client: Bare,
+    acquire: Arc<str>,
+    release: Arc<str>,
+    /// What the answer to an acquire shows.
+    shown: Value,
     index: Arc<str>,
 }
 
@@ -87,8 +92,45 @@ impl RawSearchLocks {
             .send(Method::Put, &format!("/{index}"), Some(settings))
             .await?;
         Ok(Self {
+            name: "raw",
             client: client.clone(),
+            acquire: ACQUIRE.into(),
+            release: RELEASE.into(),
+            shown: json!(true),
             index: index.into(),
+        })
+    }
+
+    /// With scripts as long as those of leasehold: what is more is a comment.
+    pub async fn with_long_scripts(client: &Bare) -> Result<Self> {
+        let as_long = |script: &str, other: &str| {
+            let sent = other.lines().map(str::trim);
+            let sent = sent.filter(|line| !line.starts_with("//"));
+            let long: usize = sent.map(|line| line.len() + 1).sum();
+            let rest = long.saturating_sub(script.len());
+            format!("{script}/*{}*/", "-".repeat(rest)).into()
+        };
+        Ok(Self {
+            name: "raw, with scripts as long",
+            acquire: as_long(
+                ACQUIRE,
+                include_str!("../../../src/store/elasticsearch/acquire.painless"),
+            ),
+            release: as_long(
+                RELEASE,
+                include_str!("../../../src/store/elasticsearch/release.painless"),
+            ),
+            ..Self::new(client).await?
+        })
+    }
+
+    /// With the document in the answer as a refusing script leaves it, and not as it is stored: that takes a
+    /// filter.
+    pub async fn with_filtered_answers(client: &Bare) -> Result<Self> {
+        Ok(Self {
+            name: "raw, with filtered answers",
+            shown: json!({ "includes": ["*"] }),
+            ..Self::new(client).await?
         })
     }
 
@@ -108,14 +150,14 @@ fn script(source: &str, params: &Value) -> Value {
 #[async_trait]
 impl Locks for RawSearchLocks {
     fn name(&self) -> &'static str {
-        "raw"
+        self.name
     }
 
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
         let owner = Uuid::new_v4().to_string();
         let body = json!({
-            "script": script(ACQUIRE, &json!({ "owner": owner, "ttl": ttl.as_millis() as u64 })),
-            "_source": true,
+            "script": script(&self.acquire, &json!({ "owner": owner, "ttl": ttl.as_millis() as u64 })),
+            "_source": self.shown,
             "scripted_upsert": true,
             "upsert": {},
         });
@@ -130,6 +172,7 @@ impl Locks for RawSearchLocks {
             client: self.client.clone(),
             path,
             owner,
+            script: self.release.clone(),
         })))
     }
 
@@ -142,12 +185,13 @@ struct RawSearchGuard {
     client: Bare,
     path: String,
     owner: String,
+    script: Arc<str>,
 }
 
 #[async_trait]
 impl Guard for RawSearchGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        let body = json!({ "script": script(RELEASE, &json!({ "owner": self.owner })) });
+        let body = json!({ "script": script(&self.script, &json!({ "owner": self.owner })) });
         let answer = self
             .client
             .send(Method::Post, &self.path, Some(body))

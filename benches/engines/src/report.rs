@@ -134,8 +134,7 @@ fn section(text: &mut String, result: &CaseResult, plot: Option<&str>) -> Result
 /// Whether a ratio says something that the figures themselves do not.
 fn compares(metric: &Metric) -> bool {
     let told = metric.name.ends_with("/s") && metric.name != "between processes/s";
-    metric.ratio.is_some()
-        && (told || metric.name.starts_with("CPU") || metric.name.contains("p99"))
+    metric.ratio.is_some() && (told || metric.name.contains("p99"))
 }
 
 fn table(text: &mut String, result: &CaseResult, columns: &[(&str, bool)]) -> Result<()> {

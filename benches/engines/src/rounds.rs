@@ -9,10 +9,25 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 
-use crate::results::{Metric, Quartiles, SideResult};
+use crate::{
+    cpu::{self, Server},
+    results::{Metric, Quartiles, SideResult},
+};
 
 /// The figures of one side in one round.
-pub type Sample = Vec<(&'static str, f64)>;
+#[derive(Debug, Default)]
+pub struct Sample {
+    pub figures: Vec<(&'static str, f64)>,
+    /// How many operations there were, if they are counted.
+    pub operations: Option<u64>,
+}
+
+impl Sample {
+    fn get(&self, name: &str) -> Option<f64> {
+        let mut figures = self.figures.iter();
+        figures.find(|figure| figure.0 == name).map(|it| it.1)
+    }
+}
 
 /// One of those that are compared.
 #[async_trait]
@@ -23,11 +38,13 @@ pub trait Side: Send + Sync {
     async fn turn(&self, time: Duration) -> Result<Sample>;
 }
 
-/// How many rounds, and how long a side's turn is.
+/// How many rounds, how long a side's turn is, and whom the sides ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub rounds: usize,
     pub turn: Duration,
+    /// `None` if it is on another machine.
+    pub server: Option<Server>,
 }
 
 /// Fewer rounds make no quartiles to speak of.
@@ -42,7 +59,11 @@ impl Plan {
     pub fn of(seconds: f64) -> Self {
         let rounds = ((seconds / USUAL) as usize).clamp(FEWEST, MOST);
         let turn = Duration::from_secs_f64((seconds / rounds as f64).max(SHORTEST));
-        Self { rounds, turn }
+        Self {
+            rounds,
+            turn,
+            server: None,
+        }
     }
 
     /// Longer turns, for what takes its time to show.
@@ -50,6 +71,7 @@ impl Plan {
         Self {
             rounds: FEWEST,
             turn: self.turn * times,
+            server: self.server,
         }
     }
 }
@@ -72,7 +94,7 @@ impl Rounds {
             fastrand::shuffle(&mut order);
             for &place in &order {
                 let side = &sides[place];
-                let sample = side.turn(plan.turn).await;
+                let sample = metered(plan, &**side).await;
                 let sample = sample.with_context(|| format!("the side '{}'", side.name()))?;
                 if round > 0 {
                     kept[place].1.push(sample);
@@ -82,7 +104,7 @@ impl Rounds {
         Ok(Self { sides: kept })
     }
 
-    /// One more side: by how much one had more than another, round by round.
+    /// One more side: how much more of the processors' time one had than another, round by round.
     pub fn with_difference(mut self, more: &str, less: &str) -> Self {
         let find = |name: &str| self.sides.iter().find(|side| side.0 == name);
         let (Some((_, mores)), Some((_, lesses))) = (find(more), find(less)) else {
@@ -91,10 +113,12 @@ impl Rounds {
         let rounds = mores.iter().zip(lesses);
         let differences = rounds
             .map(|(more, less)| {
-                let pairs = more.iter().zip(less);
-                pairs
-                    .map(|(more, less)| (more.0, more.1 - less.1))
-                    .collect()
+                let times = [CLIENT, SERVER].into_iter();
+                let difference = |name| Some((name, more.get(name)? - less.get(name)?));
+                Sample {
+                    figures: times.filter_map(difference).collect(),
+                    operations: None,
+                }
             })
             .collect();
         self.sides.push((format!("{more} − {less}"), differences));
@@ -116,9 +140,13 @@ impl Rounds {
 }
 
 fn metrics(samples: &[Sample], base: Option<&Vec<Sample>>) -> Vec<Metric> {
-    let names = samples.first().into_iter().flatten().map(|figure| figure.0);
+    let names = samples
+        .first()
+        .into_iter()
+        .flat_map(|sample| &sample.figures);
+    let names = names.map(|figure| figure.0);
     let metric = |name: &'static str| {
-        let of = |sample: &Sample| sample.iter().find(|figure| figure.0 == name).map(|f| f.1);
+        let of = |sample: &Sample| sample.get(name);
         let values: Vec<f64> = samples.iter().filter_map(of).collect();
         let ratios = base.map(|base| {
             let rounds = samples.iter().zip(base);
@@ -133,6 +161,26 @@ fn metrics(samples: &[Sample], base: Option<&Vec<Sample>>) -> Vec<Metric> {
         })
     };
     names.filter_map(metric).collect()
+}
+
+/// What this process, and the server, have of the processors for one operation: user and system, in µs.
+pub const CLIENT: &str = "client CPU, µs";
+pub const SERVER: &str = "server CPU, µs";
+
+async fn metered(plan: Plan, side: &dyn Side) -> Result<Sample> {
+    let server = || plan.server.and_then(Server::used);
+    let (here, there) = (cpu::used(), server());
+    let mut sample = side.turn(plan.turn).await?;
+    if let Some(operations) = sample.operations.filter(|number| *number > 0) {
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / operations as f64;
+        sample.figures.push((CLIENT, each(cpu::used() - here)));
+        if let (Some(before), Some(after)) = (there, server()) {
+            sample
+                .figures
+                .push((SERVER, each(after.saturating_sub(before))));
+        }
+    }
+    Ok(sample)
 }
 
 /// Lets the sides take turns, and gives the figures.

@@ -1,33 +1,41 @@
-//! What a cycle takes of the client's processors.
+//! What a cycle takes of the processors, side less side.
 
 use anyhow::Result;
 
 use super::sides;
 use crate::{
     engines::Mongo,
+    forms::{Form, FormLocks},
     loops::Loops,
     results::CaseResult,
     rounds::{Plan, Rounds},
 };
 
+/// The same commands, by the bare driver.
+const DRIVER: &str = "driver, same commands";
+
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "The time, user and system, that this process has of the processors for a free acquire and \
-                 its release on existing keys. The server is another process. The differences are those of \
-                 the same round.";
+    let about = "A free acquire and its release, on the same 1,000 keys again and again. The differences are \
+                 those of the same round; there are two operations in a cycle.";
     let mut result = CaseResult::new("cpu", mongo.engine.name(), about);
     for tasks in [1, 64] {
+        let form = Form {
+            whole: true,
+            ..Form::default()
+        };
         let locks = [
             sides::raw(mongo),
+            FormLocks::shared(DRIVER, form, &mongo.collection("driver")),
             sides::bare(mongo).await?,
             sides::whole(mongo).await?,
         ];
         let sides = locks
             .iter()
-            .map(|locks| Loops::existing(locks, tasks).counting_cpu().boxed());
-        let rounds = Rounds::run(plan, &sides.collect::<Vec<_>>()).await?;
+            .map(|locks| Loops::existing(locks, tasks).boxed());
+        let rounds = Rounds::run(plan.slower(2), &sides.collect::<Vec<_>>()).await?;
         let rounds = rounds
             .with_difference("leasehold", "leasehold-store")
-            .with_difference("leasehold", "raw");
+            .with_difference("leasehold", DRIVER);
         result.add_at(tasks, "tasks", rounds.figures());
     }
     Ok(result)

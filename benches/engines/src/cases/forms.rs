@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::held::attempts;
 use crate::{
     engines::Mongo,
     forms::{Form, FormLocks, plan},
@@ -41,8 +42,8 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
         plan(&mongo.database, name, true).await?,
     ];
     let about = format!(
-        "A free acquire and its release by the bare driver, in several forms. Each key is new. The plan of \
-         the first command is {} without a projection and {} with one.",
+        "A free acquire of a new key and its release by the bare driver, in several forms; and attempts on \
+         held keys, by 8 tasks. The plan of an acquire is {} without a projection and {} with one.",
         plans[0], plans[1]
     );
     let mut result = CaseResult::new("forms", mongo.engine.name(), &about);
@@ -57,5 +58,11 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
             .collect();
         result.add_at(tasks, "tasks", compare(plan_of_rounds, &sides).await?);
     }
+    // How it is released is of no concern here.
+    let locks: Vec<_> = forms[..4]
+        .iter()
+        .map(|(name, form)| FormLocks::shared(name, *form, &mongo.collection("held")))
+        .collect();
+    attempts(&mut result, plan_of_rounds, &locks).await?;
     Ok(result)
 }

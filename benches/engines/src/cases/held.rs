@@ -34,8 +34,10 @@ pub async fn attempts(result: &mut CaseResult, plan: Plan, locks: &[SharedLocks]
             guards.push(guard.context("a free key is held")?);
         }
     }
-    result.add("own keys", compare(plan, &attempt(locks, key)).await?);
-    result.add("one key", compare(plan, &attempt(locks, |_| key(0))).await?);
+    let own = compare(plan, &attempt(locks, key)).await?;
+    let same = compare(plan, &attempt(locks, |_| key(0))).await?;
+    result.add("held, own keys", own);
+    result.add("held, one key", same);
     for guard in guards {
         guard.release().await?;
     }

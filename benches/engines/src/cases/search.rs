@@ -23,15 +23,38 @@ pub async fn cycle(engine: Engine, plan: Plan) -> Result<CaseResult> {
     let mut result = CaseResult::new("search-cycle", engine.name(), about);
     for tasks in [1, 8, 64] {
         let indices = Indices::new(engine).await?;
-        let sides = indices
-            .sides
-            .iter()
-            .map(|locks| Loops::fresh(locks, tasks).boxed());
-        let figures = compare(plan, &sides.collect::<Vec<_>>()).await;
+        let measured = cycles(&mut result, plan, &indices.sides, tasks).await;
         indices.remove().await?;
-        result.add_at(tasks, "tasks", figures?);
+        measured?;
     }
     Ok(result)
+}
+
+async fn cycles(
+    result: &mut CaseResult,
+    plan: Plan,
+    sides: &[SharedLocks],
+    tasks: usize,
+) -> Result<()> {
+    let sides = sides.iter().map(|locks| Loops::fresh(locks, tasks).boxed());
+    let figures = compare(plan, &sides.collect::<Vec<_>>()).await?;
+    result.add_at(tasks, "tasks", figures);
+    Ok(())
+}
+
+/// What the parts of the requests cost.
+pub async fn forms(engine: Engine, plan: Plan) -> Result<CaseResult> {
+    let about = "Cycles on new keys, and attempts on held ones by 8 tasks, by the bare client in several \
+                 forms, and with the scripts and documents of leasehold.";
+    let mut result = CaseResult::new("search-forms", engine.name(), about);
+    let indices = Indices::of_forms(engine).await?;
+    let measured = async {
+        cycles(&mut result, plan, &indices.sides, 8).await?;
+        attempts(&mut result, plan, &indices.sides).await
+    };
+    let measured = measured.await;
+    indices.remove().await?;
+    measured.map(|()| result)
 }
 
 pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
@@ -65,6 +88,28 @@ impl Indices {
                 ours::Bare::shared(bare),
                 ours::Whole::shared(&Leases::new(whole)),
             ],
+        })
+    }
+
+    async fn of_forms(engine: Engine) -> Result<Self> {
+        let url = engine.address().context("no address")?;
+        let client = Bare::new(&url)?;
+        let raw = RawSearchLocks::new(&client).await?;
+        let filtered = RawSearchLocks::with_filtered_answers(&client).await?;
+        let long = RawSearchLocks::with_long_scripts(&client).await?;
+        let (alias, store) = store(engine, &url).await?;
+        let forms = [raw, filtered, long];
+        let mut names: Vec<_> = forms.iter().map(|form| form.index().to_owned()).collect();
+        names.push(alias);
+        let mut sides: Vec<SharedLocks> = Vec::new();
+        for form in forms {
+            sides.push(Arc::new(form));
+        }
+        sides.push(ours::Bare::shared(store));
+        Ok(Self {
+            client,
+            names,
+            sides,
         })
     }
 
