@@ -156,7 +156,8 @@ impl Line {
         let (number, called) = queue.enter(permits, until, since, reply);
         drop(queue);
         // Its answer is waited for by others than the one who asks.
-        if let Some(request) = self.request.lock().upgrade() {
+        let request = self.request.lock().upgrade();
+        if let Some(request) = request {
             request.leave();
         }
         Ok(Place {
@@ -182,6 +183,7 @@ impl Line {
                     if !queue.is_alone() {
                         work.leave();
                     }
+                    drop(queue);
                     place.asking = Some(self.ask(work, request, look.now));
                 }
             }

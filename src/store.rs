@@ -217,3 +217,13 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).as_any()
     }
 }
+
+/// What a look after a refused change says of the document. The refusal is an answer by itself: a look that
+/// fails takes nothing away from it, and is not to make it one that is unclear.
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) fn explained(look: Result<(), Error>) -> Result<(), Error> {
+    match look {
+        Err(error @ (Error::NotALock { .. } | Error::UnsupportedSchema { .. })) => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -69,6 +69,8 @@ struct Queue {
     baton: Option<Baton>,
     /// When another process was last seen to hold the key.
     elsewhere: Option<Instant>,
+    /// Until when the key is left to other processes.
+    left_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -114,6 +116,7 @@ impl WaitingRoom {
             here: Vec::new(),
             baton: None,
             elsewhere: None,
+            left_until: None,
         });
         let waiter = Waiter {
             turn: turn.clone(),
@@ -166,7 +169,11 @@ impl WaitingRoom {
 
     /// The store says that this key became free. One that was held here has its own way to say so.
     pub(crate) fn freed(&self, key: &Key) {
-        self.wake(key, |queue| queue.here.is_empty());
+        // It may be told of a release of ours that left the key to others for a moment.
+        let now = Instant::now();
+        self.wake(key, |queue| {
+            queue.here.is_empty() && queue.left_until.is_none_or(|until| until <= now)
+        });
     }
 
     fn wake(&self, key: &Key, news: impl FnOnce(&mut Queue) -> bool) {
@@ -268,7 +275,9 @@ impl Queue {
     fn gives_way(&mut self, until: Instant) {
         // A refusal that is on its way is from before.
         (self.woken, self.pauses) = (self.asking, 0);
-        self.next = until;
+        (self.next, self.left_until) = (until, Some(until));
+        // Who was in the way then is no more.
+        self.news = None;
         self.call_first();
     }
 

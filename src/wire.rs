@@ -9,6 +9,8 @@
 //! document holds up them all. So who waits for the answer should [not do so for long](HURRY) before
 //! the same request is sent again, alone.
 
+mod load;
+
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
@@ -23,6 +25,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use self::load::{LEAST, Load, Next};
 use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, Error,
     ReleaseAnswer, ReleaseRequest, Store, calls::caught, keeper, store::MAX_BATCH,
@@ -32,10 +35,12 @@ use crate::{
 /// that hangs holds up nobody for longer.
 const SLOT: Duration = Duration::from_millis(200);
 
-/// Fewer than this do not go together.
-const LEAST: usize = 8;
-/// How many batches are under way at the most.
-const BATCHES: usize = 3;
+/// How long a batch keeps others from going alone: one that takes longer may hang, and they need not wait for
+/// the rest of its [`SLOT`].
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How many of those who wait are looked at for a batch.
+const LOOK: usize = 4 * MAX_BATCH;
 
 /// How long to wait for the answer to a request that goes together with others.
 pub(crate) const HURRY: Duration = Duration::from_secs(1);
@@ -96,43 +101,6 @@ enum Passage {
     Together(u64, oneshot::Receiver<Word>),
 }
 
-/// What becomes of those who wait.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
-    /// Nothing before something ends.
-    Stay,
-    /// So many of them go, each alone.
-    Alone(usize),
-    /// They go together.
-    Together,
-}
-
-/// What is waiting, and what is under way.
-#[derive(Clone, Copy, Debug)]
-struct Load {
-    waiting: usize,
-    batches: usize,
-    alone: usize,
-    crowd: usize,
-}
-
-impl Load {
-    fn next(self, at_once: usize) -> Next {
-        let Self {
-            waiting, batches, ..
-        } = self;
-        let fair = waiting >= self.crowd / (BATCHES + 1);
-        if waiting >= LEAST && (batches == 0 || batches < BATCHES && fair) {
-            return Next::Together;
-        }
-        match at_once.saturating_sub(self.alone).min(waiting) {
-            // What goes alone now is not there for the next batch.
-            free if free > 0 && batches == 0 => Next::Alone(free),
-            _ => Next::Stay,
-        }
-    }
-}
-
 impl Wire {
     pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
@@ -184,9 +152,16 @@ impl Wire {
                 let slot = match passage {
                     Passage::Alone(slot) => slot,
                     Passage::Together(number, mut reply) => {
-                        let waited = timeout(SLOT, &mut reply).await;
+                        let mut waited = timeout(PATIENCE, &mut reply).await;
+                        if waited.is_err() {
+                            self.carry();
+                            waited = timeout(SLOT - PATIENCE, &mut reply).await;
+                        }
                         let word = match waited {
-                            Err(_) if self.withdraw(number) => None,
+                            Err(_) if self.withdraw(number) => {
+                                self.carry();
+                                None
+                            }
                             Err(_) => Some(reply.await),
                             Ok(word) => Some(word),
                         };
@@ -218,8 +193,8 @@ impl Wire {
         let now = Instant::now();
         let mut line = self.line.lock();
         line.forget_the_late(now);
-        let Load { batches, alone, .. } = line.load();
-        if line.waiting.is_empty() && batches == 0 && alone < self.at_once {
+        let Load { young, alone, .. } = line.load(now);
+        if line.waiting.is_empty() && young == 0 && alone < self.at_once {
             return Passage::Alone(Some(self.slot(&mut line, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
@@ -255,29 +230,33 @@ impl Wire {
         let now = Instant::now();
         let mut line = self.line.lock();
         line.forget_the_late(now);
+        if line.load(now).next(self.at_once) == Next::Stay {
+            return;
+        }
         // Who was lost with his runtime would not take what he is granted.
         line.waiting.retain(|waiting| !waiting.reply.is_closed());
-        match line.load().next(self.at_once) {
-            Next::Stay => {}
-            Next::Alone(number) => {
-                let going: Vec<_> = line.waiting.drain(..number).collect();
-                let slots = going.iter().map(|_| self.slot(&mut line, now, 1));
-                let slots: Vec<_> = slots.collect();
-                drop(line);
-                for (waiting, slot) in going.into_iter().zip(slots) {
-                    // Who has gone in this moment leaves his place to others.
-                    if let Err(Word::Go(slot)) = waiting.reply.send(Word::Go(slot)) {
-                        slot.answered();
-                    }
-                }
-            }
-            Next::Together => {
-                let Some((runtime, batch)) = line.batch() else {
-                    return;
-                };
+        let load = line.load(now);
+        let mut next = load.next(self.at_once);
+        if next == Next::Together {
+            if let Some((runtime, batch)) = line.batch() {
                 let slot = self.slot(&mut line, now, batch.len());
                 drop(line);
                 runtime.spawn(self.clone().send_together(batch, slot));
+                return;
+            }
+            next = load.each_alone(self.at_once);
+        }
+        let Next::Alone(number) = next else {
+            return;
+        };
+        let going: Vec<_> = line.waiting.drain(..number).collect();
+        let slots = going.iter().map(|_| self.slot(&mut line, now, 1));
+        let slots: Vec<_> = slots.collect();
+        drop(line);
+        for (waiting, slot) in going.into_iter().zip(slots) {
+            // Who has gone in this moment leaves his place to others.
+            if let Err(Word::Go(slot)) = waiting.reply.send(Word::Go(slot)) {
+                slot.answered();
             }
         }
     }
@@ -293,17 +272,7 @@ impl Wire {
     }
 
     async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
-        let outcome = match requests {
-            // Two commands for one would be one too many.
-            [BatchRequest::Acquire(request)] => caught(self.store.acquire(request))
-                .await
-                .map(|answer| vec![Ok(BatchAnswer::Acquire(answer))]),
-            [BatchRequest::Release(request)] => caught(self.store.release(request))
-                .await
-                .map(|answer| vec![Ok(BatchAnswer::Release(answer))]),
-            many => caught(self.store.batch(many)).await,
-        };
-        match outcome {
+        match caught(self.store.batch(requests)).await {
             Ok(answers) if answers.len() == requests.len() => answers,
             Ok(_) => vec![Err(another_kind()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
@@ -320,18 +289,27 @@ impl Wire {
 }
 
 impl Line {
-    fn load(&mut self) -> Load {
-        let waiting = self.waiting.len();
-        let (together, alone): (Vec<_>, Vec<_>) =
-            self.under_way.iter().partition(|it| it.requests > 1);
-        let under_way: usize = together.iter().map(|it| it.requests).sum();
-        self.crowd = self.crowd.max(waiting + under_way + alone.len());
-        Load {
-            waiting,
-            batches: together.len(),
-            alone: alone.len(),
-            crowd: self.crowd,
+    fn load(&mut self, now: Instant) -> Load {
+        let mut load = Load {
+            waiting: self.waiting.len(),
+            batches: 0,
+            young: 0,
+            alone: 0,
+            crowd: self.waiting.len(),
+        };
+        for it in &self.under_way {
+            load.crowd += it.requests;
+            match it.requests {
+                1 => load.alone += 1,
+                _ => {
+                    load.batches += 1;
+                    load.young += usize::from(now - it.since < PATIENCE);
+                }
+            }
         }
+        self.crowd = self.crowd.max(load.crowd);
+        load.crowd = self.crowd;
+        load
     }
 
     fn forget_the_late(&mut self, now: Instant) {
@@ -344,25 +322,36 @@ impl Line {
     }
 
     /// Takes out what goes together: the first that wait, of one runtime, because another one may stand
-    /// still; but for a second request for one key.
+    /// still; but for a second request for one key. `None`, and nothing is taken out, if those are too few.
     fn batch(&mut self) -> Option<(Handle, Vec<(BatchRequest, Reply)>)> {
         let runtime = self.waiting.front()?.runtime.clone();
-        // It is forgotten by and by.
-        self.crowd -= self.crowd / 8;
-        let (mut batch, mut left) = (Vec::new(), VecDeque::new());
+        let looked_at = self.waiting.len().min(LOOK);
+        let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
-        while let Some(waiting) = self.waiting.pop_front() {
-            if batch.len() < MAX_BATCH
+        for waiting in self.waiting.drain(..looked_at) {
+            let goes = batch.len() < MAX_BATCH
                 && waiting.runtime.id() == runtime.id()
-                && keys.insert(waiting.request.key().clone())
-            {
-                batch.push((waiting.request, waiting.reply));
-            } else {
-                left.push_back(waiting);
+                && keys.insert(waiting.request.key().clone());
+            match goes {
+                true => batch.push(waiting),
+                false => left.push(waiting),
             }
         }
-        self.waiting = left;
-        Some((runtime, batch))
+        let few = batch.len() < LEAST;
+        if few {
+            left.append(&mut batch);
+            left.sort_by_key(|waiting| waiting.number);
+        }
+        left.into_iter()
+            .rev()
+            .for_each(|waiting| self.waiting.push_front(waiting));
+        if few {
+            return None;
+        }
+        // It is forgotten by and by.
+        self.crowd -= self.crowd / 8;
+        let batch = batch.into_iter().map(|it| (it.request, it.reply));
+        Some((runtime, batch.collect()))
     }
 }
 
@@ -407,38 +396,5 @@ fn another_kind() -> Error {
     Error::Interrupted {
         store: "the store",
         source: Cause::text("its answers to a batch are not those to the questions"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_go_alone_and_many_together() {
-        let at_once = 8;
-        let next = |waiting, batches, alone, crowd| {
-            let load = Load {
-                waiting,
-                batches,
-                alone,
-                crowd,
-            };
-            load.next(at_once)
-        };
-        // Nobody is in the way.
-        assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
-        assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
-        assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
-        assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
-        // Those that come while a batch is under way gather for the next.
-        assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
-        assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
-        assert_eq!(next(15, 2, 0, 64), Next::Stay);
-        assert_eq!(next(16, 2, 0, 64), Next::Together);
-        assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
-        // When none is under way, they do not wait for a crowd that is no more.
-        assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
-        assert_eq!(next(0, 0, 0, 0), Next::Stay);
     }
 }

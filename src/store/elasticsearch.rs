@@ -31,7 +31,8 @@ use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
     ConvertRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page, PermitAnswer,
     PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
-    rules, store::clock::ServerClock,
+    rules,
+    store::{clock::ServerClock, explained},
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -153,8 +154,7 @@ impl<C: Transport> IndexStore<C> {
             Some(Effect::Written) => Ok(ReleaseAnswer::Released),
             None => Ok(ReleaseAnswer::NotHeld),
             Some(Effect::None | Effect::Deleted) => {
-                // An error if it is no lock of this version.
-                self.inspect(key).await?;
+                explained(self.inspect(key).await.map(drop))?;
                 Ok(ReleaseAnswer::NotHeld)
             }
         }

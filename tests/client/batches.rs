@@ -63,12 +63,39 @@ async fn a_batch_has_a_bound() {
 #[tokio::test(start_paused = true)]
 async fn no_key_is_twice_in_a_batch() {
     let (store, leases) = at_once(1);
-    let ask = |number| leases.try_acquire(format!("key {}", number % 2), TTL);
-    let asked = join_all((0..10).map(|number| ask(number).into_future())).await;
+    let ask = |number| leases.try_acquire(format!("key {}", number % 10), TTL);
+    let asked = join_all((0..40).map(|number| ask(number).into_future())).await;
     let granted = |attempt: &&Result<Attempt, Error>| matches!(attempt, Ok(Attempt::Acquired(_)));
-    assert_eq!(asked.iter().filter(granted).count(), 2);
+    assert_eq!(asked.iter().filter(granted).count(), 10);
     assert!(asked.iter().all(Result::is_ok), "{asked:?}");
-    assert_eq!(store.batched.lock().iter().max(), Some(&2));
+    assert_eq!(store.batched.lock().iter().max(), Some(&10));
+}
+
+/// They cannot go together, and do not go all at once.
+#[tokio::test(start_paused = true)]
+async fn many_that_want_one_key_keep_to_what_the_store_likes() {
+    let (store, leases) = at_once(2);
+    let start = Instant::now();
+    let asked = (0..20).map(|_| leases.try_acquire("key", TTL).into_future());
+    let asked = join_all(asked).await;
+    assert!(asked.iter().all(Result::is_ok));
+    assert_eq!(start.elapsed(), MOMENT * 10);
+    assert_eq!(store.batched.lock().len(), 0);
+}
+
+/// A batch that hangs, and one who comes after it.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_hangs_holds_up_nobody_for_long() {
+    let (store, leases) = at_once(1);
+    store.fates_now([Fate::AnswerLate(MOMENT), Fate::Late(TTL * 100)]);
+    let hanging = (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
+    let hanging = tokio::spawn(join_all(hanging));
+    sleep(MOMENT * 2).await;
+    let start = Instant::now();
+    cycle(&leases, 100).await;
+    let took = start.elapsed();
+    assert!(took <= Duration::from_millis(50) + MOMENT * 2, "{took:?}");
+    hanging.abort();
 }
 
 /// What has gone wrong together is tried again alone, so that one that hangs holds up no other.

@@ -43,7 +43,6 @@ fn shown(case: &str) -> Option<Shown> {
         "limiter" => Shown::Ratio("permits/s"),
         "live" => Shown::Value("cycles/s"),
         "waiters" => Shown::Value("commands/s"),
-        "cpu" => Shown::Value("CPU µs/cycle"),
         _ => return None,
     })
 }

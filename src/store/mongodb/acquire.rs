@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     AcquireAnswer, AcquireRequest, Cause, Error, Held, ReleaseAnswer, ReleaseRequest, rules,
+    store::explained,
 };
 
 impl MongoStore {
@@ -94,7 +95,7 @@ impl MongoStore {
         if self.update(request, dialect::release(request)).await? {
             return Ok(ReleaseAnswer::Released);
         }
-        self.explain_refusal(&request.key).await?;
+        explained(self.explain_refusal(&request.key).await)?;
         Ok(ReleaseAnswer::NotHeld)
     }
 

@@ -1,0 +1,94 @@
+//! Whether what waits for its way to the store goes, and how: a rule without I/O, and without a clock.
+
+/// Fewer than this do not go together.
+pub(super) const LEAST: usize = 8;
+/// How many batches are under way at the most.
+const BATCHES: usize = 3;
+
+/// What becomes of those who wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing before something ends.
+    Stay,
+    /// So many of them go, each alone.
+    Alone(usize),
+    /// They go together.
+    Together,
+}
+
+/// What is waiting, and what is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) waiting: usize,
+    pub(super) batches: usize,
+    /// Those of the batches that will end soon.
+    pub(super) young: usize,
+    pub(super) alone: usize,
+    pub(super) crowd: usize,
+}
+
+impl Load {
+    /// What becomes of them, where the store likes to have so many single requests at once.
+    pub(super) fn next(self, at_once: usize) -> Next {
+        let Self {
+            waiting, batches, ..
+        } = self;
+        let fair = waiting >= self.crowd / (BATCHES + 1);
+        if waiting >= LEAST && (batches == 0 || batches < BATCHES && fair) {
+            return Next::Together;
+        }
+        self.each_alone(at_once)
+    }
+
+    /// The same if they cannot go together.
+    pub(super) fn each_alone(self, at_once: usize) -> Next {
+        match at_once.saturating_sub(self.alone).min(self.waiting) {
+            // What goes alone now is not there for the next batch.
+            free if free > 0 && self.young == 0 => Next::Alone(free),
+            _ => Next::Stay,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_go_alone_and_many_together() {
+        let at_once = 8;
+        let next = |waiting, batches, alone, crowd| {
+            let load = Load {
+                waiting,
+                batches,
+                young: batches,
+                alone,
+                crowd,
+            };
+            load.next(at_once)
+        };
+        // Nobody is in the way.
+        assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
+        assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
+        assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
+        assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
+        // Those that come while a batch is under way gather for the next.
+        assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
+        assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
+        assert_eq!(next(15, 2, 0, 64), Next::Stay);
+        assert_eq!(next(16, 2, 0, 64), Next::Together);
+        assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
+        // When none is under way, they do not wait for a crowd that is no more.
+        assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
+        assert_eq!(next(0, 0, 0, 0), Next::Stay);
+        // One that takes long holds up nobody.
+        let load = Load {
+            waiting: 2,
+            batches: 1,
+            young: 0,
+            alone: 0,
+            crowd: 20,
+        };
+        assert_eq!(load.next(at_once), Next::Alone(2));
+    }
+}
