@@ -10,6 +10,7 @@ mod kept;
 mod limiter;
 mod live;
 mod memory;
+mod pauses;
 mod search;
 mod set;
 mod sides;
@@ -37,6 +38,7 @@ enum Measure {
     Mongo(&'static [Engine], OnMongo),
     Search(OnSearch),
     Memory(fn() -> Result<CaseResult>),
+    Alone(fn(Plan) -> BoxFuture<'static, Result<CaseResult>>),
 }
 
 struct Case {
@@ -84,6 +86,10 @@ const CASES: &[Case] = &[
     search!("search-held", search::held),
     mongo!("cpu", STANDALONE, cpu::measure),
     Case {
+        name: "pauses",
+        measure: Measure::Alone(|plan| Box::pin(pauses::measure(plan))),
+    },
+    Case {
         name: "memory",
         measure: Measure::Memory(memory::bytes),
     },
@@ -120,7 +126,8 @@ pub async fn run(options: &RunOptions) -> Result<()> {
     let chosen = |case: &&Case| {
         options.cases.is_empty() || options.cases.iter().any(|name| name == case.name)
     };
-    let needs_engine = |case: &Case| !matches!(case.measure, Measure::Memory(_));
+    let needs_engine =
+        |case: &Case| matches!(case.measure, Measure::Mongo(..) | Measure::Search(_));
     ensure!(
         !engines.is_empty() || !CASES.iter().filter(chosen).any(needs_engine),
         "no engine: set the address of one, or use scripts/with-engines"
@@ -143,6 +150,10 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
             eprintln!("{}", case.name);
             return measure()?.save(&options.out);
         }
+        Measure::Alone(measure) => {
+            eprintln!("{}", case.name);
+            return measure(plan).await?.save(&options.out);
+        }
     };
     for &engine in on.iter().filter(|engine| engines.contains(engine)) {
         eprintln!("{} on {}", case.name, engine.name());
@@ -160,7 +171,7 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
                 result.and_then(|result| cleaned.map(|()| result))
             }
             Measure::Search(measure) => measure(engine, plan).await,
-            Measure::Memory(_) => continue,
+            Measure::Memory(_) | Measure::Alone(_) => continue,
         };
         let mut result = result.with_context(|| format!("{} on {}", case.name, engine.name()))?;
         case.name.clone_into(&mut result.case);
