@@ -84,10 +84,10 @@ impl IntoFuture for TryAcquire {
 ///
 /// The tasks that wait for the same key through the same [`Leases`](crate::Leases) stand in a queue,
 /// first in, first out, and the first of them asks for all: a thousand waiters send no more requests
-/// than one. A release in this process hands its key to the first, in one request; every 17th frees it
-/// for other processes. Otherwise the first asks again after pauses that grow from 10 ms to 1 s while the
-/// holder is the same, and never later than the moment at which the earliest holder expires. Between
-/// processes there is no order.
+/// than one. A release in this process hands its key to the first, in one request; after 32 of them, or
+/// 100 ms, the key is free for a moment, in which other processes can ask for it. Otherwise the first asks
+/// again after pauses that grow from 10 ms to 1 s while the holder is the same, and never later than the
+/// moment at which the earliest holder expires. Between processes there is no order.
 ///
 /// An error that a retry may mend is one more reason to ask again: it ends the wait only when the time
 /// given to [`wait_for`](Acquire::wait_for) is over, or, without one, when there was nothing but errors
