@@ -227,3 +227,21 @@ pub(crate) fn explained(look: Result<(), Error>) -> Result<(), Error> {
         Ok(()) | Err(_) => Ok(()),
     }
 }
+
+#[cfg(all(test, feature = "mongodb"))]
+mod tests {
+    use super::*;
+    use crate::Cause;
+
+    #[test]
+    fn only_what_the_document_is_comes_after_a_refusal() {
+        let failed = Error::Interrupted {
+            store: "the store",
+            source: Cause::text("no answer"),
+        };
+        assert!(explained(Err(failed)).is_ok() && explained(Ok(())).is_ok());
+        let key = Key::new("key");
+        let other = key.map(|key| Error::UnsupportedSchema { key, found: 2 });
+        assert!(explained(Err(other.unwrap())).is_err());
+    }
+}
