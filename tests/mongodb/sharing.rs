@@ -49,6 +49,17 @@ async fn of_four_permits_never_more_than_four_are_out() {
         for _ in 0..4 {
             stores.push(fixture.store().await);
         }
+        // A race on a slow engine may never have all four out, so first one after the other.
+        let four = [(); 4].map(|()| LeaseId::random());
+        for (lease, store) in four.into_iter().zip(&stores) {
+            let granted = acquire(store, ask(lease).permits(1, 4)).await;
+            assert!(granted.is_some(), "{engine:?}");
+        }
+        let fifth = ask(LeaseId::random()).permits(1, 4);
+        assert!(acquire(&stores[0], fifth).await.is_none(), "{engine:?}");
+        for lease in four {
+            release(&stores[0], lease).await;
+        }
         let (inside, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
         let mut tasks = JoinSet::new();
         for number in 0..32 {
@@ -73,9 +84,7 @@ async fn of_four_permits_never_more_than_four_are_out() {
             });
         }
         let mut fences: Vec<Fence> = tasks.join_all().await.into_iter().flatten().collect();
-        // A slow engine may never have all of them out.
-        let most = most.load(Ordering::SeqCst);
-        assert!((2..=4).contains(&most), "{engine:?}: {most}");
+        assert!(most.load(Ordering::SeqCst) <= 4, "{engine:?}");
         fences.sort();
         fences.dedup();
         assert_eq!(fences.len(), 32 * 3, "each grant has a fence of its own");
