@@ -104,7 +104,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// How many acquires and releases should be under way at once, for a database that carries out many in
     /// one call at less than their sum. What comes beyond that waits until one of them ends, and goes in a
-    /// [`batch`](Store::batch).
+    /// [`batch`](Store::batch) if there is enough of it.
     ///
     /// The provided method sets no bound, so that each goes at once and alone.
     fn at_once(&self) -> usize {

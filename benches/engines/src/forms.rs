@@ -1,6 +1,6 @@
 //! The forms of the two commands between the least one and leasehold's, to see what each part costs.
 
-use std::time::Duration;
+use std::{future::IntoFuture, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
@@ -22,7 +22,12 @@ pub struct Form {
     pub projection: bool,
     /// A release that finds its lease among others.
     pub filter: bool,
+    /// A timer around each command.
+    pub timer: bool,
 }
+
+/// Longer than any command takes.
+const LIMIT: Duration = Duration::from_secs(10);
 
 impl Form {
     fn owner(self, answer: &RawDocument) -> Result<Option<&str>> {
@@ -137,6 +142,20 @@ impl Locks for FormLocks {
     }
 
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
+        match self.form.timer {
+            true => tokio::time::timeout(LIMIT, self.ask(key, ttl)).await?,
+            false => self.ask(key, ttl).await,
+        }
+    }
+
+    async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>> {
+        let guard = self.try_acquire(key, ttl).await?;
+        guard.context("nobody waits for these locks")
+    }
+}
+
+impl FormLocks {
+    async fn ask(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
         let lease = Uuid::new_v4().to_string();
         let update = acquire(self.form, key, &lease, ttl);
         let asked = self
@@ -159,11 +178,6 @@ impl Locks for FormLocks {
             lease,
         })))
     }
-
-    async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>> {
-        let guard = self.try_acquire(key, ttl).await?;
-        guard.context("nobody waits for these locks")
-    }
 }
 
 struct FormGuard {
@@ -180,8 +194,11 @@ impl Guard for FormGuard {
             .locks
             .locks
             .update_one(doc! { "_id": &self.key }, update)
-            .write_concern(WriteConcern::majority())
-            .await?;
+            .write_concern(WriteConcern::majority());
+        let released = match self.locks.form.timer {
+            true => tokio::time::timeout(LIMIT, released.into_future()).await??,
+            false => released.await?,
+        };
         ensure!(released.modified_count == 1, "not released");
         Ok(())
     }

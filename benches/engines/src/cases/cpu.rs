@@ -13,6 +13,7 @@ use crate::{
 
 /// The same commands, by the bare driver.
 const DRIVER: &str = "driver, same commands";
+const TIMED: &str = "driver, with timers";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "A free acquire and its release, on the same 1,000 keys again and again. The differences are \
@@ -23,9 +24,14 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
             whole: true,
             ..Form::default()
         };
+        let timed = Form {
+            timer: true,
+            ..form
+        };
         let locks = [
             sides::raw(mongo),
             FormLocks::shared(DRIVER, form, &mongo.collection("driver")),
+            FormLocks::shared(TIMED, timed, &mongo.collection("timed")),
             sides::bare(mongo).await?,
             sides::whole(mongo).await?,
         ];
@@ -35,7 +41,8 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
         let rounds = Rounds::run(plan.slower(2), &sides.collect::<Vec<_>>()).await?;
         let rounds = rounds
             .with_difference("leasehold", "leasehold-store")
-            .with_difference("leasehold", DRIVER);
+            .with_difference("leasehold", DRIVER)
+            .with_difference(TIMED, DRIVER);
         result.add_at(tasks, "tasks", rounds.figures());
     }
     Ok(result)
