@@ -203,6 +203,17 @@ impl Cluster {
         }
         Ok(Some(rollbacks))
     }
+
+    /// [`rollbacks`](Self::rollbacks), when there is one, or after this time.
+    pub async fn rolls_back(&self, within: Duration) -> Result<Option<usize>> {
+        let end = Instant::now() + within;
+        loop {
+            match self.rollbacks()? {
+                Some(0) if Instant::now() < end => sleep(Duration::from_millis(200)).await,
+                rollbacks => return Ok(rollbacks),
+            }
+        }
+    }
 }
 
 async fn admin(host: &str, command: Document) -> Result<Document> {

@@ -36,6 +36,8 @@ const LONGEST_GAP: Duration = Duration::from_secs(3 + 1 + 16);
 const AFTERWARDS: Duration = Duration::from_secs(6);
 /// Between two looks at whether what is wrong was caught.
 const LOOK: Duration = Duration::from_secs(3);
+/// A member that was cut off is one of the set again after this time.
+const REJOINS_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is tried, for how long.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +164,11 @@ pub async fn run(plan: Plan) -> Result<Report> {
     report.permits = count(&events, |event| matches!(event, Event::Permit { .. }));
     let accounts = ledger.accounts();
     (report.written, report.refused) = (accounts.written, accounts.refused);
-    report.rollbacks = cluster.rollbacks()?;
+    report.rollbacks = match plan.wrong {
+        // It may have been caught while the member that is to take its writes back is still cut off.
+        Wrong::OneMemberAcknowledges => cluster.rolls_back(REJOINS_WITHIN).await?,
+        _ => cluster.rollbacks()?,
+    };
     if plan.wrong == Wrong::Nothing {
         let outages = cluster.outages.lock();
         report.longest_gap = check::longest_gap(CONTENDED, &events, (began, ended), &outages);
