@@ -1,6 +1,9 @@
 //! What can go wrong, and whether trying again can help.
 
-use std::time::Duration;
+#[cfg(test)]
+mod tests;
+
+use std::{path::PathBuf, time::Duration};
 
 use crate::{
     Cause, Fence, Held, Key, LossReason,
@@ -148,6 +151,18 @@ pub enum Error {
         store: &'static str,
         /// What is missing or in the way.
         problem: String,
+    },
+
+    /// A file cannot be used for locks. Nothing was changed.
+    #[error(
+        "the file {} cannot be used for locks ({source}): check that its folder is there, that this user may write in it, and that nothing else is kept in that file",
+        path.display()
+    )]
+    File {
+        /// The path of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Cause,
     },
 
     /// The server has no room for the request now, or does not take writes. Nothing was changed. A
@@ -331,6 +346,7 @@ impl Error {
             | Self::InvalidWindow { .. }
             | Self::InvalidBurst { .. }
             | Self::NotPrepared { .. }
+            | Self::File { .. }
             | Self::NoRuntime
             | Self::Denied { .. }
             | Self::UnsupportedSchema { .. }
@@ -348,50 +364,5 @@ impl Error {
     /// Whether the request may have been carried out although the call failed.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_may_have_happened_can_be_tried_again() {
-        let errors = [
-            Error::Interrupted {
-                store: "MongoDB",
-                source: Cause::text("cut"),
-            },
-            Error::TimedOut {
-                operation: "acquire",
-                limit: Duration::from_secs(1),
-            },
-        ];
-        for error in errors {
-            assert!(error.is_ambiguous() && error.is_retryable(), "{error}");
-        }
-        let refused = Error::InvalidKey { bytes: 0 };
-        assert!(!refused.is_ambiguous() && !refused.is_retryable());
-    }
-
-    #[test]
-    fn who_is_fenced_off_is_told_to_stop() {
-        let fenced = |seen| Error::Fenced {
-            fence: Fence::new(7),
-            seen,
-        };
-        let text = fenced(Some(Fence::new(8))).to_string();
-        assert!(
-            text.contains("fence 7 is over") && text.contains("has seen 8: stop"),
-            "{text}"
-        );
-        assert!(fenced(None).to_string().contains("has seen a newer one"));
-        assert!(!fenced(None).is_retryable() && !fenced(None).is_ambiguous());
-    }
-
-    #[test]
-    fn an_error_crosses_threads() {
-        fn crosses<T: Send + Sync + 'static>() {}
-        crosses::<Error>();
     }
 }

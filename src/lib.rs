@@ -220,6 +220,8 @@ pub use crate::store::mongodb::{
         actions::{GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate},
     },
 };
+#[cfg(feature = "sqlite")]
+pub use crate::store::sqlite::SqliteStore;
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
     builder::LeasesBuilder,

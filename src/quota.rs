@@ -107,7 +107,12 @@ impl Quota {
     }
 
     /// The word for its kind, which stands in the document's id.
-    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    #[cfg(any(
+        feature = "mongodb",
+        feature = "elasticsearch",
+        feature = "opensearch",
+        feature = "sqlite"
+    ))]
     pub(crate) fn kind(&self) -> &'static str {
         match self.burst {
             None => "fixed",

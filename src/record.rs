@@ -12,7 +12,12 @@ use crate::{Fence, Key};
 pub const SCHEMA: i64 = 1;
 
 /// The version of the shape of a limiter's document that this crate reads and writes.
-#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+#[cfg(any(
+    feature = "mongodb",
+    feature = "elasticsearch",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
 macro_rules! name {

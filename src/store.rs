@@ -7,6 +7,8 @@
 pub(crate) mod batch;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch", feature = "sqlite"))]
+pub(crate) mod document;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod elasticsearch;
 pub(crate) mod list;
@@ -15,6 +17,8 @@ pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
 pub(crate) mod permits;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 

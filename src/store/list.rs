@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-#[cfg(any(feature = "elasticsearch", feature = "mongodb", feature = "opensearch"))]
+#[cfg(any(
+    feature = "elasticsearch",
+    feature = "mongodb",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
 use {
     crate::{Error, LockRecord, rules},
     chrono::{DateTime, Utc},
@@ -97,7 +102,12 @@ pub struct Page {
     pub next: Option<Key>,
 }
 
-#[cfg(any(feature = "elasticsearch", feature = "mongodb", feature = "opensearch"))]
+#[cfg(any(
+    feature = "elasticsearch",
+    feature = "mongodb",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
 impl Page {
     /// Takes in the next document that a database found.
     pub(crate) fn look_at(

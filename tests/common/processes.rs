@@ -174,13 +174,13 @@ fn parse(line: &str) -> Option<(String, i64, i64)> {
     ))
 }
 
-struct Process {
+pub struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Process {
-    fn start(place: &Place, task: &str) -> Self {
+    pub fn start(place: &Place, task: &str) -> Self {
         Self::of(process(place, task))
     }
 
@@ -194,7 +194,7 @@ impl Process {
     }
 
     /// The next thing that it tells.
-    async fn next(&mut self) -> (String, i64, i64) {
+    pub async fn next(&mut self) -> (String, i64, i64) {
         loop {
             let line = self.lines.next_line().await.unwrap();
             let line = line.expect("the process ended and told nothing more");
@@ -202,6 +202,20 @@ impl Process {
                 return told;
             }
         }
+    }
+
+    /// Kills it, in whatever it does.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// What it told before its end and was not asked for.
+    pub async fn rest(mut self) -> Vec<(String, i64, i64)> {
+        let mut rest = Vec::new();
+        while let Some(line) = self.lines.next_line().await.unwrap() {
+            rest.extend(parse(&line));
+        }
+        rest
     }
 
     /// Makes it stand still, as a long pause of its machine does; all of it, once this returns.

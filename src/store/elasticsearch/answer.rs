@@ -1,11 +1,10 @@
 //! Answers of a cluster, read as locks and not trusted.
 
 use chrono::{DateTime, Utc};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::Refusal;
-use crate::{Error, Fence, Holder, Key, LeaseId, LockRecord, Mode, record::SCHEMA};
+use crate::{Error, Key, LimiterRecord, LockRecord, store::document};
 
 /// What a change did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,19 +60,49 @@ impl Outcome {
     /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
     /// anything else that is not a lock.
     pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
-        let (record, stored) = record(&self.source, key)?;
+        let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
+        Ok((document::lock(&self.source, key)?, now))
+    }
+
+    /// The limiter, and the node's time, in the same way.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALimiter`] for
+    /// anything else that is not a limiter.
+    pub(crate) fn limiter(
+        &self,
+        key: &Key,
+    ) -> Result<(LimiterRecord, Option<DateTime<Utc>>), Error> {
+        let now = self.now().map_err(|problem| Error::NotALimiter {
+            key: key.clone(),
+            problem: problem.to_owned(),
+        })?;
+        Ok((document::limiter(&self.source, key)?, now))
+    }
+
+    /// The node's time, which stands beside what is stored. The time of the last change must not be taken
+    /// for that of an answer which changed nothing.
+    fn now(&self) -> Result<Option<DateTime<Utc>>, &'static str> {
         let now = match self.effect {
-            Effect::Written => stored.written_at,
-            Effect::None => stored.now,
-            Effect::Deleted => None,
+            Effect::Written => &self.source["written_at"],
+            Effect::None => &self.source["now"],
+            Effect::Deleted => &Value::Null,
         };
-        Ok((record, now.and_then(DateTime::from_timestamp_millis)))
+        match now {
+            Value::Null => Ok(None),
+            now => now
+                .as_i64()
+                .and_then(DateTime::from_timestamp_millis)
+                .map(Some)
+                .ok_or("its time is no time"),
+        }
     }
 }
 
 /// The lock and the time of a search's hit.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
-    let (record, _) = record(&hit["_source"], key)?;
+    let record = document::lock(&hit["_source"], key)?;
     if hit["_id"] != key.as_str() {
         return Err(not_a_lock(key, "it is the document of another key"));
     }
@@ -84,51 +113,6 @@ pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>),
     Ok((record, now))
 }
 
-/// The lock, and the fields that are not part of it.
-fn record(source: &Value, key: &Key) -> Result<(LockRecord, Beside), Error> {
-    match source["schema"].as_i64() {
-        Some(SCHEMA) => {}
-        Some(found) => {
-            return Err(Error::UnsupportedSchema {
-                key: key.clone(),
-                found,
-            });
-        }
-        None => return Err(not_a_lock(key, "it has no schema number")),
-    }
-    let stored = Stored::deserialize(source).map_err(|error| not_a_lock(key, error))?;
-    let time = |millis| {
-        DateTime::from_timestamp_millis(millis)
-            .ok_or_else(|| not_a_lock(key, format!("{millis} is no time")))
-    };
-    let holders = stored.holders.into_iter().map(|stored| {
-        let lease = LeaseId::parse(&stored.lease);
-        let mut holder = Holder::exclusive(
-            lease.ok_or_else(|| not_a_lock(key, "a lease is no UUID"))?,
-            stored.owner.into(),
-            Fence::new(stored.fence),
-            time(stored.acquired_at)?,
-            time(stored.expires_at)?,
-        );
-        let mode = Mode::parse(&stored.mode);
-        holder.mode = mode.ok_or_else(|| not_a_lock(key, "a mode is not known here"))?;
-        holder.permits = stored.permits;
-        holder.note = stored.note.map(Into::into);
-        Ok(holder)
-    });
-    let record = LockRecord::new(
-        key.clone(),
-        Fence::new(stored.fence),
-        holders.collect::<Result<_, Error>>()?,
-        time(stored.expires_at)?,
-    );
-    let beside = Beside {
-        written_at: stored.written_at,
-        now: stored.now,
-    };
-    Ok((record, beside))
-}
-
 fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
     Error::NotALock {
         key: key.clone(),
@@ -136,41 +120,12 @@ fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
     }
 }
 
-#[derive(Debug)]
-struct Beside {
-    written_at: Option<i64>,
-    now: Option<i64>,
-}
-
-/// The document, with times in milliseconds.
-#[derive(Deserialize)]
-struct Stored {
-    fence: i64,
-    holders: Vec<StoredHolder>,
-    expires_at: i64,
-    /// The node's time of the last change.
-    written_at: Option<i64>,
-    /// Only shown, never stored.
-    now: Option<i64>,
-}
-
-#[derive(Deserialize)]
-struct StoredHolder {
-    lease: String,
-    owner: String,
-    mode: String,
-    permits: i64,
-    fence: i64,
-    acquired_at: i64,
-    expires_at: i64,
-    note: Option<String>,
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::{Fence, LeaseId, Mode};
 
     fn key() -> Key {
         Key::new("k").unwrap()
@@ -184,6 +139,11 @@ mod tests {
                 "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
             }],
         })
+    }
+
+    fn noop(source: Value) -> Outcome {
+        let effect = Effect::None;
+        Outcome { effect, source }
     }
 
     #[test]
@@ -219,13 +179,13 @@ mod tests {
         let mut later = lock();
         later["schema"] = json!(2);
         assert!(matches!(
-            record(&later, &key()),
+            noop(later).record(&key()),
             Err(Error::UnsupportedSchema { found: 2, .. })
         ));
         for field in ["schema", "fence", "expires_at", "holders", "now"] {
             let mut broken = lock();
             broken[field] = json!("nonsense");
-            let outcome = record(&broken, &key());
+            let outcome = noop(broken).record(&key());
             assert!(
                 matches!(outcome, Err(Error::NotALock { .. })),
                 "{field}: {outcome:?}"
@@ -234,7 +194,7 @@ mod tests {
         for field in ["lease", "owner", "mode", "permits", "fence", "acquired_at"] {
             let mut broken = lock();
             broken["holders"][0][field] = json!(true);
-            let outcome = record(&broken, &key());
+            let outcome = noop(broken).record(&key());
             assert!(
                 matches!(outcome, Err(Error::NotALock { .. })),
                 "{field}: {outcome:?}"

@@ -1,0 +1,2 @@
+//! The command `leasehold`.
+fn main() {}

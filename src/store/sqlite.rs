@@ -1,0 +1,246 @@
+//! Locks and limiters in a file, for the processes of one host.
+
+mod clock;
+mod error;
+mod file;
+mod table;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use self::{
+    file::File,
+    table::{LIMITERS, LOCKS, Table},
+};
+use crate::{
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
+    ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+    ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper,
+    rules::{self, Decision},
+};
+
+/// Keeps locks in an SQLite file, for any number of processes of one host, with no server.
+///
+/// An acknowledged grant is on the disk: it survives a crash of the process, of the host, and a loss of
+/// power. A process that is killed in the middle of an operation leaves nothing half done and nothing
+/// locked but its leases, until their ttl is over.
+///
+/// The clock that decides is the host's, in a form that nobody can set: what Linux counts since the boot
+/// (suspended or not), from a time of day that the file remembers. All processes of the host see the same,
+/// and it never goes back, also not over a boot with a wrong time of day. Where there is no such count it
+/// is the time of day, held back from going back.
+///
+/// Every operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five
+/// seconds for another one that writes. Waiters of other processes are not told of a release: they ask from
+/// time to time, at least once a second.
+///
+/// The file is for one host: SQLite's write-ahead log does not work on a network's file system
+/// (<https://sqlite.org/wal.html>). Two more files stand beside it, with `-wal` and `-shm` at the end of
+/// their names; all three belong together. A clone shares the connection.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Leases, SqliteStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # std::env::set_current_dir(&folder)?;
+/// let leases = Leases::new(SqliteStore::open("locks.db").await?);
+/// let lease = leases.acquire("nightly", Duration::from_secs(30)).await?;
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SqliteStore {
+    path: Arc<PathBuf>,
+    file: Arc<Mutex<File>>,
+    clock_margin: Duration,
+}
+
+impl SqliteStore {
+    /// Opens a file of locks, and makes it if it is not there. Its folder has to be there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] if the file cannot be opened, read or written, or is not one of locks;
+    /// [`Error::NoRuntime`] outside of a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a file that was made stays, and is of use to the next who opens it.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = Arc::new(path.as_ref().to_path_buf());
+        let opened = path.clone();
+        let file = blocking(move || File::open(&opened)).await?;
+        Ok(Self {
+            path,
+            clock_margin: file.clock_margin(),
+            file: Arc::new(Mutex::new(file)),
+        })
+    }
+
+    /// The path that it was opened with.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let file = self.file.clone();
+        blocking(move || work(&mut file.lock())).await
+    }
+
+    /// Reads a lock, and writes what a rule makes of it, in one step.
+    async fn decide<A: Send + 'static>(
+        &self,
+        key: &Key,
+        rule: impl FnOnce(Option<&LockRecord>, DateTime<Utc>) -> Decision<A> + Send + 'static,
+    ) -> Result<A, Error> {
+        let key = key.clone();
+        self.with(move |file| file.change(|change| change.decide(&LOCKS, key.as_str(), &key, rule)))
+            .await
+    }
+}
+
+/// Does this on a thread that may wait for the disk.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+    let done = runtime.spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(keeper::runtime_ended()))
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn clock_margin(&self) -> Duration {
+        self.clock_margin
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let request = request.clone();
+        let key = request.key.clone();
+        self.decide(&key, move |lock, now| rules::acquire(lock, &request, now))
+            .await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        let requests = requests.to_vec();
+        self.with(move |file| {
+            file.change(|change| {
+                let renew = |request: &RenewRequest| {
+                    let rule = |lock: Option<&LockRecord>, now| rules::renew(lock, request, now);
+                    change.decide(&LOCKS, request.key.as_str(), &request.key, rule)
+                };
+                Ok(requests.iter().map(renew).collect())
+            })
+        })
+        .await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        let request = request.clone();
+        let key = request.key.clone();
+        self.decide(&key, move |lock, now| rules::convert(lock, &request, now))
+            .await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let request = request.clone();
+        let key = request.key.clone();
+        self.decide(&key, move |lock, now| rules::release(lock, &request, now))
+            .await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let key = key.clone();
+        self.with(move |file| {
+            file.look(|look| {
+                let lock = look.read(&LOCKS, key.as_str(), &key)?;
+                Ok(lock.map(|lock| rules::inspect(&lock, look.now())))
+            })
+        })
+        .await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let request = request.clone();
+        self.with(move |file| file.look(|look| look.page(&request)))
+            .await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.decide(key, rules::evict).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        let rule =
+            |lock: Option<&LockRecord>, now| rules::remove_expired(lock, Duration::ZERO, now);
+        self.decide(key, rule).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let request = request.clone();
+        self.with(move |file| {
+            let (quota, key) = (&request.quota, &request.key);
+            // As many limiters as there are kinds and lengths of windows may have one key.
+            let name = format!("{}:{}:{key}", quota.kind(), quota.window_millis());
+            file.change(|change| {
+                change.decide(&LIMITERS, &name, key, |limiter, now| {
+                    rules::permit(limiter, &request, now)
+                })
+            })
+        })
+        .await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        let locks = self.purged(&LOCKS, move |lock, now| {
+            rules::remove_expired(Some(lock), retention, now).answer
+        });
+        let limiters = self.purged(&LIMITERS, move |limiter, now| {
+            rules::is_over(limiter, retention, now)
+        });
+        Ok(locks.await? + limiters.await?)
+    }
+}
+
+impl SqliteStore {
+    /// Removes what is over, a page of rows at a time, so that nobody waits for long.
+    async fn purged<R: 'static>(
+        &self,
+        table: &'static Table<R>,
+        is_over: impl Fn(&R, DateTime<Utc>) -> bool + Clone + Send + 'static,
+    ) -> Result<u64, Error> {
+        let (mut after, mut removed) = (Some(String::new()), 0);
+        while let Some(name) = after {
+            let is_over = is_over.clone();
+            let sweep =
+                move |file: &mut File| file.change(|change| change.sweep(table, &name, is_over));
+            let swept = self.with(sweep).await?;
+            (after, removed) = (swept.next, removed + swept.removed);
+        }
+        Ok(removed)
+    }
+}

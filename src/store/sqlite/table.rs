@@ -1,0 +1,211 @@
+//! The rows: one document a name, read by the rules and written as they say.
+
+use std::path::Path;
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::Value;
+
+use super::error::sorted;
+use crate::{
+    Error, Key, LimiterRecord, ListRequest, LockRecord, Page,
+    rules::{Decision, Write},
+    store::document,
+};
+
+/// How many rows one step of a purge looks at.
+const SWEEP: usize = 500;
+
+/// A kind of document, and its statements.
+pub(super) struct Table<R> {
+    read: &'static str,
+    put: &'static str,
+    remove: &'static str,
+    /// In the order of the bytes of the names, from one name on.
+    page: &'static str,
+    key: fn(&str) -> Option<Key>,
+    decode: fn(&Value, &Key) -> Result<R, Error>,
+    encode: fn(&R) -> Value,
+}
+
+pub(super) const LOCKS: Table<LockRecord> = Table {
+    read: "SELECT document FROM locks WHERE name = ?",
+    put: "INSERT OR REPLACE INTO locks (name, document) VALUES (?, ?)",
+    remove: "DELETE FROM locks WHERE name = ?",
+    page: "SELECT name, document FROM locks WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
+    key: |name| Key::new(name).ok(),
+    decode: document::lock,
+    encode: document::of_lock,
+};
+
+pub(super) const LIMITERS: Table<LimiterRecord> = Table {
+    read: "SELECT document FROM limiters WHERE name = ?",
+    put: "INSERT OR REPLACE INTO limiters (name, document) VALUES (?, ?)",
+    remove: "DELETE FROM limiters WHERE name = ?",
+    page: "SELECT name, document FROM limiters WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
+    // After the kind and the length of its windows.
+    key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
+    decode: document::limiter,
+    encode: document::of_limiter,
+};
+
+/// One state of the file, at one time.
+pub(super) struct Look<'a> {
+    connection: &'a Connection,
+    path: &'a Path,
+    now: DateTime<Utc>,
+}
+
+/// A change of it.
+pub(super) struct Change<'a> {
+    look: Look<'a>,
+    written: bool,
+}
+
+/// What is not JSON has no schema number, and is refused for that.
+fn decoded<R>(table: &Table<R>, text: &str, key: &Key) -> Result<R, Error> {
+    (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key)
+}
+
+/// What a step of a purge did.
+pub(super) struct Swept {
+    pub(super) removed: u64,
+    /// The name to go on after; `None` if there are no more.
+    pub(super) next: Option<String>,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn new(connection: &'a Connection, path: &'a Path, now: DateTime<Utc>) -> Self {
+        Self {
+            connection,
+            path,
+            now,
+        }
+    }
+
+    pub(super) fn now(&self) -> DateTime<Utc> {
+        self.now
+    }
+
+    /// The record of this name and key.
+    pub(super) fn read<R>(
+        &self,
+        table: &Table<R>,
+        name: &str,
+        key: &Key,
+    ) -> Result<Option<R>, Error> {
+        let query = || {
+            let mut read = self.connection.prepare_cached(table.read)?;
+            read.query_row([name], |row| row.get::<_, String>(0))
+                .optional()
+        };
+        let text = query().map_err(|error| sorted(error, self.path))?;
+        text.map(|text| decoded(table, &text, key)).transpose()
+    }
+
+    /// A page of locks.
+    pub(super) fn page(&self, request: &ListRequest) -> Result<Page, Error> {
+        let after = request.after.as_ref().map_or("", Key::as_str);
+        let prefix = request.filter.wanted_prefix();
+        let rows = self.rows(&LOCKS, after, prefix, request.limit)?;
+        let is_last = rows.len() < request.limit;
+        let mut page = Page::default();
+        for (name, text) in rows {
+            if !name.starts_with(prefix) {
+                page.next = None;
+                return Ok(page);
+            }
+            // No statement of ours wrote another.
+            let Ok(key) = Key::new(&name) else { continue };
+            let lock = decoded(&LOCKS, &text, &key).map(|lock| (lock, self.now));
+            page.look_at(key, lock, &request.filter);
+        }
+        if is_last {
+            page.next = None;
+        }
+        Ok(page)
+    }
+
+    fn rows<R>(
+        &self,
+        table: &Table<R>,
+        after: &str,
+        from: &str,
+        limit: usize,
+    ) -> Result<Vec<(String, String)>, Error> {
+        let query = || {
+            let mut page = self.connection.prepare_cached(table.page)?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            page.query_map(params![after, from, limit], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect::<rusqlite::Result<_>>()
+        };
+        query().map_err(|error| sorted(error, self.path))
+    }
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn new(look: Look<'a>) -> Self {
+        let written = false;
+        Self { look, written }
+    }
+
+    pub(super) fn has_written(&self) -> bool {
+        self.written
+    }
+
+    /// Reads a document, and writes what a rule makes of it.
+    pub(super) fn decide<R, A>(
+        &mut self,
+        table: &Table<R>,
+        name: &str,
+        key: &Key,
+        rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
+    ) -> Result<A, Error> {
+        let record = self.look.read(table, name, key)?;
+        let decision = rule(record.as_ref(), self.look.now);
+        match decision.write {
+            Write::Keep => {}
+            Write::Put(record) => {
+                let document = (table.encode)(&record).to_string();
+                self.execute(table.put, params![name, document])?;
+            }
+            Write::Remove => self.execute(table.remove, [name])?,
+        }
+        Ok(decision.answer)
+    }
+
+    /// Removes what is over from the next rows after this name. What cannot be read is left alone.
+    pub(super) fn sweep<R>(
+        &mut self,
+        table: &Table<R>,
+        after: &str,
+        is_over: impl Fn(&R, DateTime<Utc>) -> bool,
+    ) -> Result<Swept, Error> {
+        let rows = self.look.rows(table, after, "", SWEEP)?;
+        let next = match rows.last() {
+            Some((name, _)) if rows.len() == SWEEP => Some(name.clone()),
+            _ => None,
+        };
+        let mut removed = 0;
+        for (name, text) in rows {
+            let record = (table.key)(&name).and_then(|key| decoded(table, &text, &key).ok());
+            if record.is_some_and(|record| is_over(&record, self.look.now)) {
+                self.execute(table.remove, [&name])?;
+                removed += 1;
+            }
+        }
+        Ok(Swept { removed, next })
+    }
+
+    fn execute(&mut self, statement: &str, params: impl rusqlite::Params) -> Result<(), Error> {
+        let execute = || {
+            let mut statement = self.look.connection.prepare_cached(statement)?;
+            statement.execute(params)
+        };
+        execute().map_err(|error| sorted(error, self.look.path))?;
+        self.written = true;
+        Ok(())
+    }
+}

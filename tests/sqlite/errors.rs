@@ -1,0 +1,149 @@
+//! Files that are of no use, and what is said of them.
+
+use std::{fs, path::Path};
+
+use futures::TryStreamExt;
+use leasehold::{Error, Filter, Key, LeaseId, Leases, SqliteStore, Store};
+use rusqlite::Connection;
+
+use super::{LONG, common::every, path, store_at};
+
+async fn refused(path: &Path) -> String {
+    match SqliteStore::open(path).await {
+        Err(error @ Error::File { .. }) => {
+            assert!(!error.is_retryable() && !error.is_ambiguous());
+            let text = error.to_string();
+            assert!(text.contains(path.to_str().unwrap()), "{text}");
+            assert!(text.contains("check that its folder is there"), "{text}");
+            text
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_locks_is_refused_and_left_alone() {
+    let text = path();
+    fs::write(&text, "not a database, and long enough to be sure of it").unwrap();
+    assert!(refused(&text).await.contains("not a database"));
+    assert!(fs::read_to_string(&text).unwrap().starts_with("not a"));
+
+    let foreign = path();
+    let tables = "CREATE TABLE accounts (id INTEGER); INSERT INTO accounts VALUES (7);";
+    Connection::open(&foreign)
+        .unwrap()
+        .execute_batch(tables)
+        .unwrap();
+    let before = fs::read(&foreign).unwrap();
+    assert!(
+        refused(&foreign)
+            .await
+            .contains("database of another program")
+    );
+    assert_eq!(fs::read(&foreign).unwrap(), before);
+
+    let folder = path();
+    fs::create_dir(&folder).unwrap();
+    refused(&folder).await;
+    refused(&folder.join("no such folder").join("locks.db")).await;
+}
+
+#[tokio::test]
+async fn the_file_of_a_later_version_is_refused() {
+    let path = path();
+    drop(store_at(&path).await);
+    let connection = Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 2).unwrap();
+    assert!(refused(&path).await.contains("upgrade leasehold here"));
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
+    let path = path();
+    let old = Leases::new(store_at(&path).await);
+    let lease = old.acquire("key", LONG).await.unwrap();
+    for file in ["", "-wal", "-shm"] {
+        fs::remove_file(format!("{}{file}", path.display())).unwrap();
+    }
+    let refused = old.try_acquire("other", LONG).await;
+    assert!(matches!(refused, Err(Error::File { .. })), "{refused:?}");
+
+    let new = Leases::new(store_at(&path).await);
+    new.acquire("key", LONG).await.unwrap().detach();
+    let error = lease.release().await.unwrap_err();
+    assert!(error.to_string().contains("replaced by another"), "{error}");
+    assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
+}
+
+/// Somebody keeps the file to himself.
+#[tokio::test]
+async fn who_finds_the_file_locked_may_try_again() {
+    let path = path();
+    let store = store_at(&path).await;
+    let mut other = Connection::open(&path).unwrap();
+    let behavior = rusqlite::TransactionBehavior::Immediate;
+    let writes = other.transaction_with_behavior(behavior).unwrap();
+    let key = Key::new("key").unwrap();
+    let error = store.evict(&key).await.unwrap_err();
+    assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+    assert!(error.is_retryable() && !error.is_ambiguous());
+    // Who only looks does not wait.
+    assert_eq!(store.inspect(&key).await.unwrap(), None);
+    drop(writes);
+    assert_eq!(store.evict(&key).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_no_lock_is_named_and_left_alone() {
+    let path = path();
+    let leases = Leases::new(store_at(&path).await);
+    leases.acquire("good", LONG).await.unwrap().detach();
+    let connection = Connection::open(&path).unwrap();
+    let put = |name: &str, document: &str| {
+        let insert = "INSERT INTO locks (name, document) VALUES (?, ?)";
+        connection.execute(insert, [name, document]).unwrap();
+    };
+    put("broken", "{\"fence\": 7");
+    put("later", "{\"schema\": 2, \"holders\": \"elsewhere\"}");
+
+    let error = leases.try_acquire("broken", LONG).await.unwrap_err();
+    assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+    let error = leases.try_acquire("later", LONG).await.unwrap_err();
+    assert!(
+        matches!(error, Error::UnsupportedSchema { found: 2, .. }),
+        "{error:?}"
+    );
+    leases.purge(std::time::Duration::ZERO).await.unwrap();
+    let locks: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+    assert_eq!(locks.len(), 1);
+    let count = "SELECT count(*) FROM locks";
+    let rows: i64 = connection.query_row(count, [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, 3);
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_fails_every_operation() {
+    let path = path();
+    let store = store_at(&path).await;
+    fs::remove_file(&path).unwrap();
+    let outcomes = every::of_a_holder(&*store).await;
+    let handle = Leases::new(store.clone());
+    let outcomes = outcomes.into_iter();
+    for (name, outcome) in outcomes.chain(every::of_a_handle(&handle, LONG / 600).await) {
+        assert!(
+            matches!(outcome, Err(Error::File { .. })),
+            "{name}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_an_error() {
+    let opened = futures::executor::block_on(SqliteStore::open(path()));
+    assert!(matches!(opened, Err(Error::NoRuntime)), "{opened:?}");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = runtime.block_on(store_at(&path()));
+    let key = Key::new(LeaseId::random().to_string()).unwrap();
+    let looked = futures::executor::block_on(store.inspect(&key));
+    assert!(matches!(looked, Err(Error::NoRuntime)), "{looked:?}");
+}

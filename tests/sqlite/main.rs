@@ -1,0 +1,63 @@
+//! The store in a file, on real files.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod crashes;
+mod errors;
+mod model;
+mod processes;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Once},
+    time::{Duration, SystemTime},
+};
+
+use leasehold::{LeaseId, SqliteStore, Store, conformance::Clients};
+
+/// A time to live that outlasts any test.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A path that no other test uses. Those of earlier runs go; this one's stay, for who wants to look.
+fn path() -> PathBuf {
+    static TIDY: Once = Once::new();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sqlite");
+    fs::create_dir_all(&folder).unwrap();
+    TIDY.call_once(|| {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let changed = entry.metadata().and_then(|data| data.modified()).ok();
+            let age = changed.and_then(|at| SystemTime::now().duration_since(at).ok());
+            if age.is_some_and(|age| age > Duration::from_secs(3_600)) {
+                // Another process may have been faster.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    });
+    folder.join(format!("{}.db", LeaseId::random()))
+}
+
+async fn store_at(path: &Path) -> Arc<dyn Store> {
+    Arc::new(SqliteStore::open(path).await.unwrap())
+}
+
+/// Each with a connection of its own.
+async fn connect() -> Clients {
+    let path = path();
+    Clients::new(store_at(&path).await, store_at(&path).await)
+}
+
+leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+
+/// Of one connection, which both share.
+mod on_one_connection {
+    use super::*;
+
+    async fn connect() -> Clients {
+        let store = SqliteStore::open(path()).await.unwrap();
+        Clients::new(store.clone(), store)
+    }
+
+    leasehold::conformance_suite!(connect);
+}

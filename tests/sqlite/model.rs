@@ -1,0 +1,21 @@
+//! Random commands against memory and a file at once, and any text.
+
+use tokio::runtime::Runtime;
+
+use super::{
+    common::{fuzz, model, permits},
+    path, store_at,
+};
+
+#[test]
+fn a_file_answers_as_memory_does() {
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(store_at(&path()));
+    model::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
+    permits::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_keys_owners_and_notes_are_just_text() {
+    fuzz::any_text_comes_back_or_is_refused(store_at(&path()).await, 9, 1_000).await;
+}
