@@ -1,2 +1,98 @@
-//! The command `leasehold`.
-fn main() {}
+//! The command `leasehold`: locks from a shell, and a look at those that are there.
+//!
+//! `leasehold --help` has the reference; `docs/cli.md` tells how it is used.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
+#![deny(clippy::unimplemented, clippy::unreachable, clippy::indexing_slicing)]
+
+#[cfg(not(unix))]
+compile_error!("the command `leasehold` is for Unix: it needs process groups and signals");
+
+mod address;
+mod args;
+mod doctor;
+mod evict;
+mod exit;
+mod guard;
+mod keep;
+mod list;
+mod out;
+mod place;
+mod signals;
+mod state;
+mod text;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use leasehold::Leases;
+
+use self::{
+    address::Opened,
+    args::{Args, Task},
+    exit::{Code, Failure},
+};
+
+/// On one thread: the parent of a process is the thread that started it, and that must not end before.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    // The command line may have a password in it, so that no error may repeat it.
+    let args = Args::try_parse().unwrap_or_else(|error| {
+        if error.use_stderr() && error.to_string().contains("://") {
+            eprintln!("leasehold: {}; try --help", error.kind());
+            std::process::exit(Code::Usage.into());
+        }
+        error.exit()
+    });
+    match work(args).await {
+        Ok(code) => code.into(),
+        // Whoever read the output has seen enough.
+        Err(failure) if failure.is_broken_pipe() => Code::Done.into(),
+        Err(failure) => {
+            eprintln!("leasehold: {failure}");
+            failure.code().into()
+        }
+    }
+}
+
+async fn work(args: Args) -> Result<Code, Failure> {
+    match args.task {
+        Task::Guard(guard) => return guard::guard(guard).await,
+        Task::Completions { shell } => {
+            let (mut command, mut bytes) = (Args::command(), Vec::new());
+            clap_complete::generate(shell, &mut command, "leasehold", &mut bytes);
+            return out::raw(&bytes);
+        }
+        Task::Man => {
+            let mut bytes = Vec::new();
+            args::man_page(&mut bytes)?;
+            return out::raw(&bytes);
+        }
+        _ => {}
+    }
+    let address = match args.store {
+        Some(address) => address,
+        None => place::of_this_user()?,
+    };
+    let opened = Opened::at(&address).await?;
+    let leases = Leases::new(opened.store.clone());
+    let outcome = match args.task {
+        Task::Run(run) => keep::run(run, &leases).await,
+        Task::Ls(ls) => list::ls(ls, &leases).await,
+        Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
+        Task::Evict(evict) => evict::evict(evict, &leases).await,
+        Task::Watch(watch) => watch::watch(watch, &leases).await,
+        Task::Purge { older_than } => evict::purge(older_than, &leases).await,
+        Task::Prepare => {
+            opened.prepare().await?;
+            out::line(&format!("{} is prepared", opened.place))
+        }
+        Task::Doctor { json } => doctor::doctor(&opened, &leases, json).await,
+        // Done above.
+        Task::Guard(_) | Task::Completions { .. } | Task::Man => Ok(Code::Done),
+    };
+    leases.close().await;
+    outcome
+}

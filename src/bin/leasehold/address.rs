@@ -1,0 +1,261 @@
+//! The store that an address names.
+//!
+//! The examples have this file too. No error repeats an address: it may hold a password.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use elasticsearch::{
+    Elasticsearch,
+    http::{
+        Url,
+        transport::{SingleNodeConnectionPool, TransportBuilder},
+    },
+};
+use leasehold::{ElasticsearchStore, Error, MongoStore, OpenSearchStore, SqliteStore, Store};
+use mongodb::{
+    Client, Collection,
+    bson::Document,
+    error::ErrorKind,
+    options::{ClientOptions, ServerAddress},
+};
+use opensearch::OpenSearch;
+use serde_json::Value;
+
+/// How long a server gets to answer. The clients' own 30 s, or no limit at all, are too long for
+/// somebody who waits at a terminal.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The forms of an address.
+pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE]; \
+     es+http://HOST:PORT[/ALIAS]; opensearch+https://HOST:PORT[/ALIAS]";
+
+/// Why an address leads to no store.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressError {
+    /// It is not written as one.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is nobody, or somebody else.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server knows no such user.
+    #[error("{0}")]
+    Denied(String),
+    /// The store failed.
+    #[error("{place}: {}", told(error))]
+    Store { place: String, error: Error },
+}
+
+/// A store, and what it is made of.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    /// The hosts or the file, without any credentials.
+    pub(crate) place: String,
+    pub(crate) backend: Backend,
+}
+
+pub(crate) enum Backend {
+    File(SqliteStore),
+    MongoDb(Collection<Document>),
+    Elasticsearch(Elasticsearch, String),
+    OpenSearch(OpenSearch, String),
+}
+
+impl Opened {
+    /// Opens the store of an address. A search engine is asked which of the two it is; MongoDB is not asked
+    /// anything yet.
+    pub(crate) async fn at(address: &str) -> Result<Self, AddressError> {
+        if let Some(path) = address.strip_prefix("file:") {
+            return open_file(path).await;
+        }
+        match address.split_once("://") {
+            Some(("mongodb" | "mongodb+srv", _)) => open_mongodb(address).await,
+            Some(("http" | "https", _)) => open_index(address, None).await,
+            Some(("es+http" | "es+https", _)) => {
+                open_index(
+                    address.trim_start_matches("es+"),
+                    Some(Engine::Elasticsearch),
+                )
+                .await
+            }
+            Some(("opensearch+http" | "opensearch+https", _)) => {
+                let address = address.trim_start_matches("opensearch+");
+                open_index(address, Some(Engine::OpenSearch)).await
+            }
+            _ => Err(AddressError::Invalid(format!(
+                "the address of a store is one of {FORMS}"
+            ))),
+        }
+    }
+
+    fn new(place: String, backend: Backend) -> Self {
+        let store: Arc<dyn Store> = match &backend {
+            Backend::File(store) => Arc::new(store.clone()),
+            Backend::MongoDb(locks) => Arc::new(MongoStore::new(locks)),
+            Backend::Elasticsearch(client, alias) => {
+                Arc::new(ElasticsearchStore::new(client.clone(), alias))
+            }
+            Backend::OpenSearch(client, alias) => {
+                Arc::new(OpenSearchStore::new(client.clone(), alias))
+            }
+        };
+        Self {
+            store,
+            place,
+            backend,
+        }
+    }
+
+    /// Sets the store up.
+    pub(crate) async fn prepare(&self) -> Result<(), AddressError> {
+        let prepared = match &self.backend {
+            // It was made when it was opened.
+            Backend::File(_) => Ok(()),
+            Backend::MongoDb(locks) => MongoStore::new(locks).prepare().await,
+            Backend::Elasticsearch(client, alias) => {
+                let store = ElasticsearchStore::new(client.clone(), alias);
+                store.prepare().await
+            }
+            Backend::OpenSearch(client, alias) => {
+                let store = OpenSearchStore::new(client.clone(), alias);
+                store.prepare().await
+            }
+        };
+        let place = self.place.clone();
+        prepared.map_err(|error| AddressError::Store { place, error })
+    }
+}
+
+/// What the driver has to add is long, and where the message says what to do it helps nobody.
+pub(crate) fn told(error: &Error) -> String {
+    match error {
+        Error::Unreachable { .. } | Error::Denied { .. } | Error::File { .. } => error.to_string(),
+        error => match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+async fn open_file(path: &str) -> Result<Opened, AddressError> {
+    // As a URL has it: an empty host, and a path from the root on.
+    let path = match path.strip_prefix("//") {
+        Some(rest) if rest.starts_with('/') => rest,
+        _ => path,
+    };
+    if path.is_empty() {
+        let text = "a file needs a path, as in file:/var/lib/app/locks.db".to_owned();
+        return Err(AddressError::Invalid(text));
+    }
+    let path = PathBuf::from(path);
+    let place = path.display().to_string();
+    match SqliteStore::open(path).await {
+        Ok(store) => Ok(Opened::new(place, Backend::File(store))),
+        Err(error) => Err(AddressError::Store { place, error }),
+    }
+}
+
+async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
+    let mut options = ClientOptions::parse(address).await.map_err(unreadable)?;
+    options.server_selection_timeout.get_or_insert(PATIENCE);
+    let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
+    let client = Client::with_options(options).map_err(unreadable)?;
+    let database = client
+        .default_database()
+        .unwrap_or_else(|| client.database("leasehold"));
+    let locks = database.collection::<Document>("locks");
+    let place = format!("{}, {}", hosts.join(", "), locks.namespace());
+    Ok(Opened::new(place, Backend::MongoDb(locks)))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Engine {
+    Elasticsearch,
+    OpenSearch,
+}
+
+/// Asks the server which of the two it is, and opens the store of that one.
+async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, AddressError> {
+    const FORM: &str = "es+http://user:password@host:9200/alias";
+    let mut url = Url::parse(address).map_err(|_| invalid("HTTP", FORM))?;
+    let alias = match url.path().trim_matches('/') {
+        "" => "leasehold".to_owned(),
+        path => path.to_owned(),
+    };
+    // All this may be the rest of a password that is not percent-encoded.
+    if alias.contains(['/', '@']) || url.query().is_some() || url.fragment().is_some() {
+        return Err(invalid("HTTP", FORM));
+    }
+    url.set_path("");
+    let host = url.origin().ascii_serialization(); // without the user and the password
+    let unusable = |problem: &str| AddressError::Invalid(format!("{host} {problem}"));
+
+    // Not `Transport::single_node`, which would send a percent-encoded password as it is written.
+    let nodes = SingleNodeConnectionPool::new(url.clone());
+    let transport = TransportBuilder::new(nodes).build();
+    let transport = transport.map_err(|_| unusable("cannot be used: check the address"))?;
+    let client = Elasticsearch::new(transport);
+
+    let answer = client.info().request_timeout(PATIENCE).send().await;
+    let answer = answer.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        AddressError::Unreachable(format!(
+            "{host} cannot be reached: {}; check that the server runs, and the address: http or \
+             https, the host, and the port (usually 9200)",
+            error.root_cause()
+        ))
+    })?;
+    let status = answer.status_code().as_u16();
+    if let 401 | 403 = status {
+        return Err(AddressError::Denied(format!(
+            "{host} refused the credentials (HTTP {status}): check the user and the password in the \
+             address, {FORM}, and the roles of the user"
+        )));
+    }
+    // What is no JSON tells no version.
+    let answer: Value = answer.json().await.unwrap_or_default();
+    let version = |name: &str| answer.get("version")?.get(name)?.as_str();
+    let found = match (version("distribution"), version("number")) {
+        (Some("opensearch"), _) => Engine::OpenSearch,
+        (None, Some(_)) => Engine::Elasticsearch,
+        _ => {
+            return Err(AddressError::Unreachable(format!(
+                "{host} answers (HTTP {status}), but not as Elasticsearch or OpenSearch: check the \
+                 host and the port (usually 9200)"
+            )));
+        }
+    };
+    let place = format!("{host}, {alias}");
+    match found {
+        _ if wanted.is_some_and(|wanted| wanted != found) => Err(unusable(match found {
+            Engine::OpenSearch => {
+                "is an OpenSearch: write opensearch+http:// or opensearch+https://"
+            }
+            Engine::Elasticsearch => "is an Elasticsearch: write es+http:// or es+https://",
+        })),
+        Engine::OpenSearch => {
+            let transport = opensearch::http::transport::Transport::single_node(url.as_str())
+                .map_err(|_| unusable("cannot be used: check the address"))?;
+            let client = OpenSearch::new(transport);
+            Ok(Opened::new(place, Backend::OpenSearch(client, alias)))
+        }
+        Engine::Elasticsearch => Ok(Opened::new(place, Backend::Elasticsearch(client, alias))),
+    }
+}
+
+/// The driver's own words may quote a part of the address.
+fn unreadable(error: mongodb::error::Error) -> AddressError {
+    match *error.kind {
+        ErrorKind::DnsResolve { .. } => AddressError::Unreachable(
+            "the host of the address has no DNS entry for MongoDB: check its name".to_owned(),
+        ),
+        _ => invalid("MongoDB", "mongodb://user:password@host:27017/database"),
+    }
+}
+
+fn invalid(kind: &str, form: &str) -> AddressError {
+    AddressError::Invalid(format!(
+        "this is not a valid {kind} address: write it like {form}, with special characters of the \
+         password percent-encoded"
+    ))
+}

@@ -1,0 +1,221 @@
+//! The command line.
+
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use super::exit::CODES;
+
+/// Locks that free themselves when their holder dies
+#[derive(Parser)]
+#[command(name = "leasehold", version, max_term_width = 100, after_help = CODES)]
+pub struct Args {
+    /// Where the locks are; without it, in a file of this user
+    #[arg(long, global = true, env = "LEASEHOLD_STORE", hide_env_values = true, value_name = "ADDRESS", long_help = STORE)]
+    pub store: Option<String>,
+
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+const STORE: &str = "Where the locks are: file:PATH; mongodb://HOST[:PORT][/DATABASE]; \
+     es+http://HOST:PORT[/ALIAS] or es+https; opensearch+http://HOST:PORT[/ALIAS] or \
+     opensearch+https. Without it, in a file in this user's state folder. A password is better kept \
+     in the environment: others see a command line";
+
+#[derive(Subcommand)]
+pub enum Task {
+    /// Run a command under a lease, and end it if the lease is lost
+    Run(Run),
+    /// Show who holds what
+    Ls(Ls),
+    /// Show the lock of one key
+    Inspect(Inspect),
+    /// Take a key from its holders
+    Evict(Evict),
+    /// Watch locks come and go
+    Watch(Watch),
+    /// Remove what has been free for long
+    Purge {
+        /// How long nobody has held it
+        #[arg(long, default_value = "1d", value_name = "TIME", value_parser = time)]
+        older_than: Duration,
+    },
+    /// Set the store up
+    Prepare,
+    /// See whether the store can be reached and used
+    Doctor {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// Which one
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man,
+    /// The parent of a command, which ends it in time
+    #[command(hide = true)]
+    Guard(Guard),
+}
+
+#[derive(clap::Args)]
+pub struct Run {
+    /// The key to lock: 1 to 512 bytes
+    pub key: String,
+
+    /// How long the lock outlives this process if it dies; while it lives the lease is renewed
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = time)]
+    pub ttl: Duration,
+
+    /// How long to wait for the key
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
+    pub wait: Duration,
+
+    /// Share the key with others that share it
+    #[arg(long, conflicts_with = "permits")]
+    pub shared: bool,
+
+    /// Take so many of so many permits, as 1/4
+    #[arg(long, value_name = "N/OF", value_parser = permits)]
+    pub permits: Option<(u32, u32)>,
+
+    /// Keep the key for this long although the command has ended before
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub min_hold: Option<Duration>,
+
+    /// Who this is, as others see it; otherwise the host and the process
+    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// A remark for people, which ls shows
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+
+    /// How to end if the key is held
+    #[arg(long, value_enum, default_value_t = OnHeld::Exit75, value_name = "HOW")]
+    pub on_held: OnHeld,
+
+    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub grace: Option<Duration>,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnHeld {
+    /// As if all were done: whoever holds it does it
+    #[value(name = "exit-0")]
+    Exit0,
+    /// Try again later
+    #[value(name = "exit-75")]
+    Exit75,
+}
+
+/// Which locks.
+#[derive(clap::Args)]
+pub struct Which {
+    /// Only what this owner holds
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// Only keys that begin with this
+    #[arg(long, value_name = "TEXT")]
+    pub prefix: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub struct Ls {
+    #[command(flatten)]
+    pub which: Which,
+
+    /// Also keys that nobody holds any more
+    #[arg(long)]
+    pub all: bool,
+
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Inspect {
+    /// The key
+    pub key: String,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Evict {
+    /// The key
+    pub key: String,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Watch {
+    #[command(flatten)]
+    pub which: Which,
+
+    /// How often to look
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time)]
+    pub interval: Duration,
+
+    /// Print a JSON object for each change
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Guard {
+    /// Where the process that has the lease listens
+    #[arg(long)]
+    pub socket: PathBuf,
+
+    #[arg(long, value_parser = time)]
+    pub grace: Duration,
+
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+/// A time as people write it: 30s, 5m, 1h 30m.
+fn time(text: &str) -> Result<Duration, humantime::DurationError> {
+    humantime::parse_duration(text)
+}
+
+fn permits(text: &str) -> Result<(u32, u32), String> {
+    let parsed = || {
+        let (permits, of) = text.split_once('/')?;
+        Some((permits.parse().ok()?, of.parse().ok()?))
+    };
+    parsed().ok_or_else(|| "write it as 1/4: one of four".to_owned())
+}
+
+/// The manual: the command, and each of its subcommands.
+pub fn man_page(out: &mut Vec<u8>) -> io::Result<()> {
+    let mut command = Args::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(out)?;
+    for task in command.get_subcommands().filter(|task| !task.is_hide_set()) {
+        if task.get_name() != "help" {
+            let man = clap_mangen::Man::new(task.clone());
+            man.render_name_section(out)?;
+            man.render_synopsis_section(out)?;
+            man.render_options_section(out)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! `doctor`: whether the store can be reached and used, step by step.
+
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use chrono::{TimeDelta, Utc};
+use elasticsearch::Elasticsearch;
+use leasehold::{Error, Filter, LeaseId, Leases, ListRequest, Store};
+use mongodb::bson::{Document, doc};
+use opensearch::OpenSearch;
+use serde_json::{Value, json};
+
+use super::{
+    address::{Backend, Opened, told},
+    exit::{Code, Failure},
+    out,
+};
+
+/// Of the lock that is taken for a try.
+const TTL: Duration = Duration::from_secs(10);
+/// How many round trips are measured.
+const TRIPS: usize = 5;
+/// A difference that people should know of. No lease depends on it: the server's clock decides.
+const FAR_OFF: TimeDelta = TimeDelta::seconds(2);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    Good,
+    /// It works, but somebody should know.
+    Mind,
+    Bad,
+}
+
+struct Finding {
+    what: &'static str,
+    grade: Grade,
+    text: String,
+    /// For programs.
+    value: Value,
+}
+
+impl Finding {
+    fn new(what: &'static str, grade: Grade, text: impl Into<String>) -> Self {
+        let (text, value) = (text.into(), Value::Null);
+        Self {
+            what,
+            grade,
+            text,
+            value,
+        }
+    }
+
+    fn with(mut self, value: Value) -> Self {
+        self.value = value;
+        self
+    }
+}
+
+pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code, Failure> {
+    let mut findings = vec![Finding::new("store", Grade::Good, &opened.place)];
+    findings.push(reach(opened).await);
+    // What cannot be reached says nothing of the rest.
+    if findings.iter().all(|finding| finding.grade != Grade::Bad) {
+        findings.push(server(&opened.backend).await);
+        findings.push(indexes(&opened.backend).await);
+        findings.extend(allowed(leases).await);
+    }
+    let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
+    match json {
+        true => {
+            let findings: Vec<_> = findings.iter().map(as_json).collect();
+            out::json(&json!({ "healthy": !bad, "findings": findings }))?;
+        }
+        false => {
+            for finding in &findings {
+                out::line(&as_line(finding))?;
+            }
+        }
+    }
+    Ok(match bad {
+        true => Code::No,
+        false => Code::Done,
+    })
+}
+
+/// Whether it answers, and how fast.
+async fn reach(opened: &Opened) -> Finding {
+    let mut trips = Vec::new();
+    for _ in 0..TRIPS {
+        let start = Instant::now();
+        if let Err(error) = look(&*opened.store).await {
+            return Finding::new("reachable", Grade::Bad, told(&error));
+        }
+        trips.push(start.elapsed());
+    }
+    trips.sort();
+    let median = trips.get(TRIPS / 2).copied().unwrap_or_default();
+    let millis = median.as_secs_f64() * 1_000.0;
+    let text = format!("yes; a look takes {millis:.1} ms (the median of {TRIPS})");
+    Finding::new("reachable", Grade::Good, text).with(json!({ "round_trip_ms": millis }))
+}
+
+/// A page without a lock in it: it needs the store to be there, and no right to write.
+async fn look(store: &dyn Store) -> Result<(), Error> {
+    let filter = Filter::new().prefix(format!("leasehold doctor {}", LeaseId::random()));
+    match store.list(&ListRequest::new(filter, None, 1)).await {
+        // That is another question.
+        Err(Error::NotPrepared { .. }) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What kind of server it is, and what an acknowledged grant survives there.
+async fn server(backend: &Backend) -> Finding {
+    match backend {
+        Backend::File(store) => {
+            let path = store.path().display();
+            let text = format!("a file for the processes of this host ({path})");
+            Finding::new("kind", Grade::Good, text).with(json!({ "kind": "sqlite" }))
+        }
+        Backend::MongoDb(locks) => {
+            let client = locks.client();
+            let hello = client
+                .database("admin")
+                .run_command(doc! { "hello": 1 })
+                .await;
+            match hello {
+                Ok(hello) => of_mongodb(&hello),
+                Err(_) => Finding::new("kind", Grade::Mind, "it does not tell what it is"),
+            }
+        }
+        Backend::Elasticsearch(client, _) => of_index("elasticsearch", nodes(client).await),
+        Backend::OpenSearch(client, _) => of_index("opensearch", nodes_of_opensearch(client).await),
+    }
+}
+
+fn of_mongodb(hello: &Document) -> Finding {
+    let members = hello.get_array("hosts").map_or(0, Vec::len);
+    let (grade, text, topology) = match (hello.get_str("setName"), hello.get_str("msg")) {
+        (Ok(name), _) if members > 2 => {
+            let text =
+                format!("a MongoDB replica set ({name}) of {members}: a grant survives a failover");
+            (Grade::Good, text, "replica set")
+        }
+        (Ok(name), _) => {
+            let text = format!(
+                "a MongoDB replica set ({name}) of {members}: no other member can take over alone"
+            );
+            (Grade::Mind, text, "replica set")
+        }
+        (_, Ok("isdbgrid")) => {
+            let text = "a sharded MongoDB: a grant survives a failover of its shard".to_owned();
+            (Grade::Good, text, "sharded")
+        }
+        _ => {
+            let text =
+                "a standalone MongoDB: a grant is lost with it, and waiters of other processes \
+                 are not told of a release"
+                    .to_owned();
+            (Grade::Mind, text, "standalone")
+        }
+    };
+    let value = json!({ "kind": "mongodb", "topology": topology, "members": members });
+    Finding::new("kind", grade, text).with(value)
+}
+
+async fn nodes(client: &Elasticsearch) -> Option<Value> {
+    let cluster = client.cluster();
+    let answer = cluster.health(elasticsearch::cluster::ClusterHealthParts::None);
+    answer.send().await.ok()?.json().await.ok()
+}
+
+async fn nodes_of_opensearch(client: &OpenSearch) -> Option<Value> {
+    let cluster = client.cluster();
+    let answer = cluster.health(opensearch::cluster::ClusterHealthParts::None);
+    answer.send().await.ok()?.json().await.ok()
+}
+
+fn of_index(kind: &str, health: Option<Value>) -> Finding {
+    let health = health.unwrap_or_default();
+    let nodes = health.get("number_of_data_nodes").and_then(Value::as_u64);
+    let (grade, text) = match nodes {
+        Some(0 | 1) => (
+            Grade::Mind,
+            "of one data node: a grant is lost with its disk".to_owned(),
+        ),
+        Some(nodes) => (Grade::Good, format!("of {nodes} data nodes")),
+        None => (
+            Grade::Mind,
+            "; it does not tell of its nodes (the right `monitor`)".to_owned(),
+        ),
+    };
+    let value = json!({ "kind": kind, "data_nodes": nodes, "status": health.get("status") });
+    Finding::new("kind", grade, format!("{kind} {text}")).with(value)
+}
+
+/// Whether what `prepare` makes is there.
+async fn indexes(backend: &Backend) -> Finding {
+    let missing = "run `leasehold prepare`";
+    let missing_index = |name: &str| {
+        let text = format!("there is no index behind {name}: {missing}");
+        Finding::new("prepared", Grade::Bad, text)
+    };
+    match backend {
+        Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
+        Backend::MongoDb(locks) => match locks.list_index_names().await {
+            Ok(names) if names.len() > 1 => {
+                let text = format!("yes, with indexes: {}", names.join(", "));
+                Finding::new("prepared", Grade::Good, text)
+            }
+            // A collection that is not there is made by the first lock.
+            Ok(_) | Err(_) => {
+                let text = format!("no index removes dead locks by itself: {missing}, or purge");
+                Finding::new("prepared", Grade::Mind, text)
+            }
+        },
+        Backend::Elasticsearch(client, alias) => {
+            let exists = client.indices();
+            let parts = [alias.as_str()];
+            let parts = elasticsearch::indices::IndicesExistsParts::Index(&parts);
+            match exists.exists(parts).send().await {
+                Ok(answer) if answer.status_code().is_success() => {
+                    Finding::new("prepared", Grade::Good, "yes")
+                }
+                _ => missing_index(alias),
+            }
+        }
+        Backend::OpenSearch(client, alias) => {
+            let exists = client.indices();
+            let parts = [alias.as_str()];
+            let parts = opensearch::indices::IndicesExistsParts::Index(&parts);
+            match exists.exists(parts).send().await {
+                Ok(answer) if answer.status_code().is_success() => {
+                    Finding::new("prepared", Grade::Good, "yes")
+                }
+                _ => missing_index(alias),
+            }
+        }
+    }
+}
+
+/// Takes a lock, renews it, looks at it and releases it, as a user of the store does.
+async fn allowed(leases: &Leases) -> Vec<Finding> {
+    let bad = |what: &str, error: Error| {
+        let text = format!("no, {what} failed: {}", told(&error));
+        vec![Finding::new("allowed", Grade::Bad, text)]
+    };
+    let key = format!("leasehold doctor {}", LeaseId::random());
+    let lease = match leases.acquire(&key, TTL).wait_for(Duration::ZERO).await {
+        Ok(lease) => lease,
+        Err(error) => return bad("an acquire", error),
+    };
+    if let Err(error) = lease.renew().await {
+        return bad("a renewal", error);
+    }
+    let before = Utc::now();
+    let looked = leases.inspect(&key).await;
+    let after = Utc::now();
+    let clock = match looked {
+        Ok(Some(lock)) => clock(lock.now - (before + (after - before) / 2)),
+        Ok(None) => Finding::new("clock", Grade::Bad, "the lock is not there"),
+        Err(error) => return bad("a look at a lock", error),
+    };
+    if let Err(error) = lease.release().await {
+        return bad("a release", error);
+    }
+    // What is left is one free lock.
+    if let Err(error) = leases.remove_expired(&key).await {
+        return bad("the removal of a free lock", error);
+    }
+    let text = "yes: a lock was acquired, renewed, seen, released and removed";
+    vec![Finding::new("allowed", Grade::Good, text), clock]
+}
+
+fn clock(ahead: TimeDelta) -> Finding {
+    let millis = ahead.num_milliseconds();
+    let (grade, text) = match ahead.abs() > FAR_OFF {
+        true => (
+            Grade::Mind,
+            "; leases do not depend on it, times for people do",
+        ),
+        false => (Grade::Good, ""),
+    };
+    let text = format!("the store's is {millis:+} ms off this host's{text}");
+    Finding::new("clock", grade, text).with(json!({ "ahead_ms": millis }))
+}
+
+fn as_json(finding: &Finding) -> Value {
+    let grade = match finding.grade {
+        Grade::Good => "good",
+        Grade::Mind => "mind",
+        Grade::Bad => "bad",
+    };
+    json!({ "what": finding.what, "grade": grade, "text": finding.text, "value": finding.value })
+}
+
+fn as_line(finding: &Finding) -> String {
+    let (colour, mark) = match finding.grade {
+        Grade::Good => (AnsiColor::Green, "ok  "),
+        Grade::Mind => (AnsiColor::Yellow, "mind"),
+        Grade::Bad => (AnsiColor::Red, "BAD "),
+    };
+    let style = Style::new().fg_color(Some(colour.into()));
+    format!(
+        "{style}{mark}{style:#}  {:<10} {}",
+        finding.what, finding.text
+    )
+}

@@ -1,0 +1,65 @@
+//! `evict` and `purge`.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use leasehold::Leases;
+
+use super::{
+    args::Evict,
+    exit::{Code, Failure},
+    out, state, text,
+};
+
+pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
+    let key = text::visible(&evict.key).into_owned();
+    if !evict.yes {
+        let Some(lock) = leases
+            .inspect(&evict.key)
+            .await?
+            .filter(|lock| !lock.is_free())
+        else {
+            out::line(&format!("{key} is free"))?;
+            return Ok(Code::No);
+        };
+        if !io::stdin().is_terminal() {
+            let text =
+                format!("{key} is held; to evict its holders without being asked, add --yes");
+            return Err(Failure::Usage(text));
+        }
+        eprintln!("{}", state::table(&[lock]));
+        eprint!("They go on working until they hear of it. Evict them? [y/N] ");
+        io::stderr().flush()?;
+        let mut answer = String::new();
+        // Nothing else goes on here that this could hold up.
+        io::stdin().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            out::line("nobody was evicted")?;
+            return Ok(Code::No);
+        }
+    }
+    match leases.evict(&evict.key).await? {
+        Some(eviction) if !eviction.evicted.is_empty() => {
+            let owners: Vec<_> = eviction
+                .evicted
+                .iter()
+                .map(|it| text::visible(&it.owner))
+                .collect();
+            let (owners, fence) = (owners.join(", "), eviction.fence);
+            out::line(&format!(
+                "{key} is free: {owners} lost it; the next fence is above {fence}"
+            ))
+        }
+        _ => {
+            out::line(&format!("{key} is free"))?;
+            Ok(Code::No)
+        }
+    }
+}
+
+pub async fn purge(older_than: Duration, leases: &Leases) -> Result<Code, Failure> {
+    let removed = leases.purge(older_than).await?;
+    out::line(&format!("removed {removed}"))
+}

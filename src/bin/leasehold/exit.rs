@@ -1,0 +1,172 @@
+//! How the command ends, and what it says when it fails.
+
+use std::{fmt, io, process::ExitCode};
+
+use leasehold::Error;
+use rustix::process::Signal;
+
+use super::address::AddressError;
+
+/// For the help and the manual.
+pub const CODES: &str = "Exit codes:
+    0        done; for `run`, the command ended with 0
+    1        no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
+    2        the command line is wrong
+    69       the store cannot be reached, or does not answer
+    70       the store failed
+    73       the file of the locks cannot be used
+    75       the key is held (`run`; see --on-held)
+    76       the lease was lost while the command ran, which was ended for it
+    77       the store refused the credentials
+    78       the store is not prepared, or another version's
+    126, 127 the command cannot be run, or is not there
+    128+N    signal N ended the command, or the wait for the key
+Any other code is that of the command that `run` ran.";
+
+/// An exit code. From 64 on they are those of sysexits(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    Done,
+    No,
+    Usage,
+    Unavailable,
+    Failed,
+    File,
+    Held,
+    Lost,
+    Denied,
+    NotPrepared,
+    /// Of a command that was run, or what a shell would say of it.
+    Of(u8),
+}
+
+impl Code {
+    /// As shells tell of a signal.
+    pub fn of_signal(signal: i32) -> Self {
+        Self::Of(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+    }
+
+    /// Of a process that has ended.
+    pub fn of(status: std::process::ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+
+        match status.signal() {
+            Some(signal) => Self::of_signal(signal),
+            None => Self::Of(
+                status
+                    .code()
+                    .and_then(|code| code.try_into().ok())
+                    .unwrap_or(1),
+            ),
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::No => 1,
+            Self::Usage => 2,
+            Self::Unavailable => 69,
+            Self::Failed => 70,
+            Self::File => 73,
+            Self::Held => 75,
+            Self::Lost => 76,
+            Self::Denied => 77,
+            Self::NotPrepared => 78,
+            Self::Of(code) => code,
+        }
+    }
+}
+
+impl From<Signal> for Code {
+    fn from(signal: Signal) -> Self {
+        Self::of_signal(signal.as_raw())
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code.number())
+    }
+}
+
+impl From<Code> for i32 {
+    fn from(code: Code) -> Self {
+        code.number().into()
+    }
+}
+
+/// Why the command fails.
+#[derive(Debug)]
+pub enum Failure {
+    Address(AddressError),
+    Store(Error),
+    /// Something of this host.
+    Host(io::Error),
+    Usage(String),
+}
+
+impl Failure {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Address(AddressError::Invalid(_)) | Self::Usage(_) => Code::Usage,
+            Self::Address(AddressError::Unreachable(_)) => Code::Unavailable,
+            Self::Address(AddressError::Denied(_)) => Code::Denied,
+            Self::Address(AddressError::Store { error, .. }) | Self::Store(error) => of(error),
+            Self::Host(_) => Code::Failed,
+        }
+    }
+
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Host(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn of(error: &Error) -> Code {
+    match error {
+        Error::WaitTimedOut { .. } | Error::TooManyHolders { .. } => Code::Held,
+        Error::Lost { .. } => Code::Lost,
+        Error::Denied { .. } => Code::Denied,
+        Error::File { .. } => Code::File,
+        Error::NotPrepared { .. }
+        | Error::UnsupportedSchema { .. }
+        | Error::NotALock { .. }
+        | Error::NotALimiter { .. } => Code::NotPrepared,
+        error if error.is_retryable() => Code::Unavailable,
+        Error::Store { .. } | Error::NoRuntime | Error::Closed => Code::Failed,
+        // What is left are arguments that no store takes.
+        _ => Code::Usage,
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(error) => write!(f, "{error}"),
+            Self::Store(error @ Error::NotPrepared { .. }) => {
+                write!(f, "{error}; `leasehold prepare` does that")
+            }
+            Self::Store(error) => f.write_str(&super::address::told(error)),
+            Self::Host(error) => write!(f, "{error}"),
+            Self::Usage(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<AddressError> for Failure {
+    fn from(error: AddressError) -> Self {
+        Self::Address(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Host(error)
+    }
+}

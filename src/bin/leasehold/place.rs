@@ -1,0 +1,29 @@
+//! Where the locks of a user are who names no store.
+
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt};
+
+use etcetera::{BaseStrategy, choose_base_strategy};
+
+use super::exit::Failure;
+
+/// The address of the file in the state folder of this user, which is made if it is not there.
+pub fn of_this_user() -> Result<String, Failure> {
+    let nowhere = || {
+        Failure::Usage("this user has no home: name a store with --store or LEASEHOLD_STORE".into())
+    };
+    let folders = choose_base_strategy().map_err(|_| nowhere())?;
+    // Not each system has a folder for state.
+    let folder = folders.state_dir().unwrap_or_else(|| folders.data_dir());
+    let folder = folder.join("leasehold");
+    // Keys and notes are nobody else's business.
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder);
+    made.map_err(|error| Failure::Usage(format!("{} cannot be made: {error}", folder.display())))?;
+    let file = folder.join("locks.db");
+    match file.to_str() {
+        Some(path) => Ok(format!("file:{path}")),
+        None => Err(nowhere()),
+    }
+}

@@ -1,0 +1,107 @@
+//! Locks as rows and as JSON.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use leasehold::{Holder, LockState, Mode};
+use serde_json::{Value, json};
+
+use super::{out, text};
+
+/// A holder who will be gone so soon has missed a renewal, or does without.
+const SOON: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// The least number of columns on a terminal that a table is fitted into.
+const NARROW: u16 = 60;
+
+/// A table of locks, a row for each holder.
+pub fn table(locks: &[LockState]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([
+        "KEY",
+        "MODE",
+        "HOLDER",
+        "SINCE",
+        "EXPIRES IN",
+        "FENCE",
+        "NOTE",
+    ]);
+    // Where the width is not known, or there is hardly any, lines are better broken by the terminal.
+    if table.width().is_some_and(|width| width >= NARROW) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    match out::has_colours() {
+        true => table.enforce_styling(),
+        false => table.force_no_tty(),
+    };
+    for lock in locks {
+        if lock.holders.is_empty() {
+            let (key, fence) = (text::visible(lock.key.as_str()), lock.fence.to_string());
+            let row = [&*key, "free", "", "", "", &fence, ""];
+            table.add_row(row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)));
+        }
+        for holder in &lock.holders {
+            table.add_row(row(lock, holder));
+        }
+    }
+    table.trim_fmt()
+}
+
+fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
+    let left = between(lock.now, holder.expires_at);
+    let expires_in = Cell::new(text::short(left));
+    vec![
+        Cell::new(text::visible(lock.key.as_str())),
+        Cell::new(mode(holder)),
+        Cell::new(text::visible(&holder.owner)),
+        Cell::new(format!(
+            "{} ago",
+            text::short(between(holder.acquired_at, lock.now))
+        )),
+        match left < SOON {
+            true => expires_in.fg(Color::Yellow),
+            false => expires_in,
+        },
+        Cell::new(holder.fence),
+        Cell::new(text::visible(holder.note.as_deref().unwrap_or_default())),
+    ]
+}
+
+fn mode(holder: &Holder) -> String {
+    match holder.mode {
+        Mode::Permits => format!("permits {}", holder.permits),
+        mode => mode.as_str().to_owned(),
+    }
+}
+
+/// A lock as JSON: times in RFC 3339, on the server's clock.
+pub fn json(lock: &LockState) -> Value {
+    json!({
+        "key": lock.key.as_str(),
+        "held": !lock.is_free(),
+        "fence": lock.fence.get(),
+        "now": time(lock.now),
+        "holders": lock.holders.iter().map(|it| holder(it, lock.now)).collect::<Vec<_>>(),
+    })
+}
+
+fn holder(holder: &Holder, now: DateTime<Utc>) -> Value {
+    json!({
+        "lease": holder.lease.to_string(),
+        "owner": &*holder.owner,
+        "mode": holder.mode.as_str(),
+        "permits": holder.permits,
+        "fence": holder.fence.get(),
+        "acquired_at": time(holder.acquired_at),
+        "expires_at": time(holder.expires_at),
+        "expires_in_ms": (holder.expires_at - now).num_milliseconds(),
+        "note": holder.note.as_deref(),
+    })
+}
+
+fn time(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+pub fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> std::time::Duration {
+    (to - from).to_std().unwrap_or_default()
+}

@@ -1,0 +1,86 @@
+//! `watch`: a live view, or a line for each change.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal},
+};
+
+use chrono::Utc;
+use futures::TryStreamExt;
+use leasehold::{Holder, LeaseId, Leases, LockState};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    args::Watch,
+    exit::{Code, Failure},
+    out, state, text,
+};
+
+/// Those who held something at the last look, by key and lease.
+type Seen = BTreeMap<(String, LeaseId), Holder>;
+
+/// Until a signal ends it. A look that fails is told, and the next one may succeed.
+pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
+    if watch.interval.is_zero() {
+        return Err(Failure::Usage(
+            "an interval is longer than nothing".to_owned(),
+        ));
+    }
+    let live = io::stdout().is_terminal() && !watch.json;
+    let mut seen = None;
+    let mut looks = interval(watch.interval);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let filter = watch.which.filter().live();
+        let locks: Result<Vec<LockState>, _> = leases.list(filter).try_collect().await;
+        match locks {
+            Ok(locks) if live => show(&locks)?,
+            Ok(locks) => seen = Some(tell(&locks, seen, watch.json)?),
+            Err(error) if error.is_retryable() => {
+                eprintln!("leasehold: {}", Failure::from(error));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn show(locks: &[LockState]) -> Result<(), Failure> {
+    // Home, and clear from there on.
+    let head = format!("\u{1b}[H\u{1b}[J{}\n", Utc::now().format("%F %T UTC"));
+    let rows = match locks {
+        [] => "nobody holds anything here".to_owned(),
+        locks => state::table(locks),
+    };
+    out::raw(format!("{head}\n{rows}\n").as_bytes()).map(drop)
+}
+
+/// Tells what has changed since the last look; at the first, who holds what.
+fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Failure> {
+    let before = seen.unwrap_or_default();
+    let holders = locks.iter().flat_map(|lock| {
+        let key = lock.key.to_string();
+        let of = move |holder: &Holder| ((key.clone(), holder.lease), holder.clone());
+        lock.holders.iter().map(of)
+    });
+    let now: Seen = holders.collect();
+    let gone = before.iter().filter(|(name, _)| !now.contains_key(name));
+    let come = now.iter().filter(|(name, _)| !before.contains_key(name));
+    let gone = gone.map(|change| ("gone", change));
+    for (what, ((key, lease), holder)) in gone.chain(come.map(|change| ("held", change))) {
+        match json {
+            true => out::json_line(&json!({
+                "at": Utc::now().to_rfc3339(), "event": what, "key": key,
+                "lease": lease.to_string(), "owner": &*holder.owner,
+                "mode": holder.mode.as_str(), "fence": holder.fence.get(),
+            }))?,
+            false => {
+                let (key, owner) = (text::visible(key), text::visible(&holder.owner));
+                let (mode, fence) = (holder.mode.as_str(), holder.fence);
+                out::line(&format!("{what} {key} {mode} {owner} fence {fence}"))?
+            }
+        };
+    }
+    Ok(now)
+}

@@ -1,0 +1,105 @@
+//! Signals to `leasehold run`, and how it ends.
+
+use std::{os::unix::process::CommandExt, process::Command};
+
+use rustix::process::Signal;
+
+use super::{Going, Place, leasehold, run};
+
+#[test]
+fn signals_are_for_the_command() {
+    let place = Place::file();
+    let script = "trap 'echo usr1' USR1; trap 'echo usr2' USR2; trap 'echo hup; exit 9' HUP
+        echo set; while :; do sleep 0.05; done";
+    let mut going = place.hold(["job"], script);
+    assert_eq!(going.line(), "set");
+    for (signal, line) in [
+        (Signal::USR1, "usr1"),
+        (Signal::USR2, "usr2"),
+        (Signal::HUP, "hup"),
+    ] {
+        going.signal(signal);
+        assert_eq!(going.line(), line);
+    }
+    assert_eq!(going.wait(), (9, String::new()));
+    assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
+}
+
+#[test]
+fn a_command_that_a_signal_ends_is_told_as_shells_do() {
+    let place = Place::file();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
+        let mut going = place.hold(["job"], "ulimit -c 0; exec sleep 600");
+        // The shell may be on its way to become the other program.
+        going.signal(signal);
+        assert_eq!(going.wait().0, code);
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_key() {
+    let place = Place::file();
+    let holder = place.hold(["job"], "cat");
+    let mut waiting = place.start(["run", "job", "--wait", "1h", "--", "true"]);
+    // It may not listen yet, and then it ends as any program does.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.wait().0, 143);
+    assert_eq!(holder.finish().0, 0);
+}
+
+/// As `nohup` starts it.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let place = Place::file();
+    let mut shell = Command::new("sh");
+    shell
+        .args([
+            "-c",
+            "trap '' HUP; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
+        .args(["run", "job", "--", "sh", "-c", "echo ready; cat; echo done"])
+        .env("LEASEHOLD_STORE", &place.0);
+    let mut going = Going::of(shell);
+    assert_eq!(going.line(), "ready");
+    going.signal(Signal::HUP);
+    assert_eq!(going.finish(), (0, "done".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_run_is_told_as_shells_do() {
+    let place = Place::file();
+    let missing = place.leasehold(["run", "job", "--", "no-such-command-anywhere"]);
+    assert!(
+        missing
+            .saying(127)
+            .contains("no-such-command-anywhere cannot be run")
+    );
+    let folder = place.leasehold(["run", "job", "--", "/"]);
+    assert!(folder.saying(126).contains("/ cannot be run"));
+    // Neither holds anything any more.
+    assert_eq!(place.leasehold(["ls"]).with(0), "");
+}
+
+/// Words that are not UTF-8 are for the command as they are.
+#[test]
+fn any_bytes_are_words() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let place = Place::file();
+    let mut command = place.command(["run", "job", "--", "printf", "%s"]);
+    command.arg(OsStr::from_bytes(b"a\xff"));
+    assert_eq!(command.output().unwrap().stdout, b"a\xff");
+}
+
+/// `leasehold` in place of a command that has a name of its own.
+#[test]
+fn the_name_that_it_was_called_by_does_not_matter() {
+    let place = Place::file();
+    let mut command = leasehold();
+    command.arg0("nightly").env("LEASEHOLD_STORE", &place.0);
+    command.args(["run", "job", "--", "echo", "ran"]);
+    assert_eq!(run(command).with(0), "ran");
+}

@@ -1,0 +1,158 @@
+//! What somebody at a terminal sees.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Write},
+    process::Child,
+};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::Place;
+
+/// Somebody at a terminal in front of a command.
+struct Terminal {
+    screen: File,
+    child: Child,
+    seen: String,
+}
+
+impl Terminal {
+    fn of<const N: usize>(place: &Place, words: [&str; N]) -> Self {
+        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&screen).unwrap();
+        unlockpt(&screen).unwrap();
+        let name = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
+        let line = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&name)
+                .unwrap()
+        };
+        let mut command = place.command(words);
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        let child = command
+            .stdin(line())
+            .stdout(line())
+            .stderr(line())
+            .spawn()
+            .unwrap();
+        // So that the command has the only ends of the line.
+        drop(command);
+        Self {
+            screen: screen.into(),
+            child,
+            seen: String::new(),
+        }
+    }
+
+    /// Reads until this is on the screen.
+    fn sees(&mut self, text: &str) {
+        let mut bytes = [0; 4_096];
+        while !self.seen.contains(text) {
+            match self.screen.read(&mut bytes) {
+                Ok(number @ 1..) => self.seen += &String::from_utf8_lossy(&bytes[..number]),
+                _ => panic!("{text:?} never came: {:?}", self.seen),
+            }
+        }
+    }
+
+    fn types(&mut self, text: &str) {
+        self.screen.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn code(&mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_eviction_asks_first() {
+    let place = Place::file();
+    place
+        .leasehold([
+            "run",
+            "job",
+            "--min-hold",
+            "1h",
+            "--owner",
+            "me",
+            "--",
+            "true",
+        ])
+        .with(0);
+    for no in ["n\n", "\n", "what\n"] {
+        let mut terminal = Terminal::of(&place, ["evict", "job"]);
+        terminal.sees("Evict them? [y/N]");
+        terminal.types(no);
+        terminal.sees("nobody was evicted");
+        assert_eq!(terminal.code(), 1);
+        assert_eq!(place.json(["inspect", "job", "--json"])["held"], true);
+    }
+    let mut terminal = Terminal::of(&place, ["evict", "job"]);
+    terminal.sees("me");
+    terminal.sees("Evict them? [y/N]");
+    terminal.types("y\n");
+    terminal.sees("job is free");
+    assert_eq!(terminal.code(), 0);
+    assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
+}
+
+#[test]
+fn colours_are_for_a_terminal() {
+    let place = Place::file();
+    let mut terminal = Terminal::of(&place, ["doctor"]);
+    terminal.sees("\u{1b}[32mok");
+    assert!(!place.leasehold(["doctor"]).with(0).contains('\u{1b}'));
+    // Two seconds are left, which is little.
+    let holder = place.hold(["job", "--ttl", "2s"], "cat");
+    let mut terminal = Terminal::of(&place, ["ls"]);
+    terminal.sees("\u{1b}[");
+    let plain = place.leasehold(["ls"]);
+    assert!(plain.with(0).contains("job") && !plain.out.contains('\u{1b}'));
+    assert_eq!(holder.finish().0, 0);
+}
+
+#[test]
+fn a_view_is_drawn_anew_while_locks_come_and_go() {
+    let place = Place::file();
+    let mut terminal = Terminal::of(&place, ["watch", "--interval", "50ms"]);
+    terminal.sees("nobody holds anything here");
+    let holder = place.hold(["a key of a kind", "--owner", "me"], "cat");
+    terminal.sees("a key of a kind");
+    assert_eq!(holder.finish().0, 0);
+    terminal.seen.clear();
+    terminal.sees("nobody holds anything here");
+}
+
+/// A name of somebody else does nothing to the terminal.
+#[test]
+fn what_moves_the_cursor_is_only_shown() {
+    let place = Place::file();
+    let holder = place.hold(["job", "--owner", "\u{1b}[2Jme", "--note", "a\nb"], "cat");
+    let plain = place.leasehold(["ls"]);
+    let text = plain.with(0);
+    assert!(
+        text.contains("\\u{1b}[2Jme") && text.contains("a\\nb"),
+        "{text}"
+    );
+    assert_eq!(holder.finish().0, 0);
+}
+
+/// It is not in the terminal's foreground, where a read would stop it for ever.
+#[test]
+fn a_command_at_a_terminal_reads_nothing() {
+    let place = Place::file();
+    let script = "cat; test -t 1 && echo it is a terminal";
+    let mut terminal = Terminal::of(&place, ["run", "job", "--", "sh", "-c", script]);
+    terminal.sees("it is a terminal");
+    assert_eq!(terminal.code(), 0);
+}

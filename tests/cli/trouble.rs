@@ -1,0 +1,142 @@
+//! What is wrong, and what is said of it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    process::Stdio,
+    thread,
+};
+
+use leasehold::LeaseId;
+
+use super::{Place, leasehold, run, scratch};
+
+#[test]
+fn the_command_line_is_looked_at() {
+    let place = Place::file();
+    for words in [
+        &["run", "job"][..],
+        &["run", "job", "--ttl", "soon", "--", "true"],
+        &["run", "job", "--permits", "two", "--", "true"],
+        &["run", "job", "--permits", "3/2", "--", "true"],
+        &["run", "job", "--permits", "1/2", "--shared", "--", "true"],
+        &["run", "job", "--ttl", "1ms", "--", "true"],
+        &["run", "job", "--ttl", "4s", "--grace", "3s", "--", "true"],
+        &["run", "", "--", "true"],
+        &["watch", "--interval", "0s"],
+        &["no such task"],
+        &[],
+    ] {
+        let ended = run(place.command(words));
+        assert_eq!(ended.code, 2, "{words:?}: {}", ended.all());
+        assert!(!ended.err.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn an_address_that_leads_nowhere_is_never_repeated() {
+    for (address, code) in [
+        ("postgres://user:secret@host/app", 2),
+        ("es+http://user:secret@host:9200/a/b", 2),
+        ("es+http://user:sec/secret@host:9200/a", 2),
+        ("mongodb://user:secret@", 2),
+        ("mongodb://user:secret@127.0.0.1:1/app", 69),
+        ("es+http://user:secret@127.0.0.1:1/app", 69),
+        ("opensearch+https://user:secret@127.0.0.1:1/app", 69),
+        ("file:", 2),
+        ("file:/no such folder/secret.db", 73),
+    ] {
+        let ended = Place(address.to_owned()).leasehold(["run", "job", "--", "true"]);
+        let said = ended.saying(code);
+        let named = address.starts_with("file:") || !said.contains("secret");
+        assert!(named, "{address}: {said}");
+        // As an option, and with something else wrong.
+        let mut wrong = leasehold();
+        wrong.args(["--store", address, "run"]);
+        let ended = run(wrong);
+        assert!(!ended.saying(2).contains("secret"), "{}", ended.all());
+    }
+}
+
+#[test]
+fn refused_credentials_have_a_code_of_their_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!(
+        "es+http://user:secret@{}/app",
+        listener.local_addr().unwrap()
+    );
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4_096]);
+            let _ = stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let ended = Place(address).leasehold(["ls"]);
+    let said = ended.saying(77);
+    assert!(
+        said.contains("refused the credentials") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_an_address_the_locks_are_in_a_file_of_this_user() {
+    let home = scratch().join(format!("home {}", LeaseId::random()));
+    fs::create_dir(&home).unwrap();
+    let of_user = |words: [&str; 6]| {
+        let mut command = leasehold();
+        command
+            .env("HOME", &home)
+            .env_remove("XDG_STATE_HOME")
+            .args(words);
+        run(command)
+    };
+    let once = ["run", "job", "--min-hold=1h", "--", "echo", "once"];
+    assert_eq!(of_user(once).with(0), "once");
+    of_user(once).saying(75);
+    let folder = home.join(".local/state/leasehold");
+    assert!(folder.join("locks.db").exists());
+    let mode = fs::metadata(folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_trouble() {
+    let place = Place::file();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = place.command(["doctor"]);
+    let output = command.stdout(writer).stderr(Stdio::piped()).output();
+    let output = output.unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
+#[test]
+fn completions_and_the_manual_know_every_task() {
+    let tasks = [
+        "run", "ls", "inspect", "evict", "watch", "purge", "prepare", "doctor",
+    ];
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let mut command = leasehold();
+        command.args(["completions", shell]);
+        let ended = run(command);
+        for task in tasks {
+            assert!(ended.with(0).contains(task), "{shell} does not know {task}");
+        }
+    }
+    let mut command = leasehold();
+    command.arg("man");
+    let ended = run(command);
+    let manual = ended.with(0);
+    assert!(
+        manual.contains(".TH") && manual.contains("128+N"),
+        "{manual}"
+    );
+    for task in tasks {
+        assert!(manual.contains(task), "the manual does not know {task}");
+    }
+    assert!(!manual.contains("guard"));
+}
