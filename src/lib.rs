@@ -1,8 +1,4 @@
-//! Expiring-lease locks on the database that an application already runs.
-//!
-//! `acquire(key, ttl)` gives a guard, [`Lease`]. The lock lives as one document in MongoDB,
-//! Elasticsearch or OpenSearch, or in the memory of the process, and frees itself when its holder
-//! dies: a scheduled job that must run once, one worker a document, one leader.
+//! Locks that free themselves when their holder dies, on the database that an application already runs.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,8 +22,9 @@
 //!
 //! # Is a lease what you need?
 //!
-//! A lease excludes others for a time, not for ever: it is for work whose holder may die without
-//! saying so. It is not a transaction, and not a queue.
+//! A lease is for a scheduled job that must run once, one worker a document, one leader: for work
+//! that excludes others for a time, and whose holder may die without saying so. It is not a
+//! transaction, and not a queue. `docs/compare.md` puts it beside other tools, and says when to take those.
 //!
 //! - While [`Lease::is_live`] says so, no other lease on the key is granted. That is decided on the
 //!   server's clock, and told to the holder on its own: counted from the instant before the request
@@ -38,23 +35,47 @@
 //! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
 //!   Renew, or look at the server, after a suspension.
 //!
-//! # Which kind of lease
+//! # Stores, and what they guarantee
 //!
-//! - One at a time: [`Leases::acquire`], or [`Leases::try_acquire`] for one look.
-//! - Readers and a writer: [`shared`](Acquire::shared) for those who read, the plain kind for who
-//!   writes; [`Lease::upgrade`] and [`Lease::downgrade`] between the two.
-//! - So many at a time: [`permits`](Acquire::permits).
-//! - Code that locks what its caller may hold: [`reentrant`](Acquire::reentrant), with an
-//!   [`owner`](Acquire::owner) that names the caller.
-//! - Several keys, all or none: [`Leases::acquire_all`].
-//! - A job that must run once per tick: [`min_hold`](Acquire::min_hold), or a key that names the tick
-//!   and [`Lease::detach`].
-//! - Work that begins in one process and ends in another: [`Lease::into_ticket`] and
-//!   [`Leases::resume`].
+//! A lock is one document, and each operation one atomic change of it, on the clock of the server.
+//! [`Leases`] takes any [`Store`], also as `Arc<dyn Store>`.
 //!
-//! And without a lease: at most so many calls a window over all processes, [`Leases::limiter`].
+//! | store | for | what an acknowledged grant means | whose clock |
+//! |---|---|---|---|
+//! | [`MemoryStore`] | tests, examples, a single process | nobody else in this process has the lock | tokio's |
+#![cfg_attr(
+    feature = "mongodb",
+    doc = "| [`MongoStore`] | several processes that share a MongoDB | a majority of the replica set has it: it survives a failover | the primary's; the `mongos`' on a sharded cluster |"
+)]
+#![cfg_attr(
+    not(feature = "mongodb"),
+    doc = "| `MongoStore` (feature `mongodb`) | several processes that share a MongoDB | a majority of the replica set has it: it survives a failover | the primary's; the `mongos`' on a sharded cluster |"
+)]
+#![cfg_attr(
+    feature = "elasticsearch",
+    doc = "| [`ElasticsearchStore`] | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |"
+)]
+#![cfg_attr(
+    not(feature = "elasticsearch"),
+    doc = "| `ElasticsearchStore` (feature `elasticsearch`) | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |"
+)]
+#![cfg_attr(
+    feature = "opensearch",
+    doc = "| [`OpenSearchStore`] | several processes that share an OpenSearch | the same as on Elasticsearch | the same |"
+)]
+#![cfg_attr(
+    not(feature = "opensearch"),
+    doc = "| `OpenSearchStore` (feature `opensearch`) | several processes that share an OpenSearch | the same as on Elasticsearch | the same |"
+)]
+#![cfg_attr(
+    feature = "mongodb",
+    doc = "| [`MongoDistributedLock`] | sharing locks with Java services that run the class of that name | as far as that class goes: no fence | ours the server's, theirs their own |"
+)]
 //!
-//! # Holding on, and losing it
+//! Each says more in its documentation. When another server takes over, another clock decides: a lease on a
+//! database is given up 100 ms early for that ([`LeasesBuilder::clock_margin`]).
+//!
+//! # Acquire, hold, lose, release
 //!
 //! [`Acquire::with`] is the short way: it keeps the lease alive while a body of work runs, stops the
 //! body when the lease is lost, and releases. With a guard in hand the same is
@@ -82,6 +103,24 @@
 //! database may be away before a healthy holder loses its lease. A kept lease is renewed after a third
 //! of it, and what fails is tried again for the other two. 10 to 60 seconds suit most.
 //!
+//! A lease that is dropped is released in the background. [`Leases::close`] waits for that.
+//!
+//! # Modes
+//!
+//! - One at a time: [`Leases::acquire`], or [`Leases::try_acquire`] for one look.
+//! - Readers and a writer: [`shared`](Acquire::shared) for those who read, the plain kind for who
+//!   writes; [`Lease::upgrade`] and [`Lease::downgrade`] between the two.
+//! - So many at a time: [`permits`](Acquire::permits).
+//! - Code that locks what its caller may hold: [`reentrant`](Acquire::reentrant), with an
+//!   [`owner`](Acquire::owner) that names the caller.
+//! - Several keys, all or none: [`Leases::acquire_all`].
+//! - A job that must run once per tick: [`min_hold`](Acquire::min_hold), or a key that names the tick
+//!   and [`Lease::detach`].
+//! - Work that begins in one process and ends in another: [`Lease::into_ticket`] and
+//!   [`Leases::resume`].
+//!
+//! And without a lease: at most so many calls a window over all processes, [`Leases::limiter`].
+//!
 //! # Fencing
 //!
 //! What is written under a lease should remember the greatest [`Fence`] that it was shown, and refuse a
@@ -101,44 +140,6 @@
 //! released.
 //! Each async method says under "Cancel safety" what a drop means for it.
 //!
-//! # Stores
-//!
-//! | store | what it is | for |
-//! |---|---|---|
-//! | [`MemoryStore`] | a map in this process | tests, examples, a single process |
-#![cfg_attr(
-    feature = "mongodb",
-    doc = "| [`MongoStore`] | one document a key, majority writes | several processes that share a MongoDB |"
-)]
-#![cfg_attr(
-    feature = "mongodb",
-    doc = "| [`MongoDistributedLock`] | a port of a Java class, wire-compatible | sharing locks with such a Java service |"
-)]
-#![cfg_attr(
-    not(feature = "mongodb"),
-    doc = "| `MongoStore` (feature `mongodb`) | one document a key, majority writes | several processes that share a MongoDB |"
-)]
-#![cfg_attr(
-    feature = "elasticsearch",
-    doc = "| [`ElasticsearchStore`] | one document a key, scripted updates | several processes that share an Elasticsearch |"
-)]
-#![cfg_attr(
-    not(feature = "elasticsearch"),
-    doc = "| `ElasticsearchStore` (feature `elasticsearch`) | one document a key, scripted updates | several processes that share an Elasticsearch |"
-)]
-#![cfg_attr(
-    feature = "opensearch",
-    doc = "| [`OpenSearchStore`] | one document a key, scripted updates | several processes that share an OpenSearch |"
-)]
-#![cfg_attr(
-    not(feature = "opensearch"),
-    doc = "| `OpenSearchStore` (feature `opensearch`) | one document a key, scripted updates | several processes that share an OpenSearch |"
-)]
-//!
-//! Each says in its documentation what an acknowledged grant means there.
-//!
-//! [`Leases`] takes any [`Store`], also as `Arc<dyn Store>`.
-//!
 //! # Errors
 //!
 //! That another holds a lock is an answer, not an [`Error`]. An error says whether a retry can help
@@ -156,6 +157,10 @@
 //! - `elasticsearch`, `opensearch`: the stores on Elasticsearch and OpenSearch, on their official
 //!   clients. They come without TLS: choose `native-tls` or `rustls-tls` for your own dependency.
 //! - `conformance`: the suite that every store must pass, for authors of stores.
+//!
+//! # Observability
+//!
+//! Spans, events and metrics: see `docs/observability.md`.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]

@@ -17,6 +17,8 @@ pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
 pub(crate) mod permits;
+#[cfg(test)]
+mod protocol;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 

@@ -10,6 +10,8 @@ mod error;
 mod guarded;
 mod permit;
 mod prepare;
+#[cfg(test)]
+mod protocol;
 mod scripts;
 mod send;
 mod setup;

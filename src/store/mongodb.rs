@@ -14,6 +14,8 @@ pub(crate) mod guarded;
 mod many;
 mod permit;
 mod prepare;
+#[cfg(test)]
+mod protocol;
 mod renew;
 mod write_down;
 
@@ -55,7 +57,7 @@ const AT_ONCE: usize = 16;
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
 /// application's, and asks for a majority of every write and for the primary in every read,
 /// whatever the collection's defaults. The collection should hold nothing but locks and limiters. It needs
-/// MongoDB 4.2 or newer, and the role `readWrite` on the database. A [`retention`](MongoStore::retention)
+/// MongoDB 4.4 or newer, and the role `readWrite` on the database. A [`retention`](MongoStore::retention)
 /// that was changed since the first [`prepare`](MongoStore::prepare) also takes the right `collMod`,
 /// which is in `dbAdmin`.
 ///

@@ -14,6 +14,7 @@ pub mod many;
 pub mod model;
 pub mod permits;
 pub mod processes;
+pub mod protocol;
 pub mod proxy;
 pub mod soak;
 pub mod text;

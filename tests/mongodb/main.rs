@@ -21,6 +21,7 @@ mod limits;
 mod model;
 mod nonsense;
 mod processes;
+mod protocol;
 mod sharing;
 mod soak;
 mod wakeups;

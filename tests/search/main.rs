@@ -14,6 +14,7 @@ mod model;
 mod nonsense;
 mod prepare;
 mod processes;
+mod protocol;
 mod requests;
 mod seeds;
 mod sharing;
@@ -22,7 +23,13 @@ mod soak;
 use std::{sync::Arc, time::Duration};
 
 use common::engine::Engine;
-use elasticsearch::{Elasticsearch, http::Method};
+use elasticsearch::{
+    Elasticsearch,
+    http::{
+        Method,
+        headers::{CONTENT_TYPE, HeaderMap, HeaderValue},
+    },
+};
 use leasehold::{
     AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, OpenSearchStore,
     Store, conformance::Clients,
@@ -123,9 +130,29 @@ impl Fixture {
 
     /// Asks the engine itself, for what a store does not show.
     async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
-        let client = elasticsearch(&self.url);
         let body = (!body.is_null()).then(|| body.to_string());
-        let headers = elasticsearch::http::headers::HeaderMap::new();
+        self.ask_with(method, path, HeaderMap::new(), body).await
+    }
+
+    /// The same with a JSON value a line.
+    async fn ask_lines(&self, path: &str, lines: String) -> Value {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/x-ndjson"),
+        );
+        self.ask_with(Method::Post, path, headers, Some(lines))
+            .await
+    }
+
+    async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Option<String>,
+    ) -> Value {
+        let client = elasticsearch(&self.url);
         let response = client
             .transport()
             .send(method, path, headers, None::<&()>, body, None)

@@ -23,6 +23,17 @@ impl Script {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The source as people read it.
+    #[cfg(test)]
+    pub(super) fn written(&self) -> &'static str {
+        self.written
+    }
+
     /// What is sent: it goes along with each request, so without what only people read.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source

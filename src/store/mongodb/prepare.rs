@@ -22,12 +22,12 @@ use crate::{
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A TTL index.
-struct Index {
-    name: &'static str,
+pub(super) struct Index {
+    pub(super) name: &'static str,
     /// From when on the retention counts.
-    field: &'static str,
+    pub(super) field: &'static str,
     /// What a later version or somebody else put into the collection is left alone.
-    ours: Document,
+    pub(super) ours: Document,
 }
 
 impl MongoStore {
@@ -86,7 +86,7 @@ impl MongoStore {
     }
 }
 
-fn indexes() -> [Index; 2] {
+pub(super) fn indexes() -> [Index; 2] {
     [
         Index {
             name: "leasehold_expires_at",

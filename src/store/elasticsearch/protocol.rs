@@ -1,0 +1,134 @@
+//! The statements of `docs/protocol/elasticsearch.md`, as HTTP.
+
+use serde_json::{Value, json};
+
+use super::{
+    dialect::{Body, Change, Dialect, Method, Request},
+    scripts::{SCRIPTS, Script},
+};
+use crate::store::protocol::{self as fixed, Tree};
+
+/// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
+/// that some other crate may ask for.
+fn tree(value: &Value) -> Tree {
+    match value {
+        Value::Array(values) => Tree::List(values.iter().map(tree).collect()),
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| *name);
+            let fields = fields.into_iter();
+            let fields = fields.map(|(name, value)| (json!(name).to_string(), tree(value)));
+            Tree::Fields(fields.collect())
+        }
+        other => Tree::Leaf(other.to_string()),
+    }
+}
+
+/// The scripts stand in the document once, and by their names in the requests.
+fn without_sources(value: &mut Value) {
+    let own = |source: &str| SCRIPTS.iter().find(|script| script.source() == source);
+    match value {
+        Value::Object(fields) => {
+            let name = fields.get("source").and_then(Value::as_str).and_then(own);
+            if let Some(script) = name {
+                fields["source"] = json!(format!("(the script {})", script.name()));
+            }
+            fields.values_mut().for_each(without_sources);
+        }
+        Value::Array(values) => values.iter_mut().for_each(without_sources),
+        _ => {}
+    }
+}
+
+fn written(request: Request) -> String {
+    let method = match request.method {
+        Method::Get => "GET",
+        Method::Put => "PUT",
+        Method::Post => "POST",
+    };
+    let query: Vec<_> = request
+        .query
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let query = match query.is_empty() {
+        true => String::new(),
+        false => format!("?{}", query.join("&")),
+    };
+    let line = format!("{method} /{}{query}", request.path);
+    match request.body {
+        Body::None => line,
+        Body::Json(mut body) => {
+            without_sources(&mut body);
+            format!("{line}\n\n{}", tree(&body).written(0))
+        }
+        Body::Lines(values) => {
+            let lines = values.into_iter().map(|mut value| {
+                without_sources(&mut value);
+                value.sort_all_objects();
+                value.to_string()
+            });
+            let lines: Vec<_> = lines.collect();
+            format!(
+                "{line}\nContent-Type: application/x-ndjson\n\n{}",
+                lines.join("\n")
+            )
+        }
+    }
+}
+
+fn requests() -> Vec<(String, String)> {
+    let dialect = Dialect::new("app-locks".into());
+    let mut requests = Vec::new();
+    let mut add = |name: &str, request: Request| requests.push((name.to_owned(), written(request)));
+    let one = |change: Change| dialect.update(change);
+    for (name, request) in fixed::acquires() {
+        add(name, one(dialect.acquire(&request)));
+    }
+    let renewal = dialect.renew(&fixed::renewal());
+    add("renew", one(renewal.clone()));
+    add("renew many", dialect.bulk(vec![renewal]));
+    add("release", one(dialect.release(&fixed::release())));
+    let held_on = fixed::release_with_a_minimum_hold();
+    add("release min hold", one(dialect.release(&held_on)));
+    for (name, request) in fixed::conversions() {
+        add(name, one(dialect.convert(&request)));
+    }
+    let key = fixed::key();
+    add("evict", one(dialect.evict(&key)));
+    add("remove expired", one(dialect.remove_expired(&key)));
+    add("inspect", one(dialect.inspect(&key)));
+    add("refresh", dialect.refresh());
+    add("list", dialect.search(&fixed::page()));
+    for (name, request) in fixed::permits() {
+        add(name, one(dialect.permit(&request)));
+    }
+    add(
+        "purge",
+        dialect.purge(fixed::RETENTION + super::CLOCK_MARGIN),
+    );
+    add("alias", dialect.get_alias());
+    add("create", dialect.create_index(None));
+    add("mapping", dialect.put_mapping(&dialect.index()));
+    add("put alias", dialect.put_alias(&dialect.index()));
+    requests
+}
+
+#[test]
+fn the_document_has_what_is_sent() {
+    fixed::compare("elasticsearch.md", "request", "http", &requests());
+}
+
+#[test]
+fn the_document_has_the_scripts() {
+    let ours = |script: &&&Script| !script.name().starts_with("guarded");
+    let scripts = SCRIPTS.iter().filter(ours);
+    let scripts =
+        scripts.map(|script| (script.name().to_owned(), script.written().trim().to_owned()));
+    fixed::compare(
+        "elasticsearch.md",
+        "script",
+        "java",
+        &scripts.collect::<Vec<_>>(),
+    );
+}

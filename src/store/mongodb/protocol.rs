@@ -1,0 +1,187 @@
+//! The statements of `docs/protocol/mongodb.md`, as the shell takes them.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{concern::majority, dialect, many::statement, prepare};
+use crate::store::protocol::{self as fixed, Tree};
+
+fn tree(value: &Bson) -> Tree {
+    match value {
+        Bson::Document(document) => fields(document),
+        Bson::Array(values) => Tree::List(values.iter().map(tree).collect()),
+        Bson::String(text) => Tree::Leaf(quoted(text)),
+        // A number without its type is a double, or an int in a newer shell.
+        Bson::Int64(number) => Tree::Leaf(match i32::try_from(*number) {
+            Ok(number) => format!("NumberLong({number})"),
+            Err(_) => format!("NumberLong(\"{number}\")"),
+        }),
+        Bson::Int32(_) | Bson::Boolean(_) | Bson::Null => Tree::Leaf(value.to_string()),
+        other => panic!("{other:?} has no form yet"),
+    }
+}
+
+fn fields(document: &Document) -> Tree {
+    let field = |(name, value): (&String, &Bson)| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "_$".contains(letter);
+        let name = match name.chars().all(plain) {
+            true => name.clone(),
+            false => quoted(name),
+        };
+        (name, tree(value))
+    };
+    Tree::Fields(document.iter().map(field).collect())
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}
+
+/// A call of the shell with these arguments.
+fn call(function: &str, arguments: &[Bson]) -> String {
+    let arguments = arguments.iter().map(|argument| tree(argument).written(0));
+    format!("{function}({})", arguments.collect::<Vec<_>>().join(", "))
+}
+
+fn find_and_modify(
+    query: Document,
+    update: Vec<Document>,
+    upsert: bool,
+    fields: Document,
+) -> String {
+    let mut arguments = doc! { "query": query, "update": update };
+    if upsert {
+        arguments.insert("upsert", true);
+    }
+    arguments.insert("new", true);
+    if !fields.is_empty() {
+        arguments.insert("fields", fields);
+    }
+    arguments.insert("writeConcern", majority());
+    call("db.locks.findAndModify", &[arguments.into()])
+}
+
+fn change(update: Vec<Document>, upsert: bool) -> String {
+    let key = dialect::filter(&fixed::key());
+    find_and_modify(key, update, upsert, dialect::projection())
+}
+
+fn update(update: Vec<Document>) -> String {
+    let options = doc! { "writeConcern": majority() };
+    let key = dialect::filter(&fixed::key());
+    call(
+        "db.locks.updateOne",
+        &[key.into(), update.into(), options.into()],
+    )
+}
+
+/// The changes of many keys, and the look at what they left.
+fn batch(statements: Vec<Document>) -> String {
+    let command = doc! {
+        "update": "locks",
+        "updates": statements,
+        "ordered": false,
+        "writeConcern": majority(),
+    };
+    let keys = doc! { "_id": { "$in": [fixed::key().as_str()] } };
+    let look = call(
+        "db.locks.find",
+        &[keys.into(), dialect::projection().into()],
+    );
+    format!("{}\n\n{look}", call("db.runCommand", &[command.into()]))
+}
+
+fn delete(function: &str, filter: Document) -> String {
+    let options = doc! { "writeConcern": majority() };
+    call(function, &[filter.into(), options.into()])
+}
+
+fn list() -> String {
+    let page = fixed::page();
+    let found = [dialect::page(&page).into(), dialect::projection().into()];
+    let found = call("db.locks.find", &found);
+    format!("{found}.sort({{ _id: 1 }}).limit({})", page.limit)
+}
+
+fn indexes() -> String {
+    let seconds = fixed::RETENTION.as_secs() as i64;
+    let created = prepare::indexes().map(|index| {
+        let keys = doc! { index.field: 1 };
+        let options = doc! {
+            "name": index.name,
+            "expireAfterSeconds": seconds,
+            "partialFilterExpression": index.ours,
+        };
+        call("db.locks.createIndex", &[keys.into(), options.into()])
+    });
+    created.join("\n\n")
+}
+
+fn statements() -> Vec<(String, String)> {
+    let key = fixed::key();
+    let mut statements = Vec::new();
+    let mut add = |name: &str, text: String| statements.push((name.to_owned(), text));
+    for (name, request) in fixed::acquires() {
+        let upsert = request.in_place_of.is_none();
+        match dialect::take_over_alone(&request) {
+            // Its lease id is new, so that the answer tells the time by itself.
+            Some(alone) => {
+                let sent = find_and_modify(dialect::filter(&key), alone, upsert, doc! {});
+                add(name, sent);
+            }
+            None => add(name, change(dialect::acquire(&request), upsert)),
+        }
+    }
+    let handover = fixed::acquires().map(|(_, request)| request);
+    let again = handover
+        .iter()
+        .find(|request| request.in_place_of.is_some());
+    add(
+        "acquire handover again",
+        change(dialect::acquire(again.unwrap()), false),
+    );
+    let renewal = dialect::renew(&fixed::renewal());
+    add("renew", change(renewal.clone(), false));
+    add("renew many", batch(vec![statement(&key, renewal, false)]));
+    let release = fixed::release();
+    add("release alone", update(dialect::release_alone(&release)));
+    add("release", update(dialect::release(&release)));
+    let held_on = fixed::release_with_a_minimum_hold();
+    add("release min hold", update(dialect::release(&held_on)));
+    let one_of_many = dialect::release_or_fail(&release.clone().alone());
+    add(
+        "release many",
+        batch(vec![statement(&key, one_of_many, true)]),
+    );
+    for (name, request) in fixed::conversions() {
+        add(name, change(dialect::convert(&request), false));
+    }
+    add("evict", change(dialect::evict(), false));
+    let expired = dialect::expired(&key);
+    add("remove expired", delete("db.locks.deleteOne", expired));
+    let shown = [dialect::filter(&key).into(), dialect::projection().into()];
+    add("inspect", call("db.locks.findOne", &shown));
+    add("list", list());
+    for (name, request) in fixed::permits() {
+        let (id, fields) = (
+            dialect::limiter_filter(&request),
+            dialect::limiter_projection(),
+        );
+        add(
+            name,
+            find_and_modify(id, dialect::permit(&request), true, fields),
+        );
+    }
+    let dead = delete(
+        "db.locks.deleteMany",
+        dialect::expired_since(fixed::RETENTION),
+    );
+    let over = delete("db.locks.deleteMany", dialect::over_since(fixed::RETENTION));
+    add("purge", format!("{dead}\n\n{over}"));
+    add("prepare", indexes());
+    statements
+}
+
+#[test]
+fn the_document_has_what_is_sent() {
+    fixed::compare("mongodb.md", "mongodb", "js", &statements());
+}

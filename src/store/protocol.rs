@@ -1,0 +1,177 @@
+//! Keeps the statements in `docs/protocol/` the ones that are sent.
+//!
+//! Each stands there between two marks, under the name of its kind and its own:
+//!
+//! ```text
+//! <!-- statement: mongodb acquire -->
+//! <!-- end -->
+//! ```
+//!
+//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it.
+
+use std::{fs, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    AcquireRequest, ConvertRequest, Filter, Key, LeaseId, ListRequest, PermitId, PermitRequest,
+    Quota, ReleaseRequest, RenewRequest,
+};
+
+const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
+const WRITE: &str = "LEASEHOLD_WRITE_PROTOCOL";
+const BEGIN: &str = "<!-- statement: ";
+const END: &str = "<!-- end -->";
+/// What is longer does not stay on one line.
+const WIDTH: usize = 100;
+
+/// Two tests write the same file.
+static FILE: Mutex<()> = Mutex::new(());
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+pub(crate) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(crate) fn key() -> Key {
+    Key::new("report:42").unwrap()
+}
+
+pub(crate) fn lease() -> LeaseId {
+    LeaseId::parse("11111111-1111-4111-8111-111111111111").unwrap()
+}
+
+/// The lease that makes way, or the name that is nobody's.
+pub(crate) fn other_lease() -> LeaseId {
+    LeaseId::parse("22222222-2222-4222-8222-222222222222").unwrap()
+}
+
+/// The acquires of the document, by their names.
+pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
+    let ask = || AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL);
+    [
+        ("acquire", ask().note("nightly run")),
+        ("acquire shared", ask().shared()),
+        ("acquire permits", ask().permits(2, 4)),
+        ("acquire reentrant", ask().reentrant()),
+        ("acquire handover", ask().in_place_of(other_lease())),
+    ]
+}
+
+pub(crate) fn renewal() -> RenewRequest {
+    RenewRequest::new(key(), lease(), TTL)
+}
+
+pub(crate) fn conversions() -> [(&'static str, ConvertRequest); 2] {
+    [
+        ("upgrade", ConvertRequest::upgrade(key(), lease())),
+        ("downgrade", ConvertRequest::downgrade(key(), lease())),
+    ]
+}
+
+pub(crate) fn release() -> ReleaseRequest {
+    ReleaseRequest::new(key(), lease())
+}
+
+pub(crate) fn release_with_a_minimum_hold() -> ReleaseRequest {
+    release().min_hold(Duration::from_secs(60), other_lease())
+}
+
+/// The second page of what an owner holds.
+pub(crate) fn page() -> ListRequest {
+    let filter = Filter::new().owner("worker-3").prefix("report:");
+    ListRequest::new(filter, Some(key()), 100)
+}
+
+pub(crate) fn permits() -> [(&'static str, PermitRequest); 2] {
+    let fixed = Quota::fixed(10, Duration::from_secs(1)).unwrap();
+    let id = PermitId::parse("33333333-3333-4333-8333-333333333333").unwrap();
+    let ask = |quota| PermitRequest::new(key(), id, quota, 1);
+    [
+        ("permit", ask(fixed)),
+        ("permit smooth", ask(fixed.smooth(3).unwrap())),
+    ]
+}
+
+/// A value of BSON or JSON, to be written so that people can read it.
+pub(crate) enum Tree {
+    Leaf(String),
+    List(Vec<Tree>),
+    Fields(Vec<(String, Tree)>),
+}
+
+impl Tree {
+    /// On one line if that is short enough behind this indent, else an entry a line. What has a single
+    /// entry takes no line for itself.
+    pub(crate) fn written(&self, indent: usize) -> String {
+        let line = self.line();
+        if indent + line.len() <= WIDTH {
+            return line;
+        }
+        let inner = indent + 2;
+        let (open, entries, close) = match self {
+            Self::Leaf(text) => return text.clone(),
+            Self::List(values) if values.len() == 1 => {
+                return format!("[{}]", values[0].written(indent));
+            }
+            Self::Fields(fields) if fields.len() == 1 => {
+                let (name, value) = &fields[0];
+                return format!("{{ {name}: {} }}", value.written(indent));
+            }
+            Self::List(values) => {
+                let entries = values.iter().map(|value| value.written(inner));
+                ('[', entries.collect::<Vec<_>>(), ']')
+            }
+            Self::Fields(fields) => {
+                let entries = fields
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {}", value.written(inner)));
+                ('{', entries.collect(), '}')
+            }
+        };
+        let (blank, last) = (" ".repeat(inner), " ".repeat(indent));
+        let entries = entries.join(&format!(",\n{blank}"));
+        format!("{open}\n{blank}{entries}\n{last}{close}")
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Leaf(text) => text.clone(),
+            Self::List(values) => {
+                let values: Vec<_> = values.iter().map(Self::line).collect();
+                format!("[{}]", values.join(", "))
+            }
+            Self::Fields(fields) if fields.is_empty() => "{}".to_owned(),
+            Self::Fields(fields) => {
+                let fields = fields.iter();
+                let fields = fields.map(|(name, value)| format!("{name}: {}", value.line()));
+                format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// Panics unless a document has exactly these statements of a kind, each with its name.
+pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[(String, String)]) {
+    let _file = FILE.lock();
+    let path = format!("{DOCUMENTS}/{document}");
+    let before = fs::read_to_string(&path).unwrap();
+    let mut after = before.clone();
+    for (name, text) in statements {
+        let mark = format!("{BEGIN}{kind} {name} -->\n");
+        let start = after.find(&mark).map(|at| at + mark.len());
+        let start = start.unwrap_or_else(|| panic!("{path} has no mark {mark}"));
+        let length = after[start..].find(END);
+        let length = length.unwrap_or_else(|| panic!("{mark} has no end"));
+        let block = format!("```{language}\n{text}\n```\n");
+        after.replace_range(start..start + length, &block);
+    }
+    let marks = before.matches(&format!("{BEGIN}{kind} ")).count();
+    assert_eq!(marks, statements.len(), "{path} has marks of nothing");
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&path, after).unwrap();
+        return;
+    }
+    for (old, new) in before.lines().zip(after.lines()) {
+        assert_eq!(old, new, "{path} is stale: {WRITE}=1 writes it anew");
+    }
+    assert_eq!(before.len(), after.len(), "{path} is stale");
+}

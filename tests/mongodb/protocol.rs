@@ -1,0 +1,194 @@
+//! A stranger who knows nothing but `docs/protocol/mongodb.md` takes part in the locks.
+
+use leasehold::{Attempt, Error, Leases, LossReason, MongoStore};
+use mongodb::{
+    Collection,
+    bson::{Bson, Document, doc},
+};
+use serde_json::Value;
+
+use super::{Engine, Fixture, LONG, common::protocol::statements};
+
+const DOCUMENT: &str = include_str!("../../docs/protocol/mongodb.md");
+
+/// Sends the statements of the document to a collection, as the shell would.
+struct Stranger(Collection<Document>);
+
+impl Stranger {
+    /// The answers to a statement, which may be two.
+    async fn send(&self, name: &str) -> Vec<Document> {
+        let found = statements(DOCUMENT, "mongodb");
+        let (_, text) = found.into_iter().find(|(it, _)| it == name).unwrap();
+        let database = self.0.client().database(&self.0.namespace().db);
+        let mut answers = Vec::new();
+        for call in text.split("\n\n") {
+            let command = command(&calls(call), self.0.name());
+            let answer = database.run_command(command).await;
+            answers.push(answer.unwrap_or_else(|error| panic!("{name}: {error}")));
+        }
+        answers
+    }
+
+    /// The holders in the answer of a `findAndModify`.
+    async fn holders(&self, name: &str) -> Vec<Bson> {
+        let answer = self.send(name).await.remove(0);
+        let document = answer.get_document("value").unwrap();
+        assert!(document.get_datetime("now").is_ok(), "{document}");
+        document.get_array("holders").unwrap().clone()
+    }
+
+    async fn changed(&self, name: &str) -> i32 {
+        self.send(name).await[0].get_i32("nModified").unwrap()
+    }
+}
+
+/// The calls of a chain with their arguments: `db.locks.find(…).limit(…)` is two.
+fn calls(text: &str) -> Vec<(String, Vec<Bson>)> {
+    let mut calls = Vec::new();
+    let mut rest = text;
+    while let Some((name, behind)) = rest.split_once('(') {
+        let (mut depth, mut within, mut end) = (1, false, 0);
+        for (at, letter) in behind.char_indices() {
+            match letter {
+                '"' => within = !within,
+                '(' if !within => depth += 1,
+                ')' if !within => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                end = at;
+                break;
+            }
+        }
+        let arguments: Value = serde_json::from_str(&json(&behind[..end])).unwrap();
+        let Bson::Array(arguments) = Bson::try_from(arguments).unwrap() else {
+            panic!("{behind}");
+        };
+        let name = name.rsplit('.').next().unwrap();
+        calls.push((name.to_owned(), arguments));
+        rest = &behind[end + 1..];
+    }
+    calls
+}
+
+/// What the shell takes as a list of arguments, as extended JSON. No text here has a quote in it.
+fn json(arguments: &str) -> String {
+    let mut json = String::new();
+    for (number, part) in arguments.split('"').enumerate() {
+        if number % 2 == 1 {
+            json.push_str(&format!("\"{part}\""));
+            continue;
+        }
+        for word in part.split_inclusive([' ', '\n', '[', '{', ')', ',']) {
+            match word.trim().strip_suffix(':') {
+                Some(name) if !name.is_empty() => json.push_str(&format!("\"{name}\": ")),
+                _ => json.push_str(word),
+            }
+        }
+    }
+    let long = |part: &str| {
+        let (number, rest) = part.split_once(')').unwrap();
+        let number = number.trim_matches('"');
+        format!("{{\"$numberLong\": \"{number}\"}}{rest}")
+    };
+    let mut parts = json.split("NumberLong(");
+    let first = parts.next().unwrap().to_owned();
+    format!(
+        "[{}]",
+        parts.map(long).fold(first, |json, part| json + &part)
+    )
+}
+
+fn command(calls: &[(String, Vec<Bson>)], collection: &str) -> Document {
+    let (name, arguments) = &calls[0];
+    let argument = |at: usize| arguments[at].as_document().unwrap().clone();
+    let mut command = match name.as_str() {
+        "findAndModify" => doc! { "findAndModify": collection },
+        "updateOne" => doc! {
+            "update": collection,
+            "updates": [{ "q": argument(0), "u": arguments[1].clone() }],
+        },
+        "deleteOne" | "deleteMany" => doc! {
+            "delete": collection,
+            "deletes": [{ "q": argument(0), "limit": i32::from(name == "deleteOne") }],
+        },
+        "find" | "findOne" => {
+            doc! { "find": collection, "filter": argument(0), "projection": argument(1) }
+        }
+        "runCommand" => argument(0),
+        "createIndex" => {
+            let mut index = doc! { "key": argument(0) };
+            index.extend(argument(1));
+            doc! { "createIndexes": collection, "indexes": [index] }
+        }
+        other => panic!("{other}"),
+    };
+    match name.as_str() {
+        "findAndModify" => command.extend(argument(0)),
+        "updateOne" => command.extend(argument(2)),
+        "deleteOne" | "deleteMany" => command.extend(argument(1)),
+        "runCommand" => drop(command.insert("update", collection)),
+        _ => {}
+    }
+    for (name, arguments) in &calls[1..] {
+        command.insert(name, arguments[0].clone());
+    }
+    command
+}
+
+#[tokio::test]
+async fn a_stranger_who_follows_the_document_takes_part() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let collection = Fixture::new(engine).collection().await;
+        let stranger = Stranger(collection.clone());
+        stranger.send("prepare").await;
+        let store = MongoStore::new(&collection);
+        // The same indexes, or it would be told of a conflict.
+        store.prepare().await.unwrap();
+        let leases = Leases::new(store);
+
+        assert_eq!(stranger.holders("acquire").await.len(), 1);
+        let Attempt::Held(held) = leases.try_acquire("report:42", LONG).await.unwrap() else {
+            panic!("granted twice");
+        };
+        let theirs = &held.holders()[0];
+        assert_eq!(
+            (held.owner(), theirs.note.as_deref()),
+            ("worker-3", Some("nightly run"))
+        );
+        assert_eq!(stranger.holders("renew").await.len(), 1);
+        assert_eq!(stranger.changed("release alone").await, 1);
+
+        let lease = leases.acquire("report:42", LONG).await.unwrap();
+        assert!(lease.fence() > theirs.fence);
+        let holders = stranger.holders("acquire").await;
+        let owner = holders[0].as_document().unwrap().get_str("owner");
+        assert_eq!(owner, Ok(leases.owner()));
+        assert_eq!(stranger.changed("release").await, 0);
+        lease.renew().await.unwrap();
+        stranger.send("evict").await;
+        let lost = lease.renew().await;
+        let evicted = |lost: &Error| {
+            matches!(
+                lost,
+                Error::Lost {
+                    reason: LossReason::TakenOver,
+                    ..
+                }
+            )
+        };
+        assert!(lost.as_ref().is_err_and(evicted), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_statement_of_the_document_is_one_that_the_server_takes() {
+    let stranger = Stranger(Fixture::new(Engine::MongoDb).collection().await);
+    for (name, _) in statements(DOCUMENT, "mongodb") {
+        for answer in stranger.send(&name).await {
+            // This one says by an error that the lease is not there.
+            let refused = answer.contains_key("writeErrors");
+            assert!(name == "release many" || !refused, "{name}: {answer}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A stranger who knows nothing but `docs/protocol/elasticsearch.md` takes part in the locks.
+
+use elasticsearch::http::Method;
+use leasehold::{Attempt, Error, Leases, LossReason};
+use serde_json::Value;
+
+use super::{BOTH, Fixture, LONG, common::protocol::statements};
+
+const DOCUMENT: &str = include_str!("../../docs/protocol/elasticsearch.md");
+
+/// Sends the requests of the document to the index of a fixture.
+struct Stranger(Fixture);
+
+impl Stranger {
+    async fn send(&self, name: &str) -> Value {
+        let (_, text) = requests().into_iter().find(|(it, _)| it == name).unwrap();
+        let (line, body) = text.split_once("\n\n").unwrap_or((&text, ""));
+        let (method, rest) = line.split_once(" /").unwrap();
+        let path = rest.lines().next().unwrap();
+        let method = match method {
+            "GET" => Method::Get,
+            "PUT" => Method::Put,
+            "POST" => Method::Post,
+            other => panic!("{other}"),
+        };
+        let path = path.replace("app%2Dlocks", &self.0.alias);
+        let mut body = body.replace("app-locks", &self.0.alias);
+        for (script, source) in statements(DOCUMENT, "script") {
+            let source = Value::from(source).to_string();
+            body = body.replace(&format!("\"(the script {script})\""), &source);
+        }
+        if !path.contains("_bulk") {
+            let body = if body.is_empty() {
+                Value::Null
+            } else {
+                serde_json::from_str(&body).unwrap()
+            };
+            return self.0.ask(method, &path, body).await;
+        }
+        self.0.ask_lines(&path, format!("{body}\n")).await
+    }
+
+    async fn result(&self, name: &str) -> String {
+        let answer = self.send(name).await;
+        let result = answer["result"].as_str();
+        result
+            .unwrap_or_else(|| panic!("{name}: {answer}"))
+            .to_owned()
+    }
+}
+
+fn requests() -> Vec<(String, String)> {
+    statements(DOCUMENT, "request")
+}
+
+#[tokio::test]
+async fn a_stranger_who_follows_the_document_takes_part() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let stranger = Stranger(fixture.clone());
+        let created = stranger.send("create").await;
+        assert_eq!(created["acknowledged"], true, "{created}");
+        let leases = Leases::new(fixture.store());
+
+        assert_eq!(stranger.result("acquire").await, "created");
+        let Attempt::Held(held) = leases.try_acquire("report:42", LONG).await.unwrap() else {
+            panic!("granted twice");
+        };
+        let theirs = &held.holders()[0];
+        assert_eq!(
+            (held.owner(), theirs.note.as_deref()),
+            ("worker-3", Some("nightly run"))
+        );
+        assert_eq!(stranger.result("renew").await, "updated");
+        assert_eq!(stranger.result("release").await, "updated");
+
+        let lease = leases.acquire("report:42", LONG).await.unwrap();
+        assert!(lease.fence() > theirs.fence);
+        let refused = stranger.send("acquire").await;
+        assert_eq!(refused["result"], "noop", "{refused}");
+        assert_eq!(
+            refused["get"]["_source"]["holders"][0]["owner"],
+            leases.owner()
+        );
+        assert_eq!(stranger.result("release").await, "noop");
+        lease.renew().await.unwrap();
+        assert_eq!(stranger.result("evict").await, "updated");
+        let lost = lease.renew().await;
+        let evicted = |lost: &Error| {
+            matches!(
+                lost,
+                Error::Lost {
+                    reason: LossReason::TakenOver,
+                    ..
+                }
+            )
+        };
+        assert!(lost.as_ref().is_err_and(evicted), "{lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_request_of_the_document_is_one_that_the_engine_takes() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let stranger = Stranger(fixture);
+        for (name, _) in requests() {
+            if name == "create" {
+                // The index is there.
+                continue;
+            }
+            let answer = stranger.send(&name).await;
+            let missing = answer["error"]["type"] == "document_missing_exception";
+            assert!(missing || answer["error"].is_null(), "{name}: {answer}");
+            assert_ne!(answer["errors"], true, "{name}: {answer}");
+        }
+    }
+}
