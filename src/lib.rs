@@ -44,6 +44,14 @@
 //! |---|---|---|---|
 //! | [`MemoryStore`] | tests, examples, a single process | nobody else in this process has the lock | tokio's |
 #![cfg_attr(
+    feature = "sqlite",
+    doc = "| [`SqliteStore`] | several processes of one host, without a server | it is on the disk | the host's, counted from its boot |"
+)]
+#![cfg_attr(
+    not(feature = "sqlite"),
+    doc = "| `SqliteStore` (feature `sqlite`) | several processes of one host, without a server | it is on the disk | the host's, counted from its boot |"
+)]
+#![cfg_attr(
     feature = "mongodb",
     doc = "| [`MongoStore`] | several processes that share a MongoDB | a majority of the replica set has it: it survives a failover | the primary's; the `mongos`' on a sharded cluster |"
 )]
@@ -156,6 +164,9 @@
 //!   `openssl-tls`, compression) hold here too.
 //! - `elasticsearch`, `opensearch`: the stores on Elasticsearch and OpenSearch, on their official
 //!   clients. They come without TLS: choose `native-tls` or `rustls-tls` for your own dependency.
+//! - `sqlite`: the store in a file, on an SQLite that is compiled in.
+//! - `cli`: the command `leasehold`, with all stores (`cargo install leasehold --features cli`); not for a
+//!   library.
 //! - `conformance`: the suite that every store must pass, for authors of stores.
 //!
 //! # Observability

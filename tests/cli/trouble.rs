@@ -140,3 +140,31 @@ fn completions_and_the_manual_know_every_task() {
     }
     assert!(!manual.contains("guard"));
 }
+
+/// The documentation has every code that the help has, and every option.
+#[test]
+fn the_documentation_is_complete() {
+    let document = include_str!("../../docs/cli.md");
+    let mut command = leasehold();
+    command.arg("--help");
+    let help = run(command);
+    let (_, codes) = help.with(0).split_once("Exit codes:").unwrap();
+    let codes: Vec<_> = codes
+        .lines()
+        .filter_map(|line| line.trim().split("  ").next())
+        .filter(|code| code.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
+    assert!(codes.len() > 8, "{codes:?}");
+    for code in codes {
+        let row = format!("| {} |", code.replace('+', " + "));
+        assert!(document.contains(&row), "{row}");
+    }
+    let mut command = leasehold();
+    command.args(["run", "--help"]);
+    let help = run(command);
+    let options = help.with(0).split_whitespace();
+    for option in options.filter(|word| word.starts_with("--") && word.len() > 2) {
+        let option = option.trim_end_matches([',', '.', ')']);
+        assert!(option == "--help" || document.contains(option), "{option}");
+    }
+}

@@ -9,18 +9,18 @@ use super::address::AddressError;
 
 /// For the help and the manual.
 pub const CODES: &str = "Exit codes:
-    0        done; for `run`, the command ended with 0
-    1        no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
-    2        the command line is wrong
-    69       the store cannot be reached, or does not answer
-    70       the store failed
-    73       the file of the locks cannot be used
-    75       the key is held (`run`; see --on-held)
-    76       the lease was lost while the command ran, which was ended for it
-    77       the store refused the credentials
-    78       the store is not prepared, or another version's
-    126, 127 the command cannot be run, or is not there
-    128+N    signal N ended the command, or the wait for the key
+    0         done; for `run`, the command ended with 0
+    1         no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
+    2         the command line is wrong
+    69        the store cannot be reached, or does not answer
+    70        the store failed
+    73        the file of the locks cannot be used
+    75        the key is held (`run`; see --on-held)
+    76        the lease was lost while the command ran, which was ended for it
+    77        the store refused the credentials
+    78        the store is not prepared, or another version's
+    126, 127  the command cannot be run, or is not there
+    128+N     signal N ended the command, or the wait for the key
 Any other code is that of the command that `run` ran.";
 
 /// An exit code. From 64 on they are those of sysexits(3).

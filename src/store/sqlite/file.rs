@@ -17,9 +17,9 @@ use super::{
 use crate::{Cause, Error};
 
 /// Marks a file as one of locks: "LEAS".
-const APPLICATION: i64 = 0x4c45_4153;
+pub(super) const APPLICATION: i64 = 0x4c45_4153;
 /// The tables as this version makes and reads them.
-const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 1;
 /// How long another process that writes is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// All processes have one clock, which counts whole milliseconds.
@@ -43,6 +43,12 @@ const TABLES: &str = "
         last INTEGER NOT NULL
     ) STRICT;
 ";
+
+const READ_CLOCK: &str = "SELECT boot, base, last FROM clock";
+const WRITE_CLOCK: &str =
+    "INSERT OR REPLACE INTO clock (one, boot, base, last) VALUES (1, ?, ?, ?)";
+#[cfg(test)]
+pub(super) const STATEMENTS: [&str; 3] = [TABLES, READ_CLOCK, WRITE_CLOCK];
 
 pub(super) struct File {
     path: PathBuf,
@@ -183,7 +189,7 @@ fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
 /// The clock of the file, now.
 fn kept(connection: &Connection, boot: Option<&str>) -> rusqlite::Result<Kept> {
     let before = connection
-        .prepare_cached("SELECT boot, base, last FROM clock")?
+        .prepare_cached(READ_CLOCK)?
         .query_row([], |row| {
             Ok(Kept {
                 boot: row.get(0)?,
@@ -202,7 +208,7 @@ fn kept(connection: &Connection, boot: Option<&str>) -> rusqlite::Result<Kept> {
 fn keep(connection: &Connection, kept: &Kept) -> rusqlite::Result<()> {
     let Kept { boot, base, last } = kept;
     connection
-        .prepare_cached("INSERT OR REPLACE INTO clock (one, boot, base, last) VALUES (1, ?, ?, ?)")?
+        .prepare_cached(WRITE_CLOCK)?
         .execute(params![boot, base, last])
         .map(drop)
 }

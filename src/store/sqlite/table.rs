@@ -209,3 +209,28 @@ impl<'a> Change<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::file, *};
+
+    /// Programs in other languages go by it.
+    #[test]
+    fn the_protocol_document_has_every_statement() {
+        let document = include_str!("../../../docs/protocol.md");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let document = words(document);
+        let locks = [LOCKS.read, LOCKS.put, LOCKS.remove, LOCKS.page];
+        for statement in locks.into_iter().chain(file::STATEMENTS) {
+            assert!(document.contains(&words(statement)), "{statement}");
+        }
+        let limiters = [LIMITERS.read, LIMITERS.put, LIMITERS.remove, LIMITERS.page];
+        assert_eq!(limiters.map(|it| it.replace("limiters", "locks")), locks);
+        let marks = format!(
+            "`application_id` {} (\"LEAS\") and `user_version` {}",
+            file::APPLICATION,
+            file::VERSION
+        );
+        assert!(document.contains(&marks), "{marks}");
+    }
+}
