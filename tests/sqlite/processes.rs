@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
+use futures::future::join_all;
+use leasehold::{Attempt, Leases};
+
 use super::{
+    LONG,
     common::processes::{self, Place, limits},
     crashes, path, store_at,
 };
@@ -27,6 +31,25 @@ pub fn place(path: &Path) -> Place {
     }
 }
 
+/// As when a host starts all of its services.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn many_open_a_file_that_is_not_there_at_the_same_moment() {
+    for _ in 0..20 {
+        let path = path();
+        let open = async |path| {
+            let leases = Leases::new(store_at(path).await);
+            let attempt = leases.try_acquire("key", LONG).await.unwrap();
+            if let Attempt::Acquired(lease) = attempt {
+                lease.detach();
+                return 1;
+            }
+            0
+        };
+        let taken = join_all((0..8).map(|_| open(&path))).await;
+        assert_eq!(taken.into_iter().sum::<u32>(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_process_takes_over_from_one_that_was_killed() {
     processes::takeover_from_a_killed_process(&place(&path())).await;
@@ -46,9 +69,8 @@ async fn a_paused_process_learns_at_once_that_it_lost() {
 /// No process has a clock of its own here.
 #[tokio::test]
 async fn two_processes_with_clocks_of_their_own_keep_to_one_limit() {
-    for off in [5, -5] {
-        limits::calls_of_two_processes(&place(&path()), off).await;
-    }
+    let calls = async |off| limits::calls_of_two_processes(&place(&path()), off).await;
+    join_all([5, -5].map(calls)).await;
 }
 
 #[tokio::test]

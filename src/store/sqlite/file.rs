@@ -3,11 +3,12 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
 use super::{
     clock::{self, Kept, Reading},
@@ -22,6 +23,8 @@ pub(super) const APPLICATION: i64 = 0x4c45_4153;
 pub(super) const VERSION: i64 = 1;
 /// How long another process that writes is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries of what SQLite does not wait for.
+const PAUSE: Duration = Duration::from_millis(5);
 /// All processes have one clock, which counts whole milliseconds.
 const MARGIN: Duration = Duration::from_millis(10);
 /// The time of day may be set.
@@ -78,38 +81,65 @@ impl File {
         Ok(this)
     }
 
-    /// Makes the tables; says what is in the way.
+    /// Makes the tables if they are not there; says what is in the way.
     fn prepare(&mut self) -> rusqlite::Result<Result<(), &'static str>> {
         self.connection.busy_timeout(PATIENCE)?;
         // Before anything is changed.
-        let (application, version, tables) = self.header()?;
-        match (application, version) {
-            (APPLICATION, ..=VERSION) => {}
-            (APPLICATION, _) => {
-                return Ok(Err(
-                    "a newer version of leasehold made it: upgrade leasehold here",
-                ));
-            }
-            (0, _) if tables == 0 => {}
-            _ => return Ok(Err("it is a database of another program")),
-        }
-        let mode: String =
-            self.connection
-                .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
-        if mode != "wal" {
+        let made = match self.made()? {
+            Ok(made) => made,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        if !self.is_logged()? {
             return Ok(Err(
                 "its disk has no shared memory, which a write-ahead log needs",
             ));
         }
         // What is acknowledged is on the disk, be there a loss of power the moment after.
         self.connection.pragma_update(None, "synchronous", "full")?;
-        let behavior = TransactionBehavior::Immediate;
-        let transaction = self.connection.transaction_with_behavior(behavior)?;
-        transaction.execute_batch(TABLES)?;
-        transaction.pragma_update(None, "application_id", APPLICATION)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
-        transaction.commit()?;
+        if !made {
+            let behavior = TransactionBehavior::Immediate;
+            let transaction = self.connection.transaction_with_behavior(behavior)?;
+            // Another process may have been faster.
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "application_id", APPLICATION)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+            transaction.commit()?;
+        }
         Ok(Ok(()))
+    }
+
+    /// Whether the tables are there, and not those of somebody else.
+    fn made(&self) -> rusqlite::Result<Result<bool, &'static str>> {
+        Ok(match self.header()? {
+            (APPLICATION, VERSION, _) => Ok(true),
+            (APPLICATION, ..) => {
+                Err("a newer version of leasehold made it: upgrade leasehold here")
+            }
+            (0, _, 0) => Ok(false),
+            _ => Err("it is a database of another program"),
+        })
+    }
+
+    /// Turns the write-ahead log on, which stays on. Whether there is one.
+    fn is_logged(&self) -> rusqlite::Result<bool> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let turned =
+                self.connection
+                    .pragma_update_and_check(None, "journal_mode", "wal", |row| {
+                        row.get::<_, String>(0)
+                    });
+            match turned {
+                // Others turn it on at this moment. SQLite does not wait for them by itself.
+                Err(error)
+                    if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                        && Instant::now() < end =>
+                {
+                    thread::sleep(PAUSE);
+                }
+                turned => return turned.map(|mode| mode == "wal"),
+            }
+        }
     }
 
     /// The marks of the file, and how many tables and the like it has.
