@@ -11,11 +11,13 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
 
 use crate::{
     AcquireAnswer, AcquireRequest, Attempt, Error, Held, Key, Lease,
@@ -24,6 +26,7 @@ use crate::{
     hold::{Hold, Terms},
     keeper,
     leases::Shared,
+    observe::{self, Asked},
     rules,
     tries::{TRIES, Tries},
     wait::{Baton, Turn},
@@ -48,41 +51,62 @@ pub(crate) async fn acquire(
     key: Result<Key, Error>,
     patience: Patience,
 ) -> Result<Attempt, Error> {
-    let (reply, outcome) = oneshot::channel();
+    let asked = Asked::begins(&ask, key.as_ref().ok(), patience);
     let (shared, keep_alive) = (ask.shared.clone(), ask.keep_alive);
-    // Counted before the look at what is closed, so that a close waits for it or is seen here.
-    let at_work = shared.keeper.at_work();
-    let work = Work::new()?;
-    let acquisition = Acquisition::new(ask, key?, &work)?;
-    // In a box at once: a future has room for all that it was ever given by value.
-    let asked = Box::pin(acquisition.run(patience, reply, at_work));
-    let attempt = match shared.keeper.wait_for(work, asked, outcome).await {
-        Some(outcome) => outcome?,
-        None => return Err(keeper::runtime_ended()),
+    let (reply, outcome) = oneshot::channel();
+    let mut end = match begin(ask, key, patience, asked.since(), reply) {
+        Ok((work, asking)) => {
+            let waiting = shared.keeper.wait_for(work, asked.since(), asking, outcome);
+            let outcome = waiting.instrument(asked.span()).await;
+            outcome.unwrap_or_else(|| Err(keeper::runtime_ended()))
+        }
+        Err(error) => Err(error),
     };
-    match attempt {
-        // It lay there for too long, in a future that was not polled.
-        Attempt::Acquired(lease) if !lease.is_live() => {
-            Err(match shared.keeper.closing().is_cancelled() {
-                true => Error::Closed,
-                false => too_late(lease.ttl()),
-            })
-        }
-        Attempt::Acquired(lease) => {
-            // Not before somebody has it in hand: what nobody polls is not to be held for ever.
-            if keep_alive {
-                lease.keep()?;
-            }
-            Ok(Attempt::Acquired(lease))
-        }
-        attempt => Ok(attempt),
+    let now = Instant::now();
+    if let Ok(Attempt::Acquired(lease)) = &end
+        && let Err(error) = in_hand(&shared, lease, keep_alive, now)
+    {
+        end = Err(error);
+    }
+    asked.ends(&end, now);
+    end
+}
+
+fn begin(
+    ask: Ask,
+    key: Result<Key, Error>,
+    patience: Patience,
+    since: Instant,
+    reply: Reply,
+) -> Result<(Arc<Work>, BoxFuture<'static, ()>), Error> {
+    // Counted before the look at what is closed, so that a close waits for it or is seen here.
+    let at_work = ask.shared.keeper.at_work();
+    let work = Work::new()?;
+    let acquisition = Acquisition::new(ask, key?, since, &work)?;
+    // In a box at once: a future has room for all that it was ever given by value.
+    let asking = Box::pin(acquisition.run(patience, reply, at_work));
+    Ok((work, asking))
+}
+
+/// A lease has come to its caller, unless it lay there for too long, in a future that was not polled.
+fn in_hand(shared: &Shared, lease: &Lease, keep_alive: bool, now: Instant) -> Result<(), Error> {
+    match lease.is_live_at(now) {
+        // Not before somebody has it in hand: what nobody polls is not to be held for ever.
+        true if keep_alive => lease.keep(),
+        true => Ok(()),
+        false if shared.keeper.closing().is_cancelled() => Err(Error::Closed),
+        false => Err(too_late(lease.ttl())),
     }
 }
+
+type Reply = oneshot::Sender<Result<Attempt, Error>>;
 
 struct Acquisition {
     shared: Arc<Shared>,
     request: Arc<AcquireRequest>,
     min_hold: Option<Duration>,
+    /// When the caller began to wait.
+    since: Instant,
     calls: Calls<AcquireAnswer>,
     /// Whether there is a grant that is of no use.
     granted: bool,
@@ -96,7 +120,7 @@ struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(ask: Ask, key: Key, work: &Arc<Work>) -> Result<Self, Error> {
+    fn new(ask: Ask, key: Key, since: Instant, work: &Arc<Work>) -> Result<Self, Error> {
         let request = ask.request(key)?.fresh();
         let shared = ask.shared;
         if shared.keeper.closing().is_cancelled() {
@@ -107,6 +131,7 @@ impl Acquisition {
             shared,
             request: Arc::new(request),
             min_hold: ask.min_hold,
+            since,
             calls: Calls::new(),
             granted: false,
             open: false,
@@ -115,12 +140,7 @@ impl Acquisition {
         })
     }
 
-    async fn run(
-        mut self,
-        patience: Patience,
-        mut reply: oneshot::Sender<Result<Attempt, Error>>,
-        at_work: TaskTrackerToken,
-    ) {
+    async fn run(mut self, patience: Patience, mut reply: Reply, at_work: TaskTrackerToken) {
         let closing = self.shared.keeper.closing().clone();
         let outcome = tokio::select! {
             biased;
@@ -157,7 +177,7 @@ impl Acquisition {
 
     /// Asks without waiting for a holder.
     async fn ask_now(&mut self, patience: Patience) -> Result<Attempt, Error> {
-        let start = Instant::now();
+        let start = self.since;
         let mut tries = Tries::default();
         loop {
             match self.attempt().await {
@@ -179,7 +199,7 @@ impl Acquisition {
 
     /// Asks whenever it is the turn of this task, until the key is granted or the time is over.
     async fn ask_in_turn(&mut self, patience: Patience) -> Result<Attempt, Error> {
-        let start = Instant::now();
+        let start = self.since;
         let give_up = match patience {
             // A patience beyond the end of time is no bound.
             Patience::For(wait) => start.checked_add(wait),
@@ -299,6 +319,12 @@ impl Acquisition {
         attempt
     }
 
+    fn failed(&self, error: Error) -> Error {
+        let about = (&self.request.key, self.request.lease);
+        observe::store_failed("acquire", Some(about), &error);
+        error
+    }
+
     /// How long an answer is waited for: one that comes after the ttl grants nothing any more.
     fn longest(&self) -> Duration {
         self.shared.call_timeout.min(self.request.ttl)
@@ -307,10 +333,10 @@ impl Acquisition {
     /// Takes the next answer, be it to an earlier request.
     async fn answer(&mut self, limit: Duration) -> Result<Attempt, Error> {
         let Some((sent, answer)) = self.calls.next(limit).await else {
-            return Err(too_late(limit));
+            return Err(self.failed(too_late(limit)));
         };
         self.open |= leaves_open(&answer);
-        let grant = match answer? {
+        let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
         };
@@ -321,7 +347,7 @@ impl Acquisition {
         };
         let Some(hold) = Hold::new(terms, &grant, sent) else {
             self.granted = true;
-            return Err(too_late(limit));
+            return Err(self.failed(too_late(limit)));
         };
         if self.open {
             hold.leave_open();

@@ -42,10 +42,14 @@ impl Ask {
         }
     }
 
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        self.owner.as_ref().unwrap_or(&self.shared.owner)
+    }
+
     /// The request for this key, under a new lease id.
     pub(crate) fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
         let ttl = ttl::checked(self.ttl, self.shared.clock_margin)?;
-        let owner = self.owner.as_ref().unwrap_or(&self.shared.owner).clone();
+        let owner = self.owner().clone();
         let bytes = owner.len();
         if bytes == 0 || bytes > MAX_OWNER_BYTES {
             return Err(Error::InvalidOwner { bytes });

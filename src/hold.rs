@@ -1,5 +1,8 @@
 //! One lease in this process: what its guard, the keeper and those who wait for its end share.
 
+mod state;
+mod watch;
+
 use std::{
     sync::{
         Arc, OnceLock,
@@ -10,41 +13,22 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use tokio::{
-    sync::watch,
+    sync::watch::Sender,
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
+use self::state::State;
+pub(crate) use self::{state::End, watch::Watch};
 use crate::{
     AcquireRequest, Error, Fence, Grant, Key, LossReason, MinHold, Mode, RenewAnswer, RenewRequest,
     deadline::{Validity, deadline},
+    observe,
     record::LeaseId,
     release::Unused,
     schedule,
     wait::Run,
 };
-
-/// What becomes of the lease when nobody holds its guard any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It is released.
-    Released,
-    /// It stays until its ttl is over.
-    Detached,
-}
-
-#[derive(Clone, Debug)]
-struct State {
-    validity: Validity,
-    /// These two change with a conversion.
-    mode: Mode,
-    fence: Fence,
-    /// Whether an upgrade was sent that may have given it a new fence.
-    upgrading: bool,
-    end: Option<End>,
-    /// The release that belongs to the end has been answered, or given up.
-    over: bool,
-}
 
 /// What was agreed on.
 #[derive(Debug)]
@@ -58,7 +42,9 @@ pub(crate) struct Terms {
 pub(crate) struct Hold {
     terms: Terms,
     acquired_at: DateTime<Utc>,
-    state: watch::Sender<State>,
+    /// When its grant came in.
+    since: Instant,
+    state: Sender<State>,
     kept: AtomicBool,
     /// Whether a request for it may still be on its way to the server.
     open: AtomicBool,
@@ -71,21 +57,16 @@ impl Hold {
     /// is left of it.
     pub(crate) fn new(terms: Terms, grant: &Grant, sent: Instant) -> Option<Self> {
         let validity = Validity::until(deadline(sent, grant, terms.clock_margin));
-        if !validity.is_live(Instant::now()) {
+        let since = Instant::now();
+        if !validity.is_live(since) {
             return None;
         }
-        let state = State {
-            validity,
-            mode: terms.request.mode,
-            fence: grant.fence,
-            upgrading: false,
-            end: None,
-            over: false,
-        };
+        let state = State::new(validity, terms.request.mode, grant.fence);
         Some(Self {
             terms,
             acquired_at: grant.acquired_at,
-            state: watch::Sender::new(state),
+            since,
+            state: Sender::new(state),
             kept: AtomicBool::new(false),
             open: AtomicBool::new(false),
             run: OnceLock::new(),
@@ -133,16 +114,16 @@ impl Hold {
         fence == state.fence || state.upgrading
     }
 
-    pub(crate) fn is_live(&self) -> bool {
-        self.state.borrow().validity.is_live(Instant::now())
+    pub(crate) fn is_live(&self, now: Instant) -> bool {
+        self.state.borrow().validity.is_live(now)
     }
 
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        self.state.borrow().validity.loss(Instant::now())
+    pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
+        self.state.borrow().validity.loss(now)
     }
 
-    pub(crate) fn remaining(&self) -> Duration {
-        self.state.borrow().validity.remaining(Instant::now())
+    pub(crate) fn remaining(&self, now: Instant) -> Duration {
+        self.state.borrow().validity.remaining(now)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -168,10 +149,15 @@ impl Hold {
 
     pub(crate) fn unused(&self) -> Unused {
         let open = self.open.load(Ordering::Relaxed);
-        let alone = self.mode() == Mode::Exclusive;
+        let (mode, fence) = {
+            let state = self.state.borrow();
+            (state.mode, state.fence)
+        };
+        let alone = mode == Mode::Exclusive;
         Unused {
             key: self.key().clone(),
             lease: self.id(),
+            fence: Some(fence),
             ttl: self.ttl(),
             min_hold: self.min_hold().map(|time| MinHold {
                 time,
@@ -208,14 +194,14 @@ impl Hold {
     /// When it is to be renewed first: at a third of its ttl, counted from the request that granted
     /// it, and at once if that is past.
     pub(crate) fn first_renewal(&self, now: Instant) -> Instant {
-        let left = self.remaining() + self.terms.clock_margin;
+        let left = self.remaining(now) + self.terms.clock_margin;
         now + left.saturating_sub(schedule::after_renewal(self.ttl()))
     }
 
     /// Takes in that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
-        self.state
-            .send_modify(|state| state.validity.failed(error, Instant::now()));
+        // What it is told by `take_in` is the same.
+        let _ = self.take_in(Instant::now(), Err(error));
     }
 
     /// Takes in the answer to a renewal that was sent at this instant.
@@ -225,8 +211,10 @@ impl Hold {
         answer: Result<RenewAnswer, Error>,
     ) -> Result<(), Error> {
         let mut outcome = Ok(());
+        let (mut left, mut loss, mut risk) = (Duration::ZERO, None, false);
         self.state.send_modify(|state| {
             let (now, validity) = (Instant::now(), &mut state.validity);
+            left = validity.remaining(now);
             let lost = |reason| Err(self.lost_error(reason));
             outcome = match answer {
                 // A late request was granted the same lease anew, after it had been lost and another
@@ -247,8 +235,36 @@ impl Hold {
                     Err(error)
                 }
             };
+            if outcome.is_ok() {
+                state.is_safe();
+            }
+            (loss, risk) = (state.news(now), state.is_risk_news(self.ttl(), now));
         });
+        match &outcome {
+            Ok(()) => observe::renewed(self, left),
+            Err(error) => observe::renewal_failed(self, error),
+        }
+        self.tell(loss);
+        if risk {
+            observe::at_risk(self);
+        }
         outcome
+    }
+
+    /// Looks whether the lease is lost, and tells it if nobody has seen that before.
+    pub(crate) fn look(&self) {
+        let mut loss = None;
+        self.state.send_if_modified(|state| {
+            loss = state.news(Instant::now());
+            false
+        });
+        self.tell(loss);
+    }
+
+    fn tell(&self, loss: Option<LossReason>) {
+        if let Some(reason) = loss {
+            observe::lost(self, &reason);
+        }
     }
 
     /// An upgrade is sent, which gives the lease another fence.
@@ -264,20 +280,32 @@ impl Hold {
 
     /// Takes in that the server said the lease is lost, and gives back the reason that counts.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
-        let mut first = reason.clone();
-        self.state
-            .send_modify(|state| first = state.validity.lose(reason, Instant::now()));
+        let (mut first, mut loss) = (reason.clone(), None);
+        self.state.send_modify(|state| {
+            let now = Instant::now();
+            first = state.validity.lose(reason, now);
+            loss = state.news(now);
+        });
+        self.tell(loss);
         first
     }
 
     /// Nobody counts on the lease any more. Says whether this was the first to say so, who then has
     /// to see to it that it is released.
-    pub(crate) fn end(&self, end: End) -> bool {
-        self.state.send_if_modified(|state| {
+    pub(crate) fn end(&self, end: End, now: Instant) -> bool {
+        let mut loss = None;
+        let first = self.state.send_if_modified(|state| {
+            // One that nobody has asked for until now is seen here.
+            loss = state.news(now);
             let first = state.end.is_none();
             state.end.get_or_insert(end);
             first
-        })
+        });
+        self.tell(loss);
+        if first {
+            observe::ended(self, end, now.saturating_duration_since(self.since));
+        }
+        first
     }
 
     /// Waits until nobody counts on the lease any more.
@@ -305,7 +333,9 @@ impl Hold {
 
     /// Waits until the lease is lost.
     pub(crate) async fn lost(&self) -> LossReason {
-        self.watch().lost().await.unwrap_or(LossReason::Closed)
+        let reason = self.watch().lost().await;
+        self.look();
+        reason.unwrap_or(LossReason::Closed)
     }
 
     /// Waits until the lease is at risk, or lost.
@@ -330,27 +360,5 @@ impl Hold {
     /// Watches the lease without being part of it.
     pub(crate) fn watch(&self) -> Watch {
         Watch(self.state.subscribe())
-    }
-}
-
-/// Sees the end of a lease.
-pub(crate) struct Watch(watch::Receiver<State>);
-
-impl Watch {
-    /// Waits until the lease is lost; `None` if it was given up before that.
-    pub(crate) async fn lost(mut self) -> Option<LossReason> {
-        loop {
-            let deadline = {
-                let State { validity, end, .. } = &*self.0.borrow_and_update();
-                match (validity.loss(Instant::now()), end) {
-                    (None, None) => validity.deadline(),
-                    (loss, _) => return loss,
-                }
-            };
-            // At the deadline it is lost, whatever a renewal under way may bring.
-            if let Ok(Err(_)) = timeout_at(deadline, self.0.changed()).await {
-                return None;
-            }
-        }
     }
 }

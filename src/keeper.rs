@@ -34,6 +34,7 @@ use crate::{
     Cause, Error, LossReason, Store,
     calls::Calls,
     hold::{End, Hold, Watch},
+    observe,
     record::LeaseId,
     release::{Released, Releases, Report},
     schedule::Schedule,
@@ -53,7 +54,7 @@ pub(crate) async fn call<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     let task = spawn(work)?;
-    match timeout(limit, task).await {
+    let outcome = match timeout(limit, task).await {
         Ok(Ok(outcome)) => outcome,
         // The task was killed by a panic in the store or by the end of its runtime.
         Ok(Err(ended)) => Err(Error::Interrupted {
@@ -61,7 +62,8 @@ pub(crate) async fn call<T: Send + 'static>(
             source: ended.into(),
         }),
         Err(_) => Err(Error::TimedOut { operation, limit }),
-    }
+    };
+    outcome.inspect_err(|error| observe::store_failed(operation, None, error))
 }
 
 pub(crate) fn spawn<T: Send + 'static>(
@@ -204,14 +206,15 @@ impl Keeper {
         self.at_work.token()
     }
 
-    /// Does this work, or has it done, and waits for its outcome.
+    /// Does this work from now on, or has it done, and waits for its outcome.
     pub(crate) async fn wait_for<T>(
         &self,
         work: Arc<Work>,
+        now: Instant,
         rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
     ) -> Option<T> {
-        let _entry = self.works.enter(&work);
+        let _entry = self.works.enter(&work, now);
         // A close that came before the entry has not seen it.
         if self.closing.is_cancelled() {
             work.leave();
@@ -223,6 +226,7 @@ impl Keeper {
     pub(crate) fn granted(&self, hold: &Arc<Hold>) {
         self.room.begins(hold.id());
         self.held.lock().insert(hold.id(), Arc::downgrade(hold));
+        observe::granted();
     }
 
     /// Keeps a lease alive from now on.
@@ -236,7 +240,7 @@ impl Keeper {
 
     /// A guard is dropped: its lease is released in the background.
     pub(crate) fn abandon(&self, hold: &Arc<Hold>) {
-        if let Some(debt) = self.end(hold) {
+        if let Some(debt) = self.end(hold, Instant::now()) {
             self.send(Message::Release(debt));
         }
     }
@@ -245,15 +249,15 @@ impl Keeper {
     pub(crate) fn detach(&self, hold: &Hold) {
         self.forget(hold);
         self.room.ends(hold.id());
-        hold.end(End::Detached);
+        hold.end(End::Detached, Instant::now());
     }
 
     /// A lease is given up. Its release is due, unless somebody else was the first to give it up.
-    pub(crate) fn end(&self, hold: &Arc<Hold>) -> Option<Debt> {
+    pub(crate) fn end(&self, hold: &Arc<Hold>, now: Instant) -> Option<Debt> {
         // Counted before it is given up, so that a close that does not find it waits for it.
         let at_work = self.at_work();
         self.forget(hold);
-        hold.end(End::Released).then(|| Debt {
+        hold.end(End::Released, now).then(|| Debt {
             hold: hold.clone(),
             room: self.room.clone(),
             _at_work: at_work,
@@ -267,8 +271,8 @@ impl Keeper {
         }
     }
 
-    /// Releases a lease and waits for the outcome. Dropping this does not stop the release.
-    pub(crate) async fn release(&self, debt: Debt) -> Result<Released, Error> {
+    /// Releases a lease now and waits for the outcome. Dropping this does not stop the release.
+    pub(crate) async fn release(&self, debt: Debt, now: Instant) -> Result<Released, Error> {
         let (report, outcome) = oneshot::channel();
         let Ok(work) = Work::new() else {
             self.send(Message::Release(debt));
@@ -276,7 +280,7 @@ impl Keeper {
         };
         let hold = debt.hold.clone();
         let settled = Box::pin(debt.settle(self.releases.clone(), Some(report)));
-        if let Some(outcome) = self.wait_for(work, settled, outcome).await {
+        if let Some(outcome) = self.wait_for(work, now, settled, outcome).await {
             return outcome;
         }
         // The task went down with its runtime. Another one may have the keeper.
@@ -304,7 +308,7 @@ impl Keeper {
         let held: Vec<_> = self.held.lock().drain().collect();
         for hold in held.iter().filter_map(|(_, hold)| hold.upgrade()) {
             hold.lose(LossReason::Closed);
-            if let Some(debt) = self.end(&hold) {
+            if let Some(debt) = self.end(&hold, Instant::now()) {
                 // Here and not in the keeper, whose runtime may stand still.
                 match Handle::try_current() {
                     Ok(here) => drop(here.spawn(debt.settle(self.releases.clone(), None))),

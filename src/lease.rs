@@ -5,10 +5,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::{
     ConvertRequest, Error, Fence, Held, Key, LossReason, Mode, ReleaseAnswer, hold::Hold, keeper,
-    leases::Shared, record::LeaseId, release::Released, ticket::Ticket, tries::Tries, wait::Run,
+    leases::Shared, observe, record::LeaseId, release::Released, ticket::Ticket, tries::Tries,
+    wait::Run,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -66,6 +68,10 @@ impl Lease {
         self.hold.came_by(run);
     }
 
+    pub(crate) fn is_live_at(&self, now: Instant) -> bool {
+        self.hold.is_live(now)
+    }
+
     pub(crate) fn hold(&self) -> Arc<Hold> {
         self.hold.clone()
     }
@@ -118,7 +124,7 @@ impl Lease {
     /// This is by the clock of this process, from the instant before the request was sent, less
     /// the clock margin: it is over before the server gives the key to another.
     pub fn remaining(&self) -> Duration {
-        self.hold.remaining()
+        self.hold.remaining(Instant::now())
     }
 
     /// The instant at which the lease is lost unless it is renewed, on the clock of this process. It
@@ -129,7 +135,7 @@ impl Lease {
 
     /// Whether the lease may still be counted on. Once this is `false` it stays so.
     pub fn is_live(&self) -> bool {
-        self.hold.is_live()
+        self.is_live_at(Instant::now())
     }
 
     /// Waits until the lease is lost, and says why.
@@ -202,15 +208,18 @@ impl Lease {
     ///
     /// Cancel safe: a renewal that was sent runs to its end, and counts if it succeeds in time.
     pub async fn renew(&self) -> Result<(), Error> {
+        let span = observe::renew(&self.hold);
         let mut tries = Tries::default();
         loop {
-            if let Some(reason) = self.hold.loss() {
+            let now = Instant::now();
+            if let Some(reason) = self.hold.loss(now) {
                 return Err(self.hold.lost_error(reason));
             }
             // An answer after the deadline is of no use.
-            let limit = self.shared.call_timeout.min(self.remaining());
+            let limit = self.shared.call_timeout.min(self.hold.remaining(now));
             let (store, hold) = (self.shared.store.clone(), self.hold());
-            let Err(error) = keeper::renew_now(store, hold, limit).await else {
+            let renewal = keeper::renew_now(store, hold, limit);
+            let Err(error) = renewal.instrument(span.clone()).await else {
                 return Ok(());
             };
             match tries.pause_after(&error) {
@@ -267,12 +276,19 @@ impl Lease {
 
     /// Converts the lease; gives back who is in the way.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
+        let (span, mode) = (observe::convert(&self.hold, request.mode), request.mode);
+        let converted = self.try_to_convert(request).instrument(span.clone()).await;
+        observe::converted(&span, &self.hold, mode, &converted);
+        converted
+    }
+
+    async fn try_to_convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
         if self.mode() == Mode::Permits {
             return Err(Error::InvalidConversion);
         }
         let mut tries = Tries::default();
         loop {
-            if let Some(reason) = self.hold.loss() {
+            if let Some(reason) = self.hold.loss(Instant::now()) {
                 return Err(self.hold.lost_error(reason));
             }
             let limit = self.shared.call_timeout.min(self.remaining());
@@ -302,18 +318,27 @@ impl Lease {
     ///
     /// Dropping the future goes on with the release in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let lost_before = self.hold.loss();
-        let Some(debt) = self.shared.keeper.end(&self.hold) else {
+        let now = Instant::now();
+        let lost_before = self.hold.loss(now);
+        let Some(debt) = self.shared.keeper.end(&self.hold, now) else {
             // A close has released it, and still does.
             return Err(self.hold.lost_error(LossReason::Closed));
         };
-        let Released { answer, unclear } = self.shared.keeper.release(debt).await?;
+        let release = self.shared.keeper.release(debt, now);
+        let release = release.instrument(observe::release(&self.hold));
+        let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
             // An earlier try was carried out, and its answer got lost. But what was over before the
             // first try may have been another's by then.
             ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
-            ReleaseAnswer::NotHeld => Err(self.hold.lost_error(LossReason::TakenOver)),
+            ReleaseAnswer::NotHeld => {
+                let reason = LossReason::TakenOver;
+                if lost_before.is_none() {
+                    observe::lost(&self.hold, &reason);
+                }
+                Err(self.hold.lost_error(reason))
+            }
         }
     }
 

@@ -1,20 +1,19 @@
 //! The handle of an application.
 
+mod call;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{
     StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
+use tracing::Instrument;
 
 use crate::{
     Acquire, AcquireAll, Error, Eviction, Filter, Key, Limiter, ListRequest, LockState, Quota,
-    ReleaseAnswer, ReleaseRequest, Resume, Store, Ticket, TryAcquire,
-    builder::LeasesBuilder,
-    keeper::{self, Keeper},
-    line::Lines,
-    wait::WaitingRoom,
-    wire::Wire,
+    ReleaseAnswer, ReleaseRequest, Resume, Store, Ticket, TryAcquire, builder::LeasesBuilder,
+    keeper::Keeper, line::Lines, observe, wait::WaitingRoom, wire::Wire,
 };
 
 /// How many documents a list asks for at a time.
@@ -167,8 +166,9 @@ impl Leases {
     /// Cancel safe: it changes nothing.
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockState>, Error> {
         let key = Key::new(key)?;
-        self.call("inspect", async move |store| store.inspect(&key).await)
-            .await
+        let named = key.clone();
+        let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
+        self.call("inspect", Some(&named), work).await
     }
 
     /// The locks that a filter lets through, in the order of their keys, page by page.
@@ -207,7 +207,7 @@ impl Leases {
                 };
                 let filter = request.filter.clone();
                 let page = this
-                    .call("list", async move |store| store.list(&request).await)
+                    .call("list", None, async move |store| store.list(&request).await)
                     .await?;
                 let next = page
                     .next
@@ -246,14 +246,17 @@ impl Leases {
         self.list(Filter::new().owner(owner))
             .map_ok(leases_of)
             .try_flatten()
-            .map_ok(|request| {
-                self.call("release", async move |store| store.release(&request).await)
+            .map_ok(async |request: ReleaseRequest| {
+                let key = request.key.clone();
+                let work = async move |store: Arc<dyn Store>| store.release(&request).await;
+                self.call("release", Some(&key), work).await
             })
             .try_buffer_unordered(RELEASES_AT_ONCE)
             .try_fold(0, async |released, answer| {
                 Ok(released + u64::from(answer == ReleaseAnswer::Released))
             })
             .await
+            .inspect(|released| observe::released_owner(owner, *released))
     }
 
     /// Frees the key by force and raises its fence: for an operator who knows that the holder is
@@ -273,8 +276,10 @@ impl Leases {
     /// Dropping the future does not stop an eviction that was sent.
     pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
         let key = Key::new(key)?;
-        self.call("evict", async move |store| store.evict(&key).await)
-            .await
+        let named = key.clone();
+        let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
+        let evicted = self.call("evict", Some(&named), work).await;
+        evicted.inspect(|eviction| observe::evicted(&named, eviction.as_ref()))
     }
 
     /// Removes the document of a key that nobody holds, and says whether it did.
@@ -293,10 +298,10 @@ impl Leases {
     /// Dropping the future does not stop a removal that was sent. A repeated one is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = Key::new(key)?;
-        self.call("remove expired", async move |store| {
-            store.remove_expired(&key).await
-        })
-        .await
+        let named = key.clone();
+        let work = async move |store: Arc<dyn Store>| store.remove_expired(&key).await;
+        let removed = self.call("remove expired", Some(&named), work).await;
+        removed.inspect(|removed| observe::removed(&named, *removed))
     }
 
     /// Removes every lock without a live holder since this long, and every limiter that means nothing any
@@ -315,8 +320,9 @@ impl Leases {
     ///
     /// Dropping the future does not stop a purge that was sent. A repeated one is harmless.
     pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.call("purge", async move |store| store.purge(retention).await)
-            .await
+        let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
+        let purged = self.call("purge", None, work).await;
+        purged.inspect(|removed| observe::purged(*removed, retention))
     }
 
     /// Releases every lease of this handle and its clones, and waits until that is done: for the end
@@ -349,22 +355,13 @@ impl Leases {
     ///
     /// Dropping the future only stops the waiting. It can be called again, to wait again.
     pub async fn close(&self) {
-        self.shared.keeper.close().await;
+        let close = self.shared.keeper.close();
+        close.instrument(observe::close()).await;
     }
 
     /// Whether [`close`](Leases::close) was called.
     pub fn is_closed(&self) -> bool {
         self.shared.keeper.closing().is_cancelled()
-    }
-
-    async fn call<T, W, F>(&self, operation: &'static str, work: W) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        W: FnOnce(Arc<dyn Store>) -> F,
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        let work = work(self.shared.store.clone());
-        keeper::call(operation, self.shared.call_timeout, work).await
     }
 }
 

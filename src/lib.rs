@@ -167,11 +167,18 @@
 //! - `sqlite`: the store in a file, on an SQLite that is compiled in.
 //! - `cli`: the command `leasehold`, with all stores (`cargo install leasehold --features cli`); not for a
 //!   library.
+//! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 //! - `conformance`: the suite that every store must pass, for authors of stores.
 //!
 //! # Observability
 //!
-//! Spans, events and metrics: see `docs/observability.md`.
+//! Every operation makes spans and events of `tracing`, with the target `leasehold`: operations, grants and
+//! releases at DEBUG, renewals at TRACE, a lease at risk and a lost one at WARN, what an operator removes at
+//! INFO. With the feature `metrics` the same is counted and timed: acquires by outcome, waits, hold times,
+//! renewals and how late they were, losses by reason, errors of the store; `describe_metrics` tells an exporter
+//! what each means. `docs/observability.md` has tables of all of it, and what to alert on.
+//!
+//! Neither holds a credential. Keys and owners are in events, and never labels of a metric.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -200,6 +207,7 @@ mod leases;
 mod limiter;
 mod line;
 mod loss;
+mod observe;
 mod quota;
 mod record;
 mod release;
@@ -221,6 +229,8 @@ mod wire;
 mod with;
 mod work;
 
+#[cfg(feature = "metrics")]
+pub use crate::observe::describe_metrics;
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
 #[cfg(feature = "opensearch")]

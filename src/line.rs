@@ -6,6 +6,7 @@ mod tests;
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -15,13 +16,19 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, oneshot},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
+use tracing::Instrument;
 
 use self::queue::{Look, Queue, Step, Terms, Until};
 use crate::{
-    Error, Key, Permit, PermitAttempt, PermitRequest, Quota, acquisition::Patience, calls::caught,
-    keeper, leases::Shared, work::Work,
+    Error, Key, Permit, PermitAnswer, PermitAttempt, PermitRequest, Quota,
+    acquisition::Patience,
+    calls::caught,
+    keeper,
+    leases::Shared,
+    observe::{self, AskedPermits},
+    work::Work,
 };
 
 /// How long an answer is waited for before the request is sent again: as long as the window, and this
@@ -39,6 +46,8 @@ pub(crate) type Lines = Mutex<HashMap<(Key, Quota), Weak<Line>>>;
 pub(crate) struct Line {
     shared: Arc<Shared>,
     name: (Key, Quota),
+    /// How long an answer is waited for.
+    limit: Duration,
     queue: Mutex<Queue>,
     /// The last request.
     request: Mutex<Weak<Work>>,
@@ -51,15 +60,17 @@ impl Line {
         let known = lines.entry(name.clone()).or_default();
         known.upgrade().unwrap_or_else(|| {
             let call_timeout = shared.call_timeout;
+            let limit = call_timeout.min(quota.window().max(LEAST_LIMIT));
             let terms = Terms {
                 key,
                 quota,
-                limit: call_timeout.min(quota.window().max(LEAST_LIMIT)),
+                limit,
                 call_timeout,
             };
             let line = Arc::new(Self {
                 shared: shared.clone(),
                 name,
+                limit,
                 queue: Mutex::new(Queue::new(terms)),
                 request: Mutex::default(),
             });
@@ -91,6 +102,19 @@ impl Line {
         permits: u32,
         patience: Patience,
     ) -> Result<PermitAttempt, Error> {
+        let asked = AskedPermits::begins(&self.name.0, permits);
+        let asking = self.ask_for(permits, patience, asked.since());
+        let end = asking.instrument(asked.span()).await;
+        asked.ends(&end);
+        end
+    }
+
+    async fn ask_for(
+        self: &Arc<Self>,
+        permits: u32,
+        patience: Patience,
+        since: Instant,
+    ) -> Result<PermitAttempt, Error> {
         let capacity = self.name.1.most_at_once();
         if permits == 0 || permits > capacity {
             return Err(Error::InvalidPermits { permits, capacity });
@@ -99,7 +123,6 @@ impl Line {
         if closing.is_cancelled() {
             return Err(Error::Closed);
         }
-        let since = Instant::now();
         let end = match patience {
             // A patience beyond the end of time is no bound.
             Patience::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
@@ -200,13 +223,33 @@ impl Line {
         let (done, over) = oneshot::channel();
         let line = self.clone();
         let rest = async move {
-            let outcome = caught(line.shared.store.permit(&request)).await;
+            let outcome = line.call(&request).await;
             line.queue.lock().told(&request, sent, outcome, look());
             // Nobody may wait any more.
             let _ = done.send(());
         };
         let shared = self.shared.clone();
-        Box::pin(async move { shared.keeper.wait_for(work, Box::pin(rest), over).await })
+        let asked = async move {
+            let rest = Box::pin(rest);
+            shared.keeper.wait_for(work, sent, rest, over).await
+        };
+        Box::pin(asked)
+    }
+
+    /// Asks the store. An answer that comes late counts too, unless it was asked again.
+    async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let failed = |error: &Error| observe::store_failed("permit", None, error);
+        let mut call = pin!(caught(self.shared.store.permit(request)));
+        let limit = self.limit;
+        let outcome = match timeout(limit, call.as_mut()).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let operation = "permit";
+                failed(&Error::TimedOut { operation, limit });
+                call.await
+            }
+        };
+        outcome.inspect_err(failed)
     }
 
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {

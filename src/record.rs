@@ -78,7 +78,7 @@ pub enum Mode {
 
 impl Mode {
     /// The word that stands in the document.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
             Self::Shared => "shared",

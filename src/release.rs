@@ -8,8 +8,9 @@ use tokio::{
 };
 
 use crate::{
-    Error, Key, MinHold, ReleaseAnswer, ReleaseRequest, backoff,
+    Error, Fence, Key, MinHold, ReleaseAnswer, ReleaseRequest, backoff,
     calls::Calls,
+    observe::{self, Outcome},
     record::LeaseId,
     tries::Tries,
     wait::{Handed, Run, WaitingRoom},
@@ -27,6 +28,8 @@ const SLOT: Duration = Duration::from_millis(200);
 pub(crate) struct Unused {
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
+    /// `None` if nobody ever had it.
+    pub(crate) fence: Option<Fence>,
     pub(crate) ttl: Duration,
     /// For how long, counted from the grant, the key stays held all the same.
     pub(crate) min_hold: Option<MinHold>,
@@ -99,11 +102,13 @@ impl Releases {
         let mut unclear = false;
         let mut released = false;
         let mut pauses = 0;
+        let waited_for = report.is_some();
         if unused.makes_way {
             let handed = self.room.hand_over(&unused.key, unused.lease, unused.run);
             match calls.beside(handed).await {
                 Handed::Over => {
                     let answer = ReleaseAnswer::Released;
+                    observe::released(unused, waited_for, Outcome::HandedOver);
                     drop(report.map(|report| report.send(Ok(Released { answer, unclear }))));
                     return;
                 }
@@ -122,6 +127,9 @@ impl Releases {
                     if !released || answer == ReleaseAnswer::Released {
                         self.room.released(&unused.key, unused.lease, unused.run);
                     }
+                    if !released {
+                        observe::released(unused, waited_for, answer.into());
+                    }
                     released = true;
                     if let Some(report) = report.take() {
                         // Who has gone meanwhile does not want to know.
@@ -138,6 +146,11 @@ impl Releases {
             };
             let mut pause = backoff::pause(pauses, backoff::BACKGROUND, fastrand::f64());
             if let Some(error) = error {
+                // Who has gone waits for no answer, which is no fault of the store.
+                if !report.as_ref().is_some_and(Report::is_closed) {
+                    let about = (&unused.key, unused.lease);
+                    observe::store_failed("release", Some(about), &error);
+                }
                 unclear |= error.is_ambiguous();
                 let over = forgotten.is_none_or(|at| now >= at) || !error.is_retryable();
                 if report.is_some() {
@@ -145,10 +158,9 @@ impl Releases {
                         Some(short) => pause = short,
                         None => drop(report.take().map(|report| report.send(Err(error.clone())))),
                     }
-                } else if over {
-                    tracing::warn!(key = %unused.key, %error, "could not release; the ttl will");
                 }
                 if over && report.is_none() {
+                    observe::release_failed(unused, waited_for, &error);
                     return;
                 }
             }

@@ -7,12 +7,14 @@ use futures::{
     stream::{FuturesOrdered, TryStreamExt},
 };
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::{
     Attempt, Error, Key, Lease, LossReason,
     acquisition::{self, Patience},
     ask::{Ask, lease_options},
     leases::Shared,
+    observe,
 };
 
 /// A request for several keys, all or nothing, made by
@@ -100,7 +102,13 @@ impl IntoFuture for AcquireAll {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(async move {
+            let since = Instant::now();
+            let span = observe::acquire_all(&self.ask, self.keys.as_ref().ok().map(BTreeSet::len));
+            let taken = self.run().instrument(span.clone()).await;
+            observe::acquired_all(&span, since, &taken);
+            taken
+        })
     }
 }
 
@@ -200,7 +208,8 @@ impl LeaseSet {
     fn loss(&self) -> Option<Error> {
         let lost = |lease: &Lease| {
             let hold = lease.hold();
-            hold.loss().map(|reason| hold.lost_error(reason))
+            hold.loss(Instant::now())
+                .map(|reason| hold.lost_error(reason))
         };
         self.leases.iter().find_map(lost)
     }

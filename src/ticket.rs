@@ -5,12 +5,14 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::{
     AcquireRequest, Error, Fence, Key, Lease, LossReason, Mode, RenewAnswer, RenewRequest,
     hold::{Hold, Terms},
     keeper,
     leases::Shared,
+    observe,
     record::LeaseId,
     tries::Tries,
 };
@@ -172,6 +174,12 @@ impl IntoFuture for Resume {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(async move {
+            let ticket = self.ticket.clone();
+            let span = observe::resume(&ticket);
+            let resumed = self.run().instrument(span.clone()).await;
+            observe::resumed(&span, &ticket, &resumed);
+            resumed
+        })
     }
 }

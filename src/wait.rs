@@ -9,7 +9,7 @@ mod place;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -131,6 +131,7 @@ impl WaitingRoom {
             room: self.clone(),
             key: key.clone(),
             turn,
+            waiting: OnceLock::new(),
         }
     }
 

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Store, backoff, keeper, wait::Ear};
+use crate::{Store, backoff, keeper, observe, wait::Ear};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -34,10 +34,14 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
                 Ok(Some(mut keys)) => {
                     // What was released before this nobody will tell.
                     ear.hears(true);
+                    observe::hears();
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
                             Ok(Some(Ok(keys))) => keys.iter().for_each(|key| ear.room().freed(key)),
-                            Ok(Some(Err(error))) => break Some(error),
+                            Ok(Some(Err(error))) => {
+                                observe::store_failed("wake-ups", None, &error);
+                                break Some(error);
+                            }
                             Ok(None) | Err(_) => break None,
                         }
                         if over(&ear) {
@@ -47,7 +51,10 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
                     ear.hears(false);
                     error
                 }
-                Ok(None) => return ear.is_deaf(),
+                Ok(None) => {
+                    observe::deaf();
+                    return ear.is_deaf();
+                }
                 Err(error) => Some(error),
             };
         if opened.elapsed() >= LASTING {
@@ -58,7 +65,7 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
             if !error.is_retryable() {
                 pause = REFUSED;
             }
-            tracing::warn!(%error, "no wake-ups from the store; waiters ask from time to time");
+            observe::unheard(&error);
         }
         sleep(pause).await;
         failures = failures.saturating_add(1);

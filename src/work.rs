@@ -158,8 +158,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) struct Entry<'a>(&'a Works, usize);
 
 impl Works {
-    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<Work>) -> Entry<'_> {
-        let (name, now) = (Arc::as_ptr(work) as usize, Instant::now());
+    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<Work>, now: Instant) -> Entry<'_> {
+        let name = Arc::as_ptr(work) as usize;
         let mut entries = self.0.lock();
         entries.works.insert(name, (Arc::downgrade(work), now));
         // One who sweeps may be on a runtime that stands still.

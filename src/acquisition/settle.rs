@@ -46,6 +46,9 @@ impl Acquisition {
     /// Releases what was granted and is of no use, now and whenever a request ends that was not
     /// waited for.
     pub(super) async fn settle(mut self, at_work: TaskTrackerToken) {
+        if self.calls.is_empty() && !self.granted && !self.open {
+            return;
+        }
         let limit = self.shared.call_timeout;
         // After that nobody waits for a request that hangs; this task still does.
         let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
@@ -109,6 +112,7 @@ impl Acquisition {
         Unused {
             key: self.request.key.clone(),
             lease: self.request.lease,
+            fence: None,
             ttl: self.request.ttl,
             // The work has not begun.
             min_hold: None,

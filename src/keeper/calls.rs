@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Renewal, call};
 use crate::{
     Cause, ConvertAnswer, ConvertRequest, Error, Held, LossReason, Mode, RenewAnswer, RenewAnswers,
-    Store, calls::caught, hold::Hold, leases::Shared, record::LeaseId,
+    Store, calls::caught, hold::Hold, leases::Shared, observe, record::LeaseId,
 };
 
 /// Renews leases with one call, at this instant, and tells each what came of it.
@@ -17,7 +17,9 @@ pub(super) async fn renew(
     sent: Instant,
 ) -> Vec<(LeaseId, Renewal)> {
     let requests: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
-    let mut answers = caught(store.renew(&requests)).await.map(Vec::into_iter);
+    let answers = caught(store.renew(&requests)).await;
+    let answers = answers.inspect_err(|error| observe::store_failed("renew", None, error));
+    let mut answers = answers.map(Vec::into_iter);
     let outcome = |hold: &Arc<Hold>| {
         let answer = match &mut answers {
             Ok(answers) => answers.next().unwrap_or_else(|| Err(left_out())),

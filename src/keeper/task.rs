@@ -11,6 +11,7 @@ use super::{Message, Renewal, renew, spawn};
 use crate::{
     Error, Store,
     hold::Hold,
+    observe,
     release::Releases,
     schedule::{self, Schedule},
 };
@@ -30,7 +31,7 @@ impl Keeping {
                 Some(due) => tokio::select! {
                     message = inbox.recv() => message,
                     () = sleep_until(due) => {
-                        self.renew_due(Instant::now());
+                        self.renew_due(due, Instant::now());
                         continue;
                     }
                 },
@@ -70,7 +71,8 @@ impl Keeping {
         }
     }
 
-    fn renew_due(&mut self, now: Instant) {
+    /// Renews what is due by now; the first of it was due then.
+    fn renew_due(&mut self, planned: Instant, now: Instant) {
         let due = self.schedule.take_due(now);
         for hold in due.overdue.iter().filter_map(|(_, hold)| hold.upgrade()) {
             hold.failed(Error::TimedOut {
@@ -81,9 +83,12 @@ impl Keeping {
         for batch in due.batches {
             let mut holds = Vec::with_capacity(batch.len());
             for (id, hold) in batch {
-                match hold.upgrade().filter(|hold| hold.wants_renewal()) {
-                    Some(hold) => holds.push(hold),
-                    None => self.schedule.remove(id),
+                match hold.upgrade() {
+                    Some(hold) if hold.wants_renewal() => holds.push(hold),
+                    over => {
+                        over.iter().for_each(|hold| hold.look());
+                        self.schedule.remove(id);
+                    }
                 }
             }
             if holds.is_empty() {
@@ -92,6 +97,7 @@ impl Keeping {
             let (store, back) = (self.store.clone(), self.back.clone());
             self.spawn(async move {
                 let sent = Instant::now();
+                observe::renewals_sent(holds.len(), sent.saturating_duration_since(planned));
                 let renewals = renew(&*store, &holds, sent).await;
                 // Without a keeper nobody keeps them alive any more.
                 if let Some(back) = back.upgrade() {

@@ -1,6 +1,6 @@
 //! A place in the queue of a key, and what happens to who has it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::{
     sync::Notify,
@@ -8,13 +8,15 @@ use tokio::{
 };
 
 use super::{Baton, Queue, Run, Turn, WaitingRoom};
-use crate::{Error, Held, Key, Lease, LeaseId, Mode, backoff};
+use crate::{Error, Held, Key, Lease, LeaseId, Mode, backoff, observe::Waiting};
 
 /// A place in the queue of a key. Dropping it leaves the queue.
 pub(crate) struct Place {
     pub(super) room: Arc<WaitingRoom>,
     pub(super) key: Key,
     pub(super) turn: Arc<Notify>,
+    /// Once it has to wait.
+    pub(super) waiting: OnceLock<Waiting>,
 }
 
 impl Place {
@@ -43,6 +45,7 @@ impl Place {
                 Some(Ok(next)) => next,
                 Some(Err(turn)) => return turn,
             };
+            self.waiting.get_or_init(|| Waiting::begins(&self.key));
             let called = self.turn.notified();
             // Whatever ends the wait, the queue is looked at again.
             match next.into_iter().chain(last_look).min() {

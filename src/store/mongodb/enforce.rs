@@ -7,6 +7,7 @@ use mongodb::{
     error::{Error as DriverError, ErrorKind},
     options::ReturnDocument,
 };
+use tokio::time::Instant;
 
 use super::{
     MongoStore, decode, dialect,
@@ -120,7 +121,7 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
 
 /// What the document says of the lease. A write conflict would have told if it were not the newest.
 fn judged(hold: &Hold, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
-    if let Some(reason) = hold.loss() {
+    if let Some(reason) = hold.loss(Instant::now()) {
         return Err(hold.lost_error(reason));
     }
     let Some((record, now)) = found else {

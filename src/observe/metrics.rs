@@ -1,0 +1,197 @@
+//! The metrics. Their labels are words from a short list: a key or an owner would make a time series of
+//! each of them, without bound.
+
+use std::time::Duration;
+
+use metrics::{
+    Key, Label, Level, Metadata, Recorder, Unit, describe_counter, describe_gauge,
+    describe_histogram, with_recorder,
+};
+
+use super::Outcome;
+use crate::Mode;
+
+const ACQUIRES: &str = "leasehold_acquires_total";
+const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
+const WAITERS: &str = "leasehold_waiters";
+const HELD: &str = "leasehold_leases_held";
+const HOLD_TIME: &str = "leasehold_lease_hold_seconds";
+const RENEWALS: &str = "leasehold_renewals_total";
+const RENEWAL_LAG: &str = "leasehold_renewal_lag_seconds";
+const RENEWAL_MARGIN: &str = "leasehold_renewal_margin_seconds";
+const LOSSES: &str = "leasehold_losses_total";
+const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
+const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
+const PERMIT_WAIT: &str = "leasehold_permit_wait_seconds";
+const STORE_ERRORS: &str = "leasehold_store_errors_total";
+
+/// Tells the recorder of the `metrics` crate what each metric of this crate means, and its unit.
+///
+/// Call it once, after the recorder is installed; an exporter shows the texts as help. The metrics
+/// themselves need no call. `docs/observability.md` lists them.
+pub fn describe_metrics() {
+    let count = Unit::Count;
+    describe_counter!(
+        ACQUIRES,
+        count,
+        "Acquires that have ended, by outcome and mode"
+    );
+    describe_histogram!(
+        ACQUIRE_WAIT,
+        Unit::Seconds,
+        "From the first poll of an acquire to its end, by outcome"
+    );
+    describe_gauge!(WAITERS, count, "Tasks that wait for a key that is held");
+    describe_gauge!(HELD, count, "Leases that have a guard in this process");
+    describe_histogram!(
+        HOLD_TIME,
+        Unit::Seconds,
+        "From a grant to the end of its guard"
+    );
+    describe_counter!(RENEWALS, count, "Renewals of single leases, by outcome");
+    describe_histogram!(
+        RENEWAL_LAG,
+        Unit::Seconds,
+        "How much later than planned the background renewals were sent"
+    );
+    describe_histogram!(
+        RENEWAL_MARGIN,
+        Unit::Seconds,
+        "How much of the lease was left when its renewal was confirmed"
+    );
+    describe_counter!(
+        LOSSES,
+        count,
+        "Leases that were lost while their guard lived, by reason"
+    );
+    describe_counter!(
+        BACKGROUND_RELEASES,
+        count,
+        "Releases that nobody waited for, by outcome"
+    );
+    describe_counter!(
+        PERMIT_REQUESTS,
+        count,
+        "Requests of callers for permits of a limiter, by outcome"
+    );
+    describe_histogram!(
+        PERMIT_WAIT,
+        Unit::Seconds,
+        "From the first poll of a request for permits to its end, by outcome"
+    );
+    describe_counter!(
+        STORE_ERRORS,
+        count,
+        "Calls to the store that failed or were not answered in time, by operation"
+    );
+}
+
+/// A key that exists once, with labels that are known here: nothing is allocated or hashed when it is used.
+macro_rules! key {
+    ($name:expr $(, $label:literal => $value:expr)*) => {{
+        static LABELS: &[Label] = &[$(Label::from_static_parts($label, $value)),*];
+        static KEY: Key = Key::from_static_parts($name, LABELS);
+        &KEY
+    }};
+}
+
+/// The same, with the outcome as its first label.
+macro_rules! key_by {
+    (@ $outcome:expr, [$($word:ident)*], $rest:tt) => {
+        match $outcome {
+            $(Outcome::$word => key_by!(# Outcome::$word, $rest)),*
+        }
+    };
+    (# $word:expr, ($name:expr $(, $label:literal => $value:expr)*)) => {
+        key!($name, "outcome" => $word.as_str() $(, $label => $value)*)
+    };
+    ($outcome:expr, $($rest:tt)*) => {
+        key_by!(
+            @ $outcome,
+            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Lost Error],
+            ($($rest)*)
+        )
+    };
+}
+
+static METADATA: Metadata<'static> =
+    Metadata::new(super::TARGET, Level::INFO, Some(module_path!()));
+
+fn count(recorder: &dyn Recorder, key: &Key) {
+    recorder.register_counter(key, &METADATA).increment(1);
+}
+
+fn record(recorder: &dyn Recorder, key: &Key, time: Duration) {
+    recorder.register_histogram(key, &METADATA).record(time);
+}
+
+fn add(recorder: &dyn Recorder, key: &Key, number: f64) {
+    recorder.register_gauge(key, &METADATA).increment(number);
+}
+
+pub(super) fn asked(outcome: Outcome, mode: Mode, waited: Duration) {
+    with_recorder(|recorder| {
+        let asked = match mode {
+            Mode::Exclusive => key_by!(outcome, ACQUIRES, "mode" => Mode::Exclusive.as_str()),
+            Mode::Shared => key_by!(outcome, ACQUIRES, "mode" => Mode::Shared.as_str()),
+            Mode::Permits => key_by!(outcome, ACQUIRES, "mode" => Mode::Permits.as_str()),
+        };
+        count(recorder, asked);
+        record(recorder, key_by!(outcome, ACQUIRE_WAIT), waited);
+    });
+}
+
+pub(super) fn waits() {
+    with_recorder(|recorder| add(recorder, key!(WAITERS), 1.0));
+}
+
+pub(super) fn waits_no_more() {
+    with_recorder(|recorder| add(recorder, key!(WAITERS), -1.0));
+}
+
+pub(super) fn granted() {
+    with_recorder(|recorder| add(recorder, key!(HELD), 1.0));
+}
+
+pub(super) fn ended(held: Duration) {
+    with_recorder(|recorder| {
+        add(recorder, key!(HELD), -1.0);
+        record(recorder, key!(HOLD_TIME), held);
+    });
+}
+
+pub(super) fn renewed(left: Duration) {
+    with_recorder(|recorder| {
+        count(recorder, key_by!(Outcome::Renewed, RENEWALS));
+        record(recorder, key!(RENEWAL_MARGIN), left);
+    });
+}
+
+pub(super) fn not_renewed(outcome: Outcome) {
+    with_recorder(|recorder| count(recorder, key_by!(outcome, RENEWALS)));
+}
+
+pub(super) fn renewals_sent(lag: Duration) {
+    with_recorder(|recorder| record(recorder, key!(RENEWAL_LAG), lag));
+}
+
+pub(super) fn lost(reason: &'static str) {
+    // It is rare, so its label may be made for it.
+    metrics::counter!(LOSSES, "reason" => reason).increment(1);
+}
+
+pub(super) fn released(outcome: Outcome) {
+    with_recorder(|recorder| count(recorder, key_by!(outcome, BACKGROUND_RELEASES)));
+}
+
+pub(super) fn asked_for_permits(outcome: Outcome, waited: Duration) {
+    with_recorder(|recorder| {
+        count(recorder, key_by!(outcome, PERMIT_REQUESTS));
+        record(recorder, key_by!(outcome, PERMIT_WAIT), waited);
+    });
+}
+
+pub(super) fn store_failed(operation: &'static str) {
+    // It is rare, so its label may be made for it.
+    metrics::counter!(STORE_ERRORS, "operation" => operation).increment(1);
+}

@@ -1,0 +1,136 @@
+//! Calls to the store: those of an operator, those that fail, and what the store tells by itself.
+
+use std::time::Duration;
+
+use tracing::{
+    Span, debug,
+    field::{self, Empty},
+    info, warn,
+};
+
+#[cfg(feature = "metrics")]
+use super::metrics;
+use super::{Outcome, TARGET};
+use crate::{Error, Eviction, Key, LeaseId};
+
+/// A call to the store failed, or was not answered in time. What is no fault of the store is left out.
+pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
+    let failed = matches!(
+        error,
+        Error::Unreachable { .. }
+            | Error::Interrupted { .. }
+            | Error::TimedOut { .. }
+            | Error::Denied { .. }
+            | Error::NotPrepared { .. }
+            | Error::Overloaded { .. }
+            | Error::Contention { .. }
+            | Error::UnsupportedSchema { .. }
+            | Error::NotALock { .. }
+            | Error::NotALimiter { .. }
+            | Error::Store { .. }
+            | Error::TransactionAborted { .. }
+    );
+    if !failed {
+        return;
+    }
+    let (operation, retryable) = (word(operation), error.is_retryable());
+    let key = about.map(|(key, _)| key.as_str());
+    let lease = about.map(|(_, lease)| field::display(lease));
+    debug!(
+        target: TARGET, operation, key, lease, %error, retryable,
+        "a call to the store failed",
+    );
+    #[cfg(feature = "metrics")]
+    metrics::store_failed(operation);
+}
+
+/// An operation as the value of a label, without blanks.
+fn word(operation: &'static str) -> &'static str {
+    match operation {
+        "remove expired" => "remove_expired",
+        "wake-ups" => "wake_ups",
+        "a guarded write" => "guarded_write",
+        word => word,
+    }
+}
+
+/// The span of a call that has no guard: of an operator, mostly.
+pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
+    let key = key.map(Key::as_str);
+    macro_rules! named {
+        ($name:literal) => {
+            span!($name, key, outcome = Empty)
+        };
+    }
+    match operation {
+        "inspect" => named!("leasehold.inspect"),
+        "list" => named!("leasehold.list"),
+        "evict" => named!("leasehold.evict"),
+        "release" => named!("leasehold.release"),
+        "remove expired" => named!("leasehold.remove_expired"),
+        "purge" => named!("leasehold.purge"),
+        _ => span!("leasehold.call", key, outcome = Empty),
+    }
+}
+
+/// One of those calls ended.
+pub(crate) fn called<T>(
+    span: &Span,
+    operation: &'static str,
+    key: Option<&Key>,
+    end: &Result<T, Error>,
+) {
+    let error = end.as_ref().err();
+    let outcome = error.map_or("ok", |error| Outcome::of(error).as_str());
+    span.record("outcome", outcome);
+    span.in_scope(|| {
+        debug!(
+            target: TARGET, operation = word(operation), key = key.map(Key::as_str), outcome,
+            error = error.map(field::display), "asked the store",
+        );
+    });
+}
+
+/// A key was freed by force, if it has a document.
+pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
+    if let Some(Eviction { fence, evicted }) = eviction {
+        info!(
+            target: TARGET, key = key.as_str(), fence = fence.get(), holders = evicted.len(), "evicted",
+        );
+    }
+}
+
+/// The document of a key that nobody holds was removed, if it was there.
+pub(crate) fn removed(key: &Key, removed: bool) {
+    if removed {
+        info!(target: TARGET, key = key.as_str(), "removed");
+    }
+}
+
+pub(crate) fn purged(removed: u64, retention: Duration) {
+    info!(target: TARGET, removed, ?retention, "purged");
+}
+
+pub(crate) fn released_owner(owner: &str, released: u64) {
+    info!(target: TARGET, owner, released, "released all of an owner");
+}
+
+/// The span of the end of a handle.
+pub(crate) fn close() -> Span {
+    span!("leasehold.close")
+}
+
+/// The store tells of keys that become free, from now on.
+pub(crate) fn hears() {
+    debug!(target: TARGET, "the store tells of keys that become free");
+}
+
+/// The store cannot do that.
+pub(crate) fn deaf() {
+    debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
+}
+
+/// It does no more, for now.
+pub(crate) fn unheard(error: &Error) {
+    warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
+}

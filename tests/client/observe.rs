@@ -1,0 +1,8 @@
+//! What those who observe are told: spans, events and metrics.
+
+mod journal;
+mod meter;
+
+mod counted;
+mod documented;
+mod told;

@@ -1,0 +1,393 @@
+//! Each metric moves when it should, and not otherwise.
+
+use std::time::Duration;
+
+use leasehold::{Attempt, Error, Leases, LossReason};
+use tokio::time::{sleep, timeout};
+
+use super::meter::{Meter, these};
+use crate::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, setup};
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_and_its_release() {
+    let (meter, (_, leases)) = (Meter::new(), setup());
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let granted = these([
+        ("acquires_total outcome=granted mode=exclusive", &[1.0]),
+        ("acquire_wait_seconds outcome=granted", &[0.0]),
+        ("leases_held", &[1.0]),
+    ]);
+    assert_eq!(meter.moved(), granted);
+    sleep(MOMENT).await;
+    assert_eq!(meter.moved(), these([]));
+    lease.release().await.unwrap();
+    let released = these([("leases_held", &[-1.0]), ("lease_hold_seconds", &[0.01])]);
+    assert_eq!(meter.moved(), released);
+    leases.close().await;
+    assert_eq!(meter.moved(), these([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_modes() {
+    let (meter, (_, leases)) = (Meter::new(), setup());
+    drop(leases.acquire("a", TTL).shared().await.unwrap());
+    drop(leases.try_acquire("b", TTL).permits(1, 2).await.unwrap());
+    let moved = meter.moved();
+    for mode in ["shared", "permits"] {
+        let name = format!("acquires_total outcome=granted mode={mode}");
+        assert_eq!(moved.get(&name), Some(&vec![1.0]), "{moved:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquires_that_end_without_a_lease() {
+    let (store, leases) = setup();
+    let holder = leases.acquire("key", TTL * 10).await.unwrap();
+    let meter = Meter::new();
+    let held = leases.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(held, Attempt::Held(_)));
+    let expected = these([
+        ("acquires_total outcome=held mode=exclusive", &[1.0]),
+        ("acquire_wait_seconds outcome=held", &[0.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+
+    let waited = leases.acquire("key", TTL).wait_for(MOMENT).await;
+    assert!(matches!(waited, Err(Error::WaitTimedOut { .. })));
+    let expected = these([
+        ("acquires_total outcome=timed_out mode=exclusive", &[1.0]),
+        ("acquire_wait_seconds outcome=timed_out", &[0.01]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+
+    let cancelled = leases.acquire("key", TTL).shared().into_future();
+    assert!(timeout(MOMENT, cancelled).await.is_err());
+    sleep(MOMENT).await;
+    let expected = these([
+        ("acquires_total outcome=cancelled mode=shared", &[1.0]),
+        ("acquire_wait_seconds outcome=cancelled", &[0.01]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+
+    store.next([Fate::Denied]);
+    let refused = leases.try_acquire("other", TTL).await;
+    assert!(matches!(refused, Err(Error::Denied { .. })));
+    let invalid = leases.try_acquire("", TTL).await;
+    assert!(matches!(invalid, Err(Error::InvalidKey { .. })));
+    let expected = these([
+        ("acquires_total outcome=error mode=exclusive", &[2.0]),
+        ("acquire_wait_seconds outcome=error", &[0.0, 0.0]),
+        ("store_errors_total operation=acquire", &[1.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+
+    holder.release().await.unwrap();
+    leases.close().await;
+    meter.moved();
+    let closed = leases.try_acquire("key", TTL).await;
+    assert!(matches!(closed, Err(Error::Closed)));
+    let expected = these([
+        ("acquires_total outcome=closed mode=exclusive", &[1.0]),
+        ("acquire_wait_seconds outcome=closed", &[0.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_never_polled_did_not_happen() {
+    let (meter, (_, leases)) = (Meter::new(), setup());
+    drop(leases.acquire("key", TTL).into_future());
+    assert_eq!(meter.moved(), these([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_come_and_go() {
+    let (_, leases) = setup();
+    let holder = leases.acquire("key", TTL).await.unwrap();
+    let meter = Meter::new();
+    let mut waiters = Vec::new();
+    for _ in 0..4 {
+        waiters.push(tokio::spawn(leases.acquire("key", TTL).into_future()));
+    }
+    sleep(MOMENT).await;
+    assert_eq!(meter.moved(), these([("waiters", &[4.0])]));
+    // The first of them, whose place others wait behind, and the last.
+    for gone in [3, 0] {
+        waiters.remove(gone).abort();
+    }
+    sleep(MOMENT).await;
+    assert_eq!(meter.moved().get("waiters"), Some(&vec![-2.0]));
+    holder.release().await.unwrap();
+    sleep(MOMENT).await;
+    assert_eq!(meter.moved().get("waiters"), Some(&vec![-1.0]));
+    leases.close().await;
+    assert_eq!(meter.moved().get("waiters"), Some(&vec![-1.0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_that_end_otherwise() {
+    let (store, leases) = setup();
+    let ways: [fn(leasehold::Lease); 2] = [drop, leasehold::Lease::detach];
+    for (number, end) in ways.into_iter().enumerate() {
+        let lease = leases.acquire(format!("{number}"), TTL).await.unwrap();
+        let meter = Meter::new();
+        end(lease);
+        let ended = these([("leases_held", &[-1.0]), ("lease_hold_seconds", &[0.0])]);
+        assert_eq!(meter.moved(), ended);
+        sleep(MOMENT).await;
+        let released = ("background_releases_total outcome=released", &[1.0][..]);
+        let expected = match number {
+            0 => these([released]),
+            _ => these([]),
+        };
+        assert_eq!(meter.moved(), expected);
+    }
+
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    leases.evict("key").await.unwrap();
+    let between = leases.acquire("key", TTL).await.unwrap();
+    between.release().await.unwrap();
+    let meter = Meter::new();
+    drop(lease);
+    sleep(MOMENT).await;
+    let released = "background_releases_total outcome=not_held";
+    assert_eq!(meter.moved().get(released), Some(&vec![1.0]));
+
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Denied]);
+    drop(lease);
+    sleep(MOMENT).await;
+    let moved = meter.moved();
+    let failed = "background_releases_total outcome=error";
+    assert_eq!(moved.get(failed), Some(&vec![1.0]), "{moved:?}");
+    let errors = "store_errors_total operation=release";
+    assert_eq!(moved.get(errors), Some(&vec![1.0]), "{moved:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_goes_to_the_next_who_waits() {
+    let (_, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    let next = tokio::spawn(leases.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    let meter = Meter::new();
+    drop(lease);
+    sleep(MOMENT).await;
+    let moved = meter.moved();
+    let handed_over = "background_releases_total outcome=handed_over";
+    assert_eq!(moved.get(handed_over), Some(&vec![1.0]), "{moved:?}");
+    assert_eq!(moved.get("leases_held"), None, "one less, one more");
+    drop(next.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_waits_for() {
+    let (store, leases) = setup();
+    let meter = Meter::new();
+    store.next([Fate::AnswerLate(MOMENT * 2)]);
+    let cancelled = leases.acquire("key", TTL).into_future();
+    assert!(timeout(MOMENT, cancelled).await.is_err());
+    sleep(MOMENT * 3).await;
+    let expected = these([
+        ("acquires_total outcome=cancelled mode=exclusive", &[1.0]),
+        ("acquire_wait_seconds outcome=cancelled", &[0.01]),
+        ("background_releases_total outcome=released", &[1.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_in_the_background_and_by_hand() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    let meter = Meter::new();
+    sleep(TTL / 3 + MOMENT).await;
+    let left = (TTL * 2 / 3 - MARGIN).as_secs_f64();
+    let moved = meter.moved();
+    assert_eq!(moved["renewals_total outcome=renewed"], [1.0]);
+    assert!(
+        (moved["renewal_margin_seconds"][0] - left).abs() < 0.002,
+        "{moved:?}"
+    );
+    assert!(moved["renewal_lag_seconds"][0] < 0.002, "{moved:?}");
+    assert_eq!(moved.len(), 3, "{moved:?}");
+
+    lease.renew().await.unwrap();
+    let moved = meter.moved();
+    assert_eq!(moved["renewals_total outcome=renewed"], [1.0]);
+    assert_eq!(moved.len(), 2, "a lag has only what was planned: {moved:?}");
+
+    store.next([Fate::NotSent]);
+    sleep(TTL / 3 + MOMENT).await;
+    let moved = meter.moved();
+    assert_eq!(moved["renewals_total outcome=error"], [1.0]);
+    assert_eq!(moved["renewals_total outcome=renewed"], [1.0]);
+    assert_eq!(moved["store_errors_total operation=renew"], [1.0]);
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_runtime_renews_late() {
+    let (_, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    // Let the keeper see the lease, and then nothing for a while.
+    sleep(MOMENT).await;
+    let meter = Meter::new();
+    tokio::time::advance(TTL / 2).await;
+    sleep(MOMENT).await;
+    let moved = meter.moved();
+    let lag = (TTL / 2 - TTL / 3 + MOMENT).as_secs_f64();
+    assert!(
+        (moved["renewal_lag_seconds"][0] - lag).abs() < 0.002,
+        "{moved:?}"
+    );
+    assert!(lease.is_live());
+}
+
+fn loss(reason: &str) -> String {
+    format!("losses_total reason={reason}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_loss_counts_once() {
+    let (store, leases) = setup();
+    let meter = Meter::new();
+    let lease = leases.acquire("expired", TTL).await.unwrap();
+    sleep(TTL).await;
+    assert_eq!(
+        meter.moved().get(&loss("expired")),
+        None,
+        "nobody has asked"
+    );
+    lease.lost().await;
+    lease.renew().await.unwrap_err();
+    drop(lease);
+    assert_eq!(meter.moved()[&loss("expired")], [1.0]);
+
+    drop(leases.acquire("forgotten", TTL).await.unwrap());
+    assert_eq!(meter.moved().get(&loss("expired")), None);
+    let forgotten = leases.acquire("forgotten", TTL).await.unwrap();
+    sleep(TTL).await;
+    drop(forgotten);
+    assert_eq!(meter.moved()[&loss("expired")], [1.0]);
+
+    let evicted = leases.acquire("evicted", TTL).keep_alive().await.unwrap();
+    leases.evict("evicted").await.unwrap();
+    sleep(TTL).await;
+    let moved = meter.moved();
+    assert_eq!(moved[&loss("taken_over")], [1.0], "{moved:?}");
+    assert_eq!(moved["renewals_total outcome=lost"], [1.0], "{moved:?}");
+    drop(evicted);
+
+    let released = leases.acquire("released", TTL).await.unwrap();
+    leases.evict("released").await.unwrap();
+    let other = leases.acquire("released", TTL).await.unwrap();
+    meter.moved();
+    let late = released.release().await;
+    assert!(matches!(
+        late,
+        Err(Error::Lost {
+            reason: LossReason::TakenOver,
+            ..
+        })
+    ));
+    assert_eq!(meter.moved()[&loss("taken_over")], [1.0]);
+    drop(other);
+
+    let unreachable = leases.acquire("away", TTL).keep_alive().await.unwrap();
+    store.next([Fate::NotSent; 100]);
+    sleep(TTL * 2).await;
+    let moved = meter.moved();
+    assert_eq!(
+        moved[&loss("unreachable")],
+        [1.0],
+        "noticed by the keeper: {moved:?}"
+    );
+    store.fates_now([]);
+    drop(unreachable);
+
+    let closed = leases.acquire("closed", TTL).await.unwrap();
+    meter.moved();
+    leases.close().await;
+    assert_eq!(meter.moved()[&loss("closed")], [1.0]);
+    drop(closed);
+    assert_eq!(meter.moved(), these([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_renewal_finds_after_the_release_is_no_loss() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
+    let meter = Meter::new();
+    store.next([Fate::Late(MOMENT * 2)]);
+    sleep(TTL / 3 + MOMENT).await;
+    lease.release().await.unwrap();
+    sleep(TTL).await;
+    let moved = meter.moved();
+    assert_eq!(moved["renewals_total outcome=lost"], [1.0], "the control");
+    assert!(
+        !moved.keys().any(|name| name.starts_with("losses")),
+        "{moved:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits() {
+    let (store, leases) = setup();
+    let window = Duration::from_secs(1);
+    let limiter = leases.limiter("key", 1, window);
+    let meter = Meter::new();
+    limiter.permit().await.unwrap();
+    let expected = these([
+        ("permit_requests_total outcome=granted", &[1.0]),
+        ("permit_wait_seconds outcome=granted", &[0.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+    limiter.try_permit().await.map(drop).unwrap();
+    limiter.permit().wait_for(MOMENT).await.unwrap_err();
+    let moved = meter.moved();
+    assert_eq!(moved["permit_requests_total outcome=full"], [2.0]);
+    let cancelled = limiter.permit().into_future();
+    assert!(timeout(MOMENT, cancelled).await.is_err());
+    let moved = meter.moved();
+    assert_eq!(moved["permit_requests_total outcome=cancelled"], [1.0]);
+    assert_eq!(moved["permit_wait_seconds outcome=cancelled"], [0.01]);
+    sleep(window * 2).await;
+    store.next([Fate::Denied]);
+    limiter.try_permit().await.unwrap_err();
+    let expected = these([
+        ("permit_requests_total outcome=error", &[1.0]),
+        ("permit_wait_seconds outcome=error", &[0.0]),
+        ("store_errors_total operation=permit", &[1.0]),
+    ]);
+    assert_eq!(meter.moved(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_not_answered_in_time() {
+    let store = FlakyStore::new();
+    let leases = Leases::new(store.clone());
+    let kept = leases.acquire("kept", TTL * 10).shared().await.unwrap();
+    let meter = Meter::new();
+    let errors = |operation: &str| {
+        let moved = meter.moved();
+        let counted = moved.get(&format!("store_errors_total operation={operation}"));
+        counted.map(|counted| counted[0])
+    };
+    let silence = [Fate::AnswerLate(LIMIT * 2)];
+    store.next(silence);
+    kept.renew().await.unwrap();
+    assert_eq!(errors("renew"), Some(1.0));
+    store.next(silence);
+    assert!(kept.upgrade().await.is_ok());
+    assert_eq!(errors("convert"), Some(1.0));
+    store.next(silence);
+    leases.limiter("key", 10, TTL).permit().await.unwrap();
+    assert_eq!(errors("permit"), Some(1.0));
+    store.next(silence);
+    kept.release().await.unwrap();
+    assert_eq!(errors("release"), Some(1.0));
+    store.next(silence);
+    drop(leases.acquire("key", TTL).await.unwrap());
+    assert_eq!(errors("acquire"), Some(1.0));
+}
