@@ -1,6 +1,9 @@
 //! Whatever becomes of `leasehold run`, its command does not outlive the lease.
 
-use std::{fs, path::Path};
+use std::{
+    fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -79,18 +82,122 @@ fn a_pause_on_elasticsearch() {
     paused(&Place::on(Engine::Elasticsearch));
 }
 
-/// The same look sees what is there: a process that has left the group on purpose.
+/// The same look sees what is there: a process that is of another family.
 #[test]
-fn one_that_leaves_the_group_is_seen_to_survive() {
+fn one_of_another_family_is_seen() {
     let place = Place::file();
-    let escapes = format!("setsid sh -c \"{}\" & wait", STUBBORN.replace('$', "\\$"));
-    let mut going = place.hold(["job", "--ttl", "2s", "--grace", "100ms"], &escapes);
-    let pid = going.line();
-    going.signal(Signal::KILL);
-    going.end();
-    assert!(is_there_for_the_next(&place, &pid));
-    let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
+    let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+    assert!(is_there_for_the_next(&place, &other.id().to_string()));
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+/// What has a group or a session of its own is of the family all the same.
+#[test]
+fn who_leaves_the_group_does_not_leave_the_family() {
+    for escape in ["setsid", "timeout 600", "setsid setsid timeout 600"] {
+        let place = Place::file();
+        let script = format!("{escape} sh -c \"{}\" & wait", STUBBORN.replace('$', "\\$"));
+        let mut going = place.hold(["job", "--ttl", "3s", "--grace", "500ms"], &script);
+        let pid = going.line();
+        going.signal(Signal::KILL);
+        going.end();
+        assert!(!is_there_for_the_next(&place, &pid), "{escape}");
+    }
+}
+
+/// The process that is the parent of another.
+fn parent_of(pid: &str) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Pid::from_raw(parent.trim().parse().ok()?)
+}
+
+/// The processes whose parent this is.
+fn children_of(parent: Pid) -> Vec<String> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let pids = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    pids.filter(|pid| parent_of(pid) == Some(parent)).collect()
+}
+
+/// The parent of the command, as soon as it is there.
+fn guard_of(going: &Going) -> Pid {
+    loop {
+        if let Some(guard) = children_of(going.pid()).first() {
+            return Pid::from_raw(guard.parse().unwrap()).unwrap();
+        }
+    }
+}
+
+/// At whichever moment: the lease is not free before the command is dead.
+#[test]
+fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
+    let place = Place::file();
+    for turn in 0..20 {
+        // A time by which it is found.
+        let time = format!("{}", 600_000 + turn);
+        let mut going = place.start(["run", "job", "--", "sleep", &time]);
+        let guard = guard_of(&going);
+        while turn % 2 == 0 && children_of(guard).is_empty() {}
+        kill_process(guard, Signal::KILL).unwrap();
+        let (code, _) = going.wait();
+        assert!([137, 70].contains(&code), "{code}");
+        let words = format!("sleep\0{time}\0");
+        let is_it = |entry: fs::DirEntry| {
+            fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == words.as_bytes())
+        };
+        let found = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|it| is_it(it).then_some(()));
+        assert_eq!(found.count(), 0, "turn {turn}");
+        assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
+    }
+}
+
+/// It cannot end anybody.
+#[test]
+fn a_parent_that_is_stopped_is_killed_with_the_command() {
+    let place = Place::file();
+    let (mut going, pid) = stubborn(&place);
+    let guard = parent_of(&pid).unwrap();
+    kill_process(guard, Signal::STOP).unwrap();
+    place.leasehold(["evict", "job", "--yes"]).with(0);
+    assert_eq!(going.wait().0, 76);
+    assert!(!is_there(&pid));
+}
+
+/// The machine was suspended, or busy, while the parent started.
+#[test]
+fn a_command_does_not_start_when_its_time_is_over() {
+    let folder = super::scratch();
+    let socket = folder.join("over");
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut command = super::leasehold();
+    command
+        .args(["guard", "--grace", "1s", "--socket"])
+        .arg(&socket);
+    command.args(["--", "echo", "never"]);
+    let guard = Going::of(command);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"signal 28\nuntil 1\n").unwrap();
+    assert_eq!(guard.finish(), (76, String::new()));
+}
+
+/// Nobody else clears their entries, and a host has only so many.
+#[test]
+fn orphans_that_have_ended_leave_no_entries() {
+    let place = Place::file();
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do (sleep 0.01 &); done; echo $$; cat";
+    let mut going = place.hold(["job"], script);
+    let guard = parent_of(&going.line()).unwrap();
+    // The shell alone is left.
+    while children_of(guard).len() > 1 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(going.finish().0, 0);
 }
 
 /// The parent of the command is killed, by the kernel for want of memory, say.
@@ -98,12 +205,7 @@ fn one_that_leaves_the_group_is_seen_to_survive() {
 fn a_command_without_its_parent_is_killed() {
     let place = Place::file();
     let (mut going, pid) = stubborn(&place);
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let parent = status
-        .lines()
-        .find_map(|line| line.strip_prefix("PPid:"))
-        .unwrap();
-    let parent = Pid::from_raw(parent.trim().parse().unwrap()).unwrap();
+    let parent = parent_of(&pid).unwrap();
     assert_ne!(parent, going.pid());
     kill_process(parent, Signal::KILL).unwrap();
     assert_eq!(going.wait().0, 128 + 9);
@@ -122,7 +224,7 @@ fn a_command_is_asked_before_it_is_killed() {
     let leasehold = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
     let path = format!("{}:{}", leasehold.display(), std::env::var("PATH").unwrap());
     let words = [
-        "run", "job", "--ttl", "6s", "--grace", "3s", "--", "sh", "-c",
+        "run", "job", "--ttl", "6s", "--grace", "2s", "--", "sh", "-c",
     ];
     let mut command = place.command(words);
     command

@@ -103,3 +103,36 @@ fn the_name_that_it_was_called_by_does_not_matter() {
     command.args(["run", "job", "--", "echo", "ran"]);
     assert_eq!(run(command).with(0), "ran");
 }
+
+/// Whoever was started so would not be told how a child ends.
+#[test]
+fn the_end_of_a_command_is_seen_although_such_signals_were_ignored() {
+    let place = Place::file();
+    let mut shell = Command::new("bash");
+    shell
+        .args([
+            "-c",
+            "trap '' CHLD; exec \"$@\"",
+            "bash",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
+        .args(["run", "job", "--", "sh", "-c", "exit 5"])
+        .env("LEASEHOLD_STORE", &place.0);
+    run(shell).with(5);
+}
+
+/// Somebody resizes the terminal, at any moment.
+#[test]
+fn a_signal_at_the_start_of_a_command_does_not_keep_it_from_running() {
+    let place = Place::file();
+    for turn in 0..10 {
+        let holder = place.hold(["job"], "cat");
+        let mut going = place.start(["run", "job", "--wait", "10m", "--", "echo", "ran"]);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(holder.finish().0, 0);
+        while going.child.try_wait().unwrap().is_none() {
+            going.signal(Signal::WINCH);
+        }
+        assert_eq!(going.wait(), (0, "ran".to_owned()), "turn {turn}");
+    }
+}

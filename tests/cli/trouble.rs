@@ -22,7 +22,7 @@ fn the_command_line_is_looked_at() {
         &["run", "job", "--permits", "two", "--", "true"],
         &["run", "job", "--permits", "3/2", "--", "true"],
         &["run", "job", "--permits", "1/2", "--shared", "--", "true"],
-        &["run", "job", "--ttl", "1ms", "--", "true"],
+        &["run", "job", "--ttl", "100ms", "--", "true"],
         &["run", "job", "--ttl", "4s", "--grace", "3s", "--", "true"],
         &["run", "", "--", "true"],
         &["watch", "--interval", "0s"],
@@ -58,6 +58,94 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
         let ended = run(wrong);
         assert!(!ended.saying(2).contains("secret"), "{}", ended.all());
     }
+}
+
+/// As the shell sees it that a word is missing, or in a wrong place.
+#[test]
+fn a_wrong_word_with_a_password_is_not_repeated() {
+    for words in [
+        &["mongodb:user:secret@host"][..],
+        &["ls", "user:secret@host"],
+        &["run", "job", "--ttl", "user:secret@host", "--", "true"],
+        &[
+            "ls",
+            "--store=mongodb://user:secret@host",
+            "--no-such-option",
+        ],
+    ] {
+        let mut command = leasehold();
+        command.args(words);
+        let ended = run(command);
+        assert!(
+            !ended.saying(2).contains("secret"),
+            "{words:?}: {}",
+            ended.all()
+        );
+    }
+}
+
+#[test]
+fn what_nobody_is_there_to_read_changes_no_code() {
+    let place = Place::file();
+    let holder = place.hold(["job"], "cat");
+    for (words, code) in [
+        (["run", "job", "--on-held=exit-0", "--", "true"], 0),
+        (["run", "job", "--on-held=exit-75", "--", "true"], 75),
+        (
+            [
+                "run",
+                "other",
+                "--ttl=30s",
+                "--",
+                "no-such-command-anywhere",
+            ],
+            127,
+        ),
+        (["run", "other", "--ttl=1ms", "--", "true"], 2),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = place.command(words).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{words:?}");
+    }
+    assert_eq!(holder.finish().0, 0);
+}
+
+#[test]
+fn a_key_in_a_message_moves_no_cursor() {
+    let place = Place::file();
+    let key = "job\u{1b}]0;title\u{7}\u{9b}2J";
+    let holder = place.hold([key], "cat");
+    let refused = place.leasehold(["run", key, "--", "true"]);
+    let said = refused.saying(75);
+    assert!(
+        !said.contains(char::is_control) && said.contains("job\\u{1b}]0;title"),
+        "{said}"
+    );
+    let json = place.leasehold(["ls", "--json"]);
+    assert!(
+        !json.out.contains(['\u{1b}', '\u{7}', '\u{9b}']),
+        "{}",
+        json.out
+    );
+    assert_eq!(place.json(["ls", "--json"])[0]["key"], key);
+    assert_eq!(holder.finish().0, 0);
+}
+
+#[test]
+fn a_folder_in_which_there_can_be_no_socket_is_named() {
+    let place = Place::file();
+    let mut command = place.command(["run", "job", "--", "true"]);
+    let ended = run({
+        command.env("TMPDIR", "/no such folder");
+        command
+    });
+    let said = ended.saying(70);
+    assert!(
+        said.contains("/no such folder") && said.contains("TMPDIR"),
+        "{said}"
+    );
+    assert_eq!(place.leasehold(["ls"]).with(0), "");
 }
 
 #[test]

@@ -99,7 +99,8 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = OnHeld::Exit75, value_name = "HOW")]
     pub on_held: OnHeld,
 
-    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s
+    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s.
+    /// It has to fit into half of the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub grace: Option<Duration>,
 

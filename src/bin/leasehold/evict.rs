@@ -29,9 +29,9 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
                 format!("{key} is held; to evict its holders without being asked, add --yes");
             return Err(Failure::Usage(text));
         }
-        eprintln!("{}", state::table(&[lock]));
-        eprint!("They go on working until they hear of it. Evict them? [y/N] ");
-        io::stderr().flush()?;
+        let table = state::table(&[lock]);
+        let question = "They go on working until they hear of it. Evict them? [y/N] ";
+        write!(io::stderr(), "{table}\n{question}")?;
         let mut answer = String::new();
         // Nothing else goes on here that this could hold up.
         io::stdin().read_line(&mut answer)?;

@@ -1,32 +1,35 @@
 //! The parent of a command: starts it, and ends it in time.
 //!
 //! It hears from the process that has the lease until when that lasts. It ends the command before, whatever
-//! became of that process: SIGTERM to the whole process group, and SIGKILL when the grace time or the lease
-//! is over.
+//! became of that process: SIGTERM to all that the command has started, and SIGKILL when the grace time or
+//! the lease is over.
 
 use std::{fmt, io, os::unix::process::CommandExt, process::Command, time::Duration};
 
-use rustix::{
-    process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid},
-    time::{ClockId, clock_gettime},
-};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::{UnixStream, unix::OwnedWriteHalf},
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    process::Child,
+    signal::unix::{self, SignalKind, signal},
     time::interval,
 };
 
 use super::{
     args::Guard,
+    clock,
     exit::{Code, Failure},
+    family, out,
     signals::Signals,
 };
 
 /// How often it looks at the clock: a timer would not notice that the machine was suspended.
 const LOOK: Duration = Duration::from_millis(50);
-
 /// How long the kernel takes to end what was killed, in milliseconds.
-const AFTER_KILL: i64 = 1_000;
+pub const AFTER_KILL: i64 = 1_000;
 
 /// What the process that has the lease says, a line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +45,9 @@ pub enum Word {
 /// What the parent of the command tells, a line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The command is started, in this process group.
-    Group(Pid),
     /// The lease ends, so the command has to.
     Stopped,
-    /// The command has ended, and all of its group.
+    /// The command has ended, and all that it has started.
     Over,
 }
 
@@ -75,33 +76,19 @@ impl fmt::Display for Word {
 
 impl Told {
     pub fn parse(line: &str) -> Option<Self> {
-        match line.split_once(' ') {
-            Some(("group", group)) => Pid::from_raw(group.parse().ok()?).map(Self::Group),
-            _ if line == "stopped" => Some(Self::Stopped),
-            _ => (line == "over").then_some(Self::Over),
-        }
+        [Self::Stopped, Self::Over]
+            .into_iter()
+            .find(|told| told.to_string() == line)
     }
 }
 
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Group(group) => write!(f, "group {}", group.as_raw_nonzero()),
-            Self::Stopped => f.write_str("stopped"),
-            Self::Over => f.write_str("over"),
-        }
+        f.write_str(match self {
+            Self::Stopped => "stopped",
+            Self::Over => "over",
+        })
     }
-}
-
-/// The milliseconds since the boot, those in suspension too where that is counted. The same for all
-/// processes of the host.
-pub fn clock() -> i64 {
-    #[cfg(target_os = "linux")]
-    let clock = ClockId::Boottime;
-    #[cfg(not(target_os = "linux"))]
-    let clock = ClockId::Monotonic;
-    let time = clock_gettime(clock);
-    time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
 /// When the command has to end; times on [`clock`].
@@ -112,7 +99,7 @@ struct Terms {
     until: i64,
     /// It was told to end then.
     stopped: Option<i64>,
-    /// It was killed then.
+    /// It was killed then, for the first time.
     killed: Option<i64>,
 }
 
@@ -122,6 +109,7 @@ enum Step {
     Wait,
     /// It has to be told.
     Terminate,
+    /// Again and again: it may be starting others.
     Kill,
 }
 
@@ -130,125 +118,70 @@ impl Terms {
         match self.stopped {
             None if now >= self.until.saturating_sub(self.grace) => Step::Terminate,
             None => Step::Wait,
-            Some(_) if self.killed.is_some() => Step::Wait,
             Some(at) if now >= at.saturating_add(self.grace).min(self.until.max(at)) => Step::Kill,
             Some(_) => Step::Wait,
         }
     }
 
-    /// Whether it was killed so long ago that what is left of it are only the entries of the dead, which
-    /// nobody clears.
+    /// Whether it was killed in vain, and there is no lease any more which could be kept for it.
     fn is_hopeless(&self, now: i64) -> bool {
-        self.killed
-            .is_some_and(|at| now >= at.saturating_add(AFTER_KILL))
+        let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
+        self.killed.is_some_and(killed) && now >= self.until
     }
 }
 
 pub async fn guard(guard: Guard) -> Result<Code, Failure> {
-    let mut signals = Signals::new()?;
+    let signals = Signals::new()?;
+    // Before there is any: who was started to ignore this signal would never be told how a child ended.
+    let children = signal(SignalKind::child())?;
     let stream = UnixStream::connect(&guard.socket).await;
     // Nobody else is to find it.
     if let Some(folder) = guard.socket.parent() {
         let _ = std::fs::remove_file(&guard.socket);
         let _ = std::fs::remove_dir(folder);
     }
-    let (words, mut told) = stream?.into_split();
+    let (words, told) = stream?.into_split();
     let mut words = BufReader::new(words).lines();
-    let mut terms = Terms {
-        grace: i64::try_from(guard.grace.as_millis()).unwrap_or(i64::MAX),
-        until: match words.next_line().await?.as_deref().and_then(Word::parse) {
-            Some(Word::Until(until)) => until,
+    let until = loop {
+        match words.next_line().await?.as_deref().and_then(Word::parse) {
+            Some(Word::Until(until)) => break until,
+            Some(Word::Signal(signal)) if Signals::ends(signal) => return Ok(signal.into()),
+            Some(Word::Signal(_)) => {}
             // There is no lease any more.
-            _ => return Ok(Code::Lost),
-        },
+            Some(Word::Stop) | None => return Ok(Code::Lost),
+        }
+    };
+    let terms = Terms {
+        grace: i64::try_from(guard.grace.as_millis()).unwrap_or(i64::MAX),
+        until,
         stopped: None,
         killed: None,
     };
-    adopt();
-    let mut child = match start(&guard) {
-        Ok(child) => child,
+    if terms.step(clock::now()) != Step::Wait {
+        return Ok(Code::Lost);
+    }
+    family::adopt();
+    match start(&guard) {
+        Ok(child) => {
+            Parent::of(child, terms, told)?
+                .attend(words, signals, children)
+                .await
+        }
         Err(error) => {
             let name = guard.command.first().map(|name| name.to_string_lossy());
-            eprintln!(
-                "leasehold: {} cannot be run: {error}",
-                name.unwrap_or_default()
-            );
-            return Ok(Code::Of(match error.kind() {
+            let name = name.unwrap_or_default();
+            out::say(&format!("{name} cannot be run: {error}"));
+            tell(&told, Told::Over);
+            Ok(Code::Of(match error.kind() {
                 io::ErrorKind::NotFound => 127,
                 _ => 126,
-            }));
-        }
-    };
-    let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-    let Some(group) = group else {
-        return Err(io::Error::other("the command has no process id").into());
-    };
-    tell(&mut told, Told::Group(group)).await;
-
-    let (mut status, mut hears) = (None, true);
-    let mut looks = interval(LOOK);
-    loop {
-        tokio::select! {
-            ended = child.wait(), if status.is_none() => {
-                status = Some(ended?);
-                // What it leaves behind would work on without a lease.
-                stop(&mut terms, group);
-            }
-            _ = looks.tick() => {}
-            signal = signals.next() => {
-                let _ = kill_process_group(group, signal);
-            }
-            word = words.next_line(), if hears => match word.ok().flatten() {
-                Some(line) => match Word::parse(&line) {
-                    Some(Word::Until(until)) => terms.until = terms.until.max(until),
-                    Some(Word::Signal(signal)) => {
-                        let _ = kill_process_group(group, signal);
-                    }
-                    Some(Word::Stop) => stop(&mut terms, group),
-                    None => {}
-                },
-                // Who has the lease is dead, so nobody renews it.
-                None => {
-                    hears = false;
-                    stop(&mut terms, group);
-                }
-            },
-        }
-        match terms.step(clock()) {
-            Step::Wait => {}
-            Step::Terminate => {
-                tell(&mut told, Told::Stopped).await;
-                stop(&mut terms, group);
-            }
-            Step::Kill => {
-                terms.killed = Some(clock());
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-        }
-        if let Some(status) = status
-            && (is_gone(group) || terms.is_hopeless(clock()))
-        {
-            tell(&mut told, Told::Over).await;
-            return Ok(Code::of(status));
+            }))
         }
     }
 }
 
-/// Makes the orphans of the command children of this process: so they can be waited for, be there an init or
-/// not that does it.
-fn adopt() {
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-}
-
-/// Whether nobody is left of the group, after its first process has ended.
-fn is_gone(group: Pid) -> bool {
-    while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
-    test_kill_process_group(group).is_err()
-}
-
-/// In a process group of its own, with all that it starts.
-fn start(guard: &Guard) -> io::Result<tokio::process::Child> {
+/// In a process group of its own, for the signals that are passed on.
+fn start(guard: &Guard) -> io::Result<Child> {
     let mut words = guard.command.iter();
     let program = words.next().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
@@ -256,18 +189,113 @@ fn start(guard: &Guard) -> io::Result<tokio::process::Child> {
     tokio::process::Command::from(command).spawn()
 }
 
-/// Asks it to end, once; a command that is stopped has to go on for that.
-fn stop(terms: &mut Terms, group: Pid) {
-    if terms.stopped.is_none() {
-        terms.stopped = Some(clock());
-        let _ = kill_process_group(group, Signal::TERM);
-        let _ = kill_process_group(group, Signal::CONT);
+struct Parent {
+    child: Child,
+    group: Pid,
+    terms: Terms,
+    told: OwnedWriteHalf,
+}
+
+impl Parent {
+    fn of(child: Child, terms: Terms, told: OwnedWriteHalf) -> io::Result<Self> {
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        Ok(Self {
+            group: group.ok_or_else(|| io::Error::other("the command has no process id"))?,
+            child,
+            terms,
+            told,
+        })
+    }
+
+    /// Until the command and all that it has started have ended.
+    async fn attend(
+        mut self,
+        mut words: Lines<BufReader<OwnedReadHalf>>,
+        mut signals: Signals,
+        mut children: unix::Signal,
+    ) -> Result<Code, Failure> {
+        let (mut code, mut hears, mut waits) = (None, true, false);
+        let mut looks = interval(LOOK);
+        loop {
+            tokio::select! {
+                ended = self.child.wait(), if code.is_none() => {
+                    // Who cannot be asked how it ended has ended all the same.
+                    code = Some(ended.map_or(Code::Failed, Code::of));
+                    // What it leaves behind would work on without a lease.
+                    self.stop();
+                }
+                _ = children.recv() => family::reap(Some(self.group).filter(|_| code.is_none())),
+                _ = looks.tick() => {}
+                signal = signals.next() => self.pass_on(signal),
+                word = words.next_line(), if hears => match word.ok().flatten() {
+                    Some(line) => self.hear(&line),
+                    None => {
+                        // Who has the lease is dead, so nobody renews it.
+                        hears = false;
+                        self.stop();
+                    }
+                },
+            }
+            let now = clock::now();
+            match self.terms.step(now) {
+                Step::Wait => {}
+                Step::Terminate => {
+                    tell(&self.told, Told::Stopped);
+                    self.stop();
+                }
+                Step::Kill => {
+                    self.terms.killed.get_or_insert(now);
+                    family::signal(Some(self.group), Signal::KILL);
+                }
+            }
+            let Some(code) = code else { continue };
+            let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
+            if family::is_gone(Some(self.group)) {
+                tell(&self.told, Told::Over);
+                return Ok(code);
+            }
+            if self.terms.is_hopeless(now) {
+                out::say(
+                    "what the command has started cannot be ended, and goes on without a lease",
+                );
+                tell(&self.told, Told::Over);
+                return Ok(Code::Lost);
+            }
+            if !waits && self.terms.killed.is_some_and(killed) {
+                waits = true;
+                out::say(
+                    "what the command has started cannot be ended: the lease is kept until it has",
+                );
+            }
+        }
+    }
+
+    fn hear(&mut self, line: &str) {
+        match Word::parse(line) {
+            Some(Word::Until(until)) => self.terms.until = self.terms.until.max(until),
+            Some(Word::Signal(signal)) => self.pass_on(signal),
+            Some(Word::Stop) => self.stop(),
+            None => {}
+        }
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Asks it to end, once; what is stopped has to go on for that.
+    fn stop(&mut self) {
+        if self.terms.stopped.is_none() {
+            self.terms.stopped = Some(clock::now());
+            family::signal(Some(self.group), Signal::TERM);
+            family::signal(Some(self.group), Signal::CONT);
+        }
     }
 }
 
-/// Who does not hear it is dead.
-async fn tell(told: &mut OwnedWriteHalf, what: Told) {
-    let _ = told.write_all(format!("{what}\n").as_bytes()).await;
+/// Who does not hear it is dead, or stopped.
+fn tell(told: &OwnedWriteHalf, what: Told) {
+    let _ = told.try_write(format!("{what}\n").as_bytes());
 }
 
 #[cfg(test)]
@@ -279,11 +307,7 @@ mod tests {
         for word in [Word::Until(7), Word::Signal(Signal::HUP), Word::Stop] {
             assert_eq!(Word::parse(&word.to_string()), Some(word));
         }
-        let group = Pid::from_raw(12).map(Told::Group);
-        for told in [group, Some(Told::Stopped), Some(Told::Over)]
-            .into_iter()
-            .flatten()
-        {
+        for told in [Told::Stopped, Told::Over] {
             assert_eq!(Told::parse(&told.to_string()), Some(told));
         }
         for nonsense in ["", "until", "until x", "signal 0", "signal 999", "stop it"] {
@@ -291,38 +315,52 @@ mod tests {
         }
     }
 
+    const TERMS: Terms = Terms {
+        grace: 10,
+        until: 100,
+        stopped: None,
+        killed: None,
+    };
+
     #[test]
     fn the_command_is_told_a_grace_time_before_the_lease_ends_and_killed_with_it() {
-        let mut terms = Terms {
-            grace: 10,
-            until: 100,
-            stopped: None,
-            killed: None,
+        assert_eq!(TERMS.step(89), Step::Wait);
+        assert_eq!(TERMS.step(90), Step::Terminate);
+        let told = Terms {
+            stopped: Some(90),
+            ..TERMS
         };
-        assert_eq!(terms.step(89), Step::Wait);
-        assert_eq!(terms.step(90), Step::Terminate);
-        terms.stopped = Some(90);
-        assert_eq!(terms.step(99), Step::Wait);
-        assert_eq!(terms.step(100), Step::Kill);
-        terms.killed = Some(100);
-        assert_eq!(terms.step(101), Step::Wait);
+        assert_eq!(told.step(99), Step::Wait);
+        assert_eq!(told.step(100), Step::Kill);
+        assert_eq!(told.step(1_000), Step::Kill);
     }
 
     #[test]
     fn a_command_that_has_to_end_has_its_grace_time_within_the_lease() {
-        let stopped = |at, until| Terms {
-            grace: 10,
-            until,
+        let stopped = |at| Terms {
             stopped: Some(at),
-            killed: None,
+            ..TERMS
         };
         // Long before the end of the lease.
-        assert_eq!(stopped(50, 100).step(59), Step::Wait);
-        assert_eq!(stopped(50, 100).step(60), Step::Kill);
+        assert_eq!(stopped(50).step(59), Step::Wait);
+        assert_eq!(stopped(50).step(60), Step::Kill);
         // Shortly before it.
-        assert_eq!(stopped(95, 100).step(99), Step::Wait);
-        assert_eq!(stopped(95, 100).step(100), Step::Kill);
+        assert_eq!(stopped(95).step(99), Step::Wait);
+        assert_eq!(stopped(95).step(100), Step::Kill);
         // After it.
-        assert_eq!(stopped(105, 100).step(105), Step::Kill);
+        assert_eq!(stopped(105).step(105), Step::Kill);
+    }
+
+    #[test]
+    fn what_cannot_be_killed_is_waited_for_while_there_is_a_lease() {
+        let killed = |until| Terms {
+            until,
+            stopped: Some(50),
+            killed: Some(60),
+            ..TERMS
+        };
+        assert!(!killed(100).is_hopeless(61));
+        assert!(!killed(5_000).is_hopeless(60 + AFTER_KILL));
+        assert!(killed(100).is_hopeless(60 + AFTER_KILL));
     }
 }

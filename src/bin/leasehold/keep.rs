@@ -7,51 +7,60 @@ use std::{
     io::{self, IsTerminal},
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use leasehold::{Error, Lease, Leases};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    io::{AsyncBufReadExt, BufReader, Lines},
     net::{
         UnixListener,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     process::Child,
-    time::interval,
+    signal::unix::{SignalKind, signal},
+    time::{Instant, interval, sleep, timeout},
 };
 
 use super::{
     args::{OnHeld, Run},
+    clock::{self, Looks},
     exit::{Code, Failure},
-    guard::{Told, Word, clock},
+    family,
+    guard::{AFTER_KILL, Told, Word},
+    out,
     signals::Signals,
+    terms::Terms,
     text,
 };
 
-/// The longest grace time that nobody asked for.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long the store has for the release.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-pub async fn run(run: Run, leases: &Leases) -> Result<Code, Failure> {
-    let grace = run.grace.unwrap_or_else(|| GRACE.min(run.ttl / 3));
-    // Of a healthy lease two thirds are left when it is renewed; the grace time has to fit in there.
-    if grace > run.ttl / 2 {
-        let text =
-            "the grace time is at most half of the ttl, within which it has to end the command";
-        return Err(Failure::Usage(text.to_owned()));
-    }
+pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Failure> {
+    let terms = Terms::new(run.ttl, run.grace, margin).map_err(Failure::Usage)?;
     let mut signals = Signals::new()?;
-    let lease = tokio::select! {
-        lease = acquire(&run, leases) => lease,
-        signal = signals.end() => return Ok(signal.into()),
+    // Who was started to ignore this signal would never be told how a child ended.
+    let _children = signal(SignalKind::child())?;
+    let mut looks = Looks::new(run.ttl * 2);
+    let lease = {
+        let mut lease = Box::pin(acquire(&run, leases));
+        let mut ticks = interval(terms.look());
+        loop {
+            tokio::select! {
+                lease = &mut lease => break lease,
+                signal = signals.end() => return Ok(signal.into()),
+                _ = ticks.tick() => looks.look(),
+            }
+        }
     };
     let lease = match lease {
         Ok(lease) => lease,
         Err(error @ (Error::WaitTimedOut { .. } | Error::TooManyHolders { .. })) => {
-            eprintln!("leasehold: {}", held(&error));
+            out::say(&held(&error));
             return Ok(match run.on_held {
                 OnHeld::Exit0 => Code::Done,
                 OnHeld::Exit75 => Code::Held,
@@ -59,27 +68,33 @@ pub async fn run(run: Run, leases: &Leases) -> Result<Code, Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    let guarded = match Guarded::start(&run, &lease, grace).await {
-        Ok(guarded) => guarded,
-        Err(error) => {
-            // There is nothing that it is needed for.
-            let _ = lease.release().await;
-            return Err(error.into());
-        }
+    // The orphans of a parent that was killed are to be found.
+    family::adopt();
+    let key = lease.key().clone();
+    let ended = match Guarded::start(&run, &lease, &terms, looks).await {
+        Ok(guarded) => Ok(guarded.attend(&lease, &mut signals).await),
+        Err(error) => Err(error),
     };
-    let (status, stopped) = guarded.attend(&lease, &mut signals).await?;
-    let key = text::visible(lease.key().as_str()).into_owned();
-    match lease.release().await {
+    let released = tokio::select! {
+        released = timeout(PATIENCE, lease.release()) => released.unwrap_or(Ok(())),
+        _ = signals.end() => Ok(()),
+    };
+    let (code, stopped) = ended?;
+    match released {
         _ if stopped => Ok(Code::Lost),
         Err(Error::Lost { reason, .. }) => {
-            eprintln!("leasehold: {key} was lost before the command had ended: {reason}");
+            out::say(&format!(
+                "{key} was lost before the command had ended: {reason}"
+            ));
             Ok(Code::Lost)
         }
         Err(error) => {
-            eprintln!("leasehold: {key} could not be released, its ttl will: {error}");
-            Ok(Code::of(status))
+            out::say(&format!(
+                "{key} could not be released, its ttl will: {error}"
+            ));
+            Ok(code)
         }
-        Ok(()) => Ok(Code::of(status)),
+        Ok(()) => Ok(code),
     }
 }
 
@@ -109,14 +124,9 @@ async fn acquire(run: &Run, leases: &Leases) -> Result<Lease, Error> {
 fn held(error: &Error) -> String {
     match error {
         Error::WaitTimedOut { held, .. } => {
-            let (key, owner) = (
-                text::visible(held.key().as_str()),
-                text::visible(held.owner()),
-            );
-            format!(
-                "{key} is held by {owner}, for {} or longer",
-                text::short(held.expires_in())
-            )
+            let (key, owner) = (held.key(), held.owner());
+            let left = text::short(held.expires_in());
+            format!("{key} is held by {owner}, for {left} or longer")
         }
         error => error.to_string(),
     }
@@ -127,24 +137,28 @@ struct Guarded {
     process: Child,
     words: OwnedWriteHalf,
     told: Lines<BufReader<OwnedReadHalf>>,
-    /// The process group of the command, once it is known.
-    group: Option<Pid>,
+    terms: Terms,
+    looks: Looks,
+    /// When the command is to be dead, on [`clock`].
+    dead_by: i64,
     /// Whether the command was ended for the lease.
     stopped: bool,
+    /// Whether all of it has ended.
+    over: bool,
 }
 
 impl Guarded {
-    async fn start(run: &Run, lease: &Lease, grace: Duration) -> io::Result<Self> {
-        let folder = TempDir::with_prefix("leasehold-")?;
+    async fn start(run: &Run, lease: &Lease, terms: &Terms, looks: Looks) -> io::Result<Self> {
+        let folder = TempDir::with_prefix("leasehold-").map_err(no_socket)?;
         let socket = folder.path().join("guard");
-        let listener = UnixListener::bind(&socket)?;
+        let listener = UnixListener::bind(&socket).map_err(no_socket)?;
         let mut command = Command::new(this_program()?);
         command
             .arg0("leasehold")
             .arg("guard")
             .arg("--socket")
             .arg(&socket)
-            .args(["--grace", &format!("{}ms", grace.as_millis()), "--"])
+            .args(["--grace", &format!("{}ms", terms.grace.as_millis()), "--"])
             .args(&run.command)
             .env("LEASEHOLD_KEY", lease.key().as_str())
             .env("LEASEHOLD_FENCE", lease.fence().to_string())
@@ -167,39 +181,45 @@ impl Guarded {
             process,
             words,
             told: BufReader::new(told).lines(),
-            group: None,
+            terms: *terms,
+            looks,
+            dead_by: i64::MAX,
             stopped: false,
+            over: false,
         })
     }
 
     /// Until the command has ended: how, and whether it was for the lease.
-    async fn attend(
-        mut self,
-        lease: &Lease,
-        signals: &mut Signals,
-    ) -> io::Result<(ExitStatus, bool)> {
-        let mut deadline = None;
-        let mut looks = interval((lease.ttl() / 20).max(Duration::from_millis(10)));
+    async fn attend(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
+        let mut deadline = lease.deadline();
+        self.lasts(deadline);
+        let mut ticks = interval(self.terms.look());
         let (mut is_lost, mut hears) = (false, true);
-        let status = loop {
+        let code = loop {
             tokio::select! {
-                status = self.process.wait() => break status?,
-                _ = looks.tick() => {
-                    // Told once for each renewal: this process may have slept since, and not know it.
+                ended = self.process.wait() => break ended.map_or(Code::Failed, Code::of),
+                _ = ticks.tick() => {
+                    self.looks.look();
                     let current = lease.deadline();
-                    if deadline.replace(current) != Some(current) {
-                        let left = lease.remaining().saturating_sub(spare(lease.ttl()));
-                        let until = clock() + millis(left);
-                        self.say(Word::Until(until)).await;
+                    if !is_lost && current != deadline {
+                        deadline = current;
+                        self.lasts(deadline);
+                    }
+                    if clock::now() > self.dead_by {
+                        // Its parent is stopped, or hangs.
+                        self.stopped = true;
+                        family::signal(None, Signal::KILL);
                     }
                 }
                 reason = lease.lost(), if !is_lost => {
                     is_lost = true;
-                    eprintln!("leasehold: the lease on {} is lost: {reason}", text::visible(lease.key().as_str()));
                     self.stopped = true;
-                    self.say(Word::Stop).await;
+                    self.say(Word::Stop);
+                    let grace = millis(self.terms.grace) + AFTER_KILL;
+                    self.dead_by = self.dead_by.min(clock::now().saturating_add(grace));
+                    out::say(&format!("the lease on {} is lost: {reason}", lease.key()));
                 }
-                signal = signals.next() => self.say(Word::Signal(signal)).await,
+                signal = signals.next() => self.say(Word::Signal(signal)),
                 line = self.told.next_line(), if hears => match line.ok().flatten() {
                     Some(line) => self.hear(&line),
                     None => hears = false,
@@ -209,45 +229,70 @@ impl Guarded {
         while let Ok(Some(line)) = self.told.next_line().await {
             self.hear(&line);
         }
-        // Nobody is left who would end the command.
-        if let Some(group) = self.group {
-            let _ = kill_process_group(group, Signal::KILL);
-            eprintln!("leasehold: the parent of the command was killed, and so is the command");
+        if !self.over {
+            out::say("the parent of the command was killed, and so is the command");
+            bury(lease).await;
         }
-        Ok((status, self.stopped))
+        (code, self.stopped)
+    }
+
+    /// Tells until when the lease lasts now.
+    fn lasts(&mut self, deadline: Instant) {
+        let asked = deadline.checked_sub(self.terms.lasts());
+        let end = self.looks.until(asked.unwrap_or(deadline), deadline);
+        self.dead_by = end.saturating_add(AFTER_KILL);
+        self.say(Word::Until(end.saturating_sub(millis(self.terms.spare))));
     }
 
     fn hear(&mut self, line: &str) {
         match Told::parse(line) {
-            Some(Told::Group(group)) => self.group = Some(group),
             Some(Told::Stopped) => {
                 self.stopped = true;
-                eprintln!("leasehold: the lease was not renewed in time, and the command is ended");
+                out::say("the lease was not renewed in time, and the command is ended");
             }
-            Some(Told::Over) => self.group = None,
+            Some(Told::Over) => self.over = true,
             None => {}
         }
     }
 
-    /// Whoever does not hear it has ended, and that is heard of.
-    async fn say(&mut self, word: Word) {
-        let _ = self.words.write_all(format!("{word}\n").as_bytes()).await;
+    /// Whoever does not hear it has ended, or is stopped, and that is seen otherwise.
+    fn say(&self, word: Word) {
+        let _ = self.words.try_write(format!("{word}\n").as_bytes());
     }
 }
 
-/// How long before the end of the lease the command is to be dead: its parent may get the processor late.
-fn spare(ttl: Duration) -> Duration {
-    (ttl / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
+/// Ends what a parent has left behind that did not come to its own end.
+async fn bury(lease: &Lease) {
+    let start = Instant::now();
+    let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
+    loop {
+        family::reap(None);
+        // There is no lease any more for which to wait.
+        if family::is_gone(None) || start.elapsed() > enough && !lease.is_live() {
+            return;
+        }
+        family::signal(None, Signal::KILL);
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// The program that runs, also after an upgrade has replaced its file.
 fn this_program() -> io::Result<PathBuf> {
-    match cfg!(target_os = "linux") {
-        true => Ok(PathBuf::from("/proc/self/exe")),
+    let link = PathBuf::from("/proc/self/exe");
+    match link.exists() {
+        true => Ok(link),
         false => std::env::current_exe(),
     }
 }
 
+fn no_socket(error: io::Error) -> io::Error {
+    let folder = std::env::temp_dir();
+    let folder = folder.display();
+    io::Error::other(format!(
+        "there can be no socket in {folder} ({error}): set TMPDIR to a folder with a short name, in which this user may write"
+    ))
+}
+
 fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
 }

@@ -33,7 +33,7 @@ pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
         true => out::json(&locks.iter().map(state::json).collect::<Value>()),
         false if locks.is_empty() => {
             // Not for programs, which find no line and no row.
-            eprintln!("leasehold: nobody holds anything here");
+            out::say("nobody holds anything here");
             Ok(Code::Done)
         }
         false => out::line(&state::table(&locks)),

@@ -11,9 +11,11 @@ compile_error!("the command `leasehold` is for Unix: it needs process groups and
 
 mod address;
 mod args;
+mod clock;
 mod doctor;
 mod evict;
 mod exit;
+mod family;
 mod guard;
 mod keep;
 mod list;
@@ -21,13 +23,15 @@ mod out;
 mod place;
 mod signals;
 mod state;
+mod terms;
 mod text;
 mod watch;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 use leasehold::Leases;
+use tokio::time::timeout;
 
 use self::{
     address::Opened,
@@ -35,13 +39,17 @@ use self::{
     exit::{Code, Failure},
 };
 
+/// How long the end waits for a store that does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// On one thread: the parent of a process is the thread that started it, and that must not end before.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     // The command line may have a password in it, so that no error may repeat it.
     let args = Args::try_parse().unwrap_or_else(|error| {
-        if error.use_stderr() && error.to_string().contains("://") {
-            eprintln!("leasehold: {}; try --help", error.kind());
+        let text = error.to_string();
+        if error.use_stderr() && (text.contains('@') || text.contains("://")) {
+            out::say(&format!("{}; try --help", error.kind()));
             std::process::exit(Code::Usage.into());
         }
         error.exit()
@@ -51,7 +59,7 @@ async fn main() -> ExitCode {
         // Whoever read the output has seen enough.
         Err(failure) if failure.is_broken_pipe() => Code::Done.into(),
         Err(failure) => {
-            eprintln!("leasehold: {failure}");
+            out::say(&failure.to_string());
             failure.code().into()
         }
     }
@@ -79,7 +87,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     let opened = Opened::at(&address).await?;
     let leases = Leases::new(opened.store.clone());
     let outcome = match args.task {
-        Task::Run(run) => keep::run(run, &leases).await,
+        Task::Run(run) => keep::run(run, &leases, opened.store.clock_margin()).await,
         Task::Ls(ls) => list::ls(ls, &leases).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases).await,
@@ -93,6 +101,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         // Done above.
         Task::Guard(_) | Task::Completions { .. } | Task::Man => Ok(Code::Done),
     };
-    leases.close().await;
+    // What is still on its way is released by its ttl.
+    let _ = timeout(PATIENCE, leases.close()).await;
     outcome
 }

@@ -58,11 +58,16 @@ impl Signals {
     /// The next one that asks to end.
     pub async fn end(&mut self) -> Signal {
         loop {
-            match self.next().await {
-                Signal::USR1 | Signal::USR2 | Signal::WINCH => {}
-                signal => return signal,
+            let signal = self.next().await;
+            if Self::ends(signal) {
+                return signal;
             }
         }
+    }
+
+    /// Whether a signal asks to end, and not for something that a program may do.
+    pub fn ends(signal: Signal) -> bool {
+        !matches!(signal, Signal::USR1 | Signal::USR2 | Signal::WINCH)
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
             Ok(locks) if live => show(&locks)?,
             Ok(locks) => seen = Some(tell(&locks, seen, watch.json)?),
             Err(error) if error.is_retryable() => {
-                eprintln!("leasehold: {}", Failure::from(error));
+                out::say(&Failure::from(error).to_string());
             }
             Err(error) => return Err(error.into()),
         }

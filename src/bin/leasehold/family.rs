@@ -1,0 +1,147 @@
+//! All that a process has started, and what that has started, in whichever process group or session it is.
+//!
+//! On Linux this process becomes the parent of orphans, so that nothing leaves the family. Elsewhere it is
+//! the process group.
+
+use std::{collections::HashSet, fs};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
+    waitpid,
+};
+
+/// A process, as `/proc` tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    pid: Pid,
+    parent: i32,
+    /// Whether it has ended, and nobody has asked how.
+    is_over: bool,
+}
+
+/// From now on orphans among those that this process has started are its children.
+pub fn adopt() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_child_subreaper(Some(getpid()));
+}
+
+/// Sends a signal to all of the family; to a process group first, which cannot grow meanwhile.
+pub fn signal(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        let _ = kill_process_group(group, signal);
+    }
+    for member in members() {
+        let _ = kill_process(member.pid, signal);
+    }
+}
+
+/// Whether all of it has ended.
+pub fn is_gone(group: Option<Pid>) -> bool {
+    // Who is of the group and not of the family is an entry that somebody else has to clear; where there
+    // is no family to be seen the group says all.
+    let is_group_gone = || group.is_none_or(|group| test_kill_process_group(group).is_err());
+    members().is_empty() && (cfg!(target_os = "linux") && !all().is_empty() || is_group_gone())
+}
+
+/// Clears the entries of those children that have ended, but for one.
+pub fn reap(except: Option<Pid>) {
+    let this = getpid().as_raw_nonzero().get();
+    for member in all() {
+        if member.parent == this && member.is_over && Some(member.pid) != except {
+            let _ = waitpid(Some(member.pid), WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// Those of the family that have not ended.
+fn members() -> Vec<Member> {
+    let all = all();
+    let mut members = family(&all, getpid().as_raw_nonzero().get());
+    members.retain(|member| !member.is_over);
+    members
+}
+
+/// The descendants of this process.
+fn family(all: &[Member], of: i32) -> Vec<Member> {
+    let (mut members, mut parents) = (Vec::new(), HashSet::from([of]));
+    loop {
+        let is_new = |it: &&Member| {
+            let pid = it.pid.as_raw_nonzero().get();
+            parents.contains(&it.parent) && !parents.contains(&pid)
+        };
+        let new: Vec<_> = all.iter().filter(is_new).copied().collect();
+        if new.is_empty() {
+            return members;
+        }
+        parents.extend(new.iter().map(|it| it.pid.as_raw_nonzero().get()));
+        members.extend(new);
+    }
+}
+
+/// Every process of the host that is to be seen.
+fn all() -> Vec<Member> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+        })
+        .filter_map(|entry| member(&fs::read_to_string(entry.path().join("stat")).ok()?))
+        .collect()
+}
+
+/// Reads a line of `/proc/PID/stat`. The name, in brackets, may have anything in it.
+fn member(line: &str) -> Option<Member> {
+    let (pid, rest) = line.split_once(' ')?;
+    let mut words = rest.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?;
+    Some(Member {
+        pid: Pid::from_raw(pid.parse().ok()?)?,
+        parent: words.next()?.parse().ok()?,
+        is_over: matches!(state, "Z" | "X" | "x"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pid: i32, parent: i32) -> Member {
+        member(&format!("{pid} (a name) of ) it) S {parent} 1 1 0 -1")).unwrap()
+    }
+
+    #[test]
+    fn a_line_is_read_whatever_the_name_is() {
+        let it = of(12, 7);
+        assert_eq!(
+            (it.pid.as_raw_nonzero().get(), it.parent, it.is_over),
+            (12, 7, false)
+        );
+        assert!(member("12 (sh) Z 7 1").unwrap().is_over);
+        for nonsense in ["", "12", "12 (sh", "x (sh) S 7", "12 (sh) S", "0 (sh) S 7"] {
+            assert_eq!(member(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_family_are_all_that_descend_from_one() {
+        // In no order, and with a process that is its own parent.
+        let all = [
+            of(5, 4),
+            of(3, 2),
+            of(4, 2),
+            of(9, 9),
+            of(2, 1),
+            of(6, 5),
+            of(8, 1),
+        ];
+        let found = family(&all, 2);
+        let mut pids: Vec<_> = found
+            .iter()
+            .map(|it| it.pid.as_raw_nonzero().get())
+            .collect();
+        pids.sort_unstable();
+        assert_eq!(pids, [3, 4, 5, 6]);
+        assert_eq!(family(&all, 7), []);
+    }
+}
