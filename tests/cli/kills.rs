@@ -214,6 +214,22 @@ fn a_command_without_its_parent_is_killed() {
     assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
 
+/// A second signal of the kind makes many a program give up its cleaning.
+#[test]
+fn a_command_is_asked_once() {
+    let place = Place::file();
+    let script =
+        "trap 'echo told' TERM; (trap 'echo told too' TERM; echo set; while :; do sleep 0.05; done) &
+        while :; do sleep 0.05; done";
+    let mut going = place.hold(["job", "--ttl", "6s", "--grace", "1s"], script);
+    assert_eq!(going.line(), "set");
+    place.leasehold(["evict", "job", "--yes"]).with(0);
+    let (code, told) = going.wait();
+    let mut told: Vec<_> = told.lines().collect();
+    told.sort_unstable();
+    assert_eq!((code, &*told), (76, &["told", "told too"][..]));
+}
+
 /// A command that cleans up has the grace time for it, within its lease.
 #[test]
 fn a_command_is_asked_before_it_is_killed() {

@@ -15,6 +15,7 @@ use rustix::process::{
 struct Member {
     pid: Pid,
     parent: i32,
+    group: i32,
     /// Whether it has ended, and nobody has asked how.
     is_over: bool,
 }
@@ -25,13 +26,16 @@ pub fn adopt() {
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
-/// Sends a signal to all of the family; to a process group first, which cannot grow meanwhile.
+/// Sends a signal to each of the family, once; to those of a process group together, so that none of them
+/// starts another meanwhile.
 pub fn signal(group: Option<Pid>, signal: Signal) {
+    let others = members();
     if let Some(group) = group {
         let _ = kill_process_group(group, signal);
     }
-    for member in members() {
-        let _ = kill_process(member.pid, signal);
+    let number = group.map(|group| group.as_raw_nonzero().get());
+    for other in others.iter().filter(|it| Some(it.group) != number) {
+        let _ = kill_process(other.pid, signal);
     }
 }
 
@@ -98,6 +102,7 @@ fn member(line: &str) -> Option<Member> {
     Some(Member {
         pid: Pid::from_raw(pid.parse().ok()?)?,
         parent: words.next()?.parse().ok()?,
+        group: words.next()?.parse().ok()?,
         is_over: matches!(state, "Z" | "X" | "x"),
     })
 }
@@ -107,15 +112,20 @@ mod tests {
     use super::*;
 
     fn of(pid: i32, parent: i32) -> Member {
-        member(&format!("{pid} (a name) of ) it) S {parent} 1 1 0 -1")).unwrap()
+        member(&format!("{pid} (a name) of ) it) S {parent} 3 1 0 -1")).unwrap()
     }
 
     #[test]
     fn a_line_is_read_whatever_the_name_is() {
         let it = of(12, 7);
         assert_eq!(
-            (it.pid.as_raw_nonzero().get(), it.parent, it.is_over),
-            (12, 7, false)
+            (
+                it.pid.as_raw_nonzero().get(),
+                it.parent,
+                it.group,
+                it.is_over
+            ),
+            (12, 7, 3, false)
         );
         assert!(member("12 (sh) Z 7 1").unwrap().is_over);
         for nonsense in ["", "12", "12 (sh", "x (sh) S 7", "12 (sh) S", "0 (sh) S 7"] {
