@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Parser;
 use leasehold::{MemoryStore, Store};
 
-use self::address::Opened;
+use self::address::{Make, Opened};
 
 /// The options of every example.
 #[derive(clap::Args)]
@@ -30,7 +30,7 @@ impl StoreArgs {
         let Some(address) = &self.store else {
             return Ok(Arc::new(MemoryStore::new()));
         };
-        let opened = Opened::at(address).await?;
+        let opened = Opened::at(address, Make::IfMissing).await?;
         opened.prepare().await?;
         Ok(opened.store)
     }

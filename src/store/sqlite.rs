@@ -3,11 +3,13 @@
 mod clock;
 mod error;
 mod file;
+mod identity;
+mod opening;
 mod table;
 
 use std::{
     fmt,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -18,7 +20,9 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use self::{
+    error::unusable,
     file::File,
+    opening::Make,
     table::{LIMITERS, LOCKS, Table},
 };
 use crate::{
@@ -45,7 +49,12 @@ use crate::{
 ///
 /// The file is for one host: SQLite's write-ahead log does not work on a network's file system
 /// (<https://sqlite.org/wal.html>). Two more files stand beside it, with `-wal` and `-shm` at the end of
-/// their names; all three belong together. A clone shares the connection.
+/// their names; all three belong together. None may be removed, replaced or linked to a second name while a
+/// process has the file open: what is asked of the store after that fails with [`Error::File`]. For
+/// containers that share the file, mount its folder, never the file alone: the other two would not be
+/// shared, and each container would grant what the others hold.
+///
+/// A clone shares the connection.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,16 +82,39 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if the file cannot be opened, read or written, or is not one of locks;
+    /// [`Error::File`] if the file cannot be opened, read or written, has a second name, or is not one of
+    /// locks; [`Error::Overloaded`] if it has to be written and another process writes for too long;
     /// [`Error::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a file that was made stays, and is of use to the next who opens it.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = Arc::new(path.as_ref().to_path_buf());
+        Self::opened(path.as_ref(), Make::IfMissing).await
+    }
+
+    /// Opens a file of locks that is there, and makes none: for who only looks, and may have mistyped the
+    /// path.
+    ///
+    /// A user who may only read the file can open it, and look, while one who may write has it open.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SqliteStore::open`]; [`Error::File`] also if the file is not there or empty.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn open_existing(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::opened(path.as_ref(), Make::Never).await
+    }
+
+    async fn opened(path: &Path, make: Make) -> Result<Self, Error> {
+        // The folder that a program is in may change while the file is open.
+        let absolute = path::absolute(path).map_err(|error| unusable(path, error.into()))?;
+        let path = Arc::new(absolute);
         let opened = path.clone();
-        let file = blocking(move || File::open(&opened)).await?;
+        let file = blocking(move || File::open(&opened, make)).await?;
         Ok(Self {
             path,
             clock_margin: file.clock_margin(),
@@ -90,7 +122,7 @@ impl SqliteStore {
         })
     }
 
-    /// The path that it was opened with.
+    /// The path that it was opened with, from the root on.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -149,11 +181,16 @@ impl Store for SqliteStore {
         let requests = requests.to_vec();
         self.with(move |file| {
             file.change(|change| {
-                let renew = |request: &RenewRequest| {
+                let mut answers = Vec::with_capacity(requests.len());
+                for request in &requests {
                     let rule = |lock: Option<&LockRecord>, now| rules::renew(lock, request, now);
-                    change.decide(&LOCKS, request.key.as_str(), &request.key, rule)
-                };
-                Ok(requests.iter().map(renew).collect())
+                    match change.decide(&LOCKS, request.key.as_str(), &request.key, rule) {
+                        // With those before it.
+                        Err(error) if change.is_undone() => return Err(error),
+                        answer => answers.push(answer),
+                    }
+                }
+                Ok(answers)
             })
         })
         .await

@@ -82,6 +82,22 @@ fn a_pause_on_elasticsearch() {
     paused(&Place::on(Engine::Elasticsearch));
 }
 
+/// It does not go on until the lease is nearly over, which nobody renews any more.
+#[test]
+fn a_command_hears_at_once_of_the_death_of_its_keeper() {
+    let place = Place::file();
+    let script = "trap 'echo told; exit' TERM; echo set; while :; do sleep 0.05; done";
+    let mut going = place.hold(["job", "--ttl", "10m"], script);
+    assert_eq!(going.line(), "set");
+    going.signal(Signal::KILL);
+    assert_eq!(going.line(), "told");
+    let lock = place.json(["inspect", "job", "--json"]);
+    assert!(
+        lock["holders"][0]["expires_in_ms"].as_i64() > Some(300_000),
+        "{lock}"
+    );
+}
+
 /// The same look sees what is there: a process that is of another family.
 #[test]
 fn one_of_another_family_is_seen() {

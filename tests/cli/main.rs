@@ -16,6 +16,9 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 use engine::Engine;
@@ -37,7 +40,7 @@ struct Ended {
 /// A command that goes on. It is killed with the test.
 struct Going {
     child: Child,
-    out: BufReader<ChildStdout>,
+    out: Option<BufReader<ChildStdout>>,
 }
 
 impl Place {
@@ -145,14 +148,14 @@ impl Going {
     fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
+        let out = child.stdout.take().map(BufReader::new);
         Self { child, out }
     }
 
     /// The next line that it prints; empty if it has ended.
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.out.read_line(&mut line).unwrap();
+        self.out.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -176,8 +179,15 @@ impl Going {
 
     fn wait(&mut self) -> (i32, String) {
         let status = self.end();
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap();
+        let (tell, rest) = mpsc::channel();
+        let mut out = self.out.take().unwrap();
+        thread::spawn(move || {
+            let mut rest = String::new();
+            out.read_to_string(&mut rest).unwrap();
+            let _ = tell.send(rest);
+        });
+        let rest = rest.recv_timeout(Duration::from_secs(30));
+        let rest = rest.expect("something that it has started is there, and has its output open");
         let code = status.code().expect("a signal ended it");
         (code, rest.trim().to_owned())
     }

@@ -109,6 +109,7 @@ fn an_eviction_asks_first() {
 #[test]
 fn colours_are_for_a_terminal() {
     let place = Place::file();
+    place.leasehold(["prepare"]).with(0);
     let mut terminal = Terminal::of(&place, ["doctor"]);
     terminal.sees("\u{1b}[32mok");
     assert!(!place.leasehold(["doctor"]).with(0).contains('\u{1b}'));
@@ -124,6 +125,7 @@ fn colours_are_for_a_terminal() {
 #[test]
 fn a_view_is_drawn_anew_while_locks_come_and_go() {
     let place = Place::file();
+    place.leasehold(["prepare"]).with(0);
     let mut terminal = Terminal::of(&place, ["watch", "--interval", "50ms"]);
     terminal.sees("nobody holds anything here");
     let holder = place.hold(["a key of a kind", "--owner", "me"], "cat");

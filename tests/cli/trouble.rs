@@ -174,7 +174,7 @@ fn refused_credentials_have_a_code_of_their_own() {
 fn without_an_address_the_locks_are_in_a_file_of_this_user() {
     let home = scratch().join(format!("home {}", LeaseId::random()));
     fs::create_dir(&home).unwrap();
-    let of_user = |words: [&str; 6]| {
+    let of_user = |words: &[&str]| {
         let mut command = leasehold();
         command
             .env("HOME", &home)
@@ -182,7 +182,8 @@ fn without_an_address_the_locks_are_in_a_file_of_this_user() {
             .args(words);
         run(command)
     };
-    let once = ["run", "job", "--min-hold=1h", "--", "echo", "once"];
+    assert_eq!(of_user(&["ls", "--json"]).with(0), "[]");
+    let once = &["run", "job", "--min-hold=1h", "--", "echo", "once"];
     assert_eq!(of_user(once).with(0), "once");
     of_user(once).saying(75);
     let folder = home.join(".local/state/leasehold");
@@ -192,8 +193,30 @@ fn without_an_address_the_locks_are_in_a_file_of_this_user() {
 }
 
 #[test]
+fn who_looks_at_a_mistyped_path_makes_no_file() {
+    let place = Place::file();
+    let path = place.0.trim_start_matches("file:");
+    for words in [
+        &["ls"][..],
+        &["inspect", "job"],
+        &["watch"],
+        &["evict", "job"],
+        &["purge"],
+        &["doctor"],
+    ] {
+        let ended = run(place.command(words));
+        let said = ended.saying(73);
+        assert!(said.contains("leasehold prepare"), "{words:?}: {said}");
+        assert!(!fs::exists(path).unwrap(), "{words:?}");
+    }
+    place.leasehold(["prepare"]).with(0);
+    place.leasehold(["ls"]).with(0);
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_trouble() {
     let place = Place::file();
+    place.leasehold(["prepare"]).with(0);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = place.command(["doctor"]);

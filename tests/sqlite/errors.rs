@@ -1,15 +1,21 @@
 //! Files that are of no use, and what is said of them.
 
-use std::{fs, path::Path};
+use std::{error::Error as _, fs, path::Path};
 
 use futures::TryStreamExt;
-use leasehold::{Error, Filter, Key, LeaseId, Leases, SqliteStore, Store};
+use leasehold::{
+    Error, Filter, Key, LeaseId, Leases, RenewAnswer, RenewRequest, SqliteStore, Store,
+};
 use rusqlite::Connection;
 
 use super::{LONG, common::every, path, store_at};
 
-async fn refused(path: &Path) -> String {
-    match SqliteStore::open(path).await {
+pub async fn refused(path: &Path) -> String {
+    refusal(SqliteStore::open(path).await, path)
+}
+
+pub fn refusal(opened: Result<SqliteStore, Error>, path: &Path) -> String {
+    match opened {
         Err(error @ Error::File { .. }) => {
             assert!(!error.is_retryable() && !error.is_ambiguous());
             let text = error.to_string();
@@ -49,30 +55,40 @@ async fn what_is_no_file_of_locks_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn who_only_looks_makes_no_file() {
+    let missing = path();
+    let opened = SqliteStore::open_existing(&missing).await;
+    let text = refusal(opened, &missing);
+    assert!(
+        text.contains("not there: SqliteStore::open makes it"),
+        "{text}"
+    );
+    assert!(!missing.exists());
+
+    let empty = path();
+    fs::write(&empty, "").unwrap();
+    let opened = SqliteStore::open_existing(&empty).await;
+    let text = refusal(opened, &empty);
+    assert!(
+        text.contains("empty: SqliteStore::open makes its"),
+        "{text}"
+    );
+    assert_eq!(fs::metadata(&empty).unwrap().len(), 0);
+
+    let made = Leases::new(store_at(&empty).await);
+    let lease = made.acquire("key", LONG).await.unwrap();
+    let looks = Leases::new(SqliteStore::open_existing(&empty).await.unwrap());
+    assert!(!looks.inspect("key").await.unwrap().unwrap().is_free());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_file_of_a_later_version_is_refused() {
     let path = path();
     drop(store_at(&path).await);
     let connection = Connection::open(&path).unwrap();
     connection.pragma_update(None, "user_version", 2).unwrap();
     assert!(refused(&path).await.contains("upgrade leasehold here"));
-}
-
-#[tokio::test]
-async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
-    let path = path();
-    let old = Leases::new(store_at(&path).await);
-    let lease = old.acquire("key", LONG).await.unwrap();
-    for file in ["", "-wal", "-shm"] {
-        fs::remove_file(format!("{}{file}", path.display())).unwrap();
-    }
-    let refused = old.try_acquire("other", LONG).await;
-    assert!(matches!(refused, Err(Error::File { .. })), "{refused:?}");
-
-    let new = Leases::new(store_at(&path).await);
-    new.acquire("key", LONG).await.unwrap().detach();
-    let error = lease.release().await.unwrap_err();
-    assert!(error.to_string().contains("replaced by another"), "{error}");
-    assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
 }
 
 /// Somebody keeps the file to himself.
@@ -135,6 +151,40 @@ async fn a_file_that_is_gone_fails_every_operation() {
             "{name}: {outcome:?}"
         );
     }
+}
+
+/// As SQLite does when the disk is full or fails in the middle of a batch.
+#[tokio::test]
+async fn of_a_batch_that_is_undone_in_the_middle_nothing_is_done() {
+    let path = path();
+    let store = store_at(&path).await;
+    let leases = Leases::new(store.clone());
+    let mut requests = Vec::new();
+    for key in ["a", "b", "c"] {
+        let lease = leases.acquire(key, LONG).await.unwrap();
+        requests.push(RenewRequest::new(lease.key().clone(), lease.id(), 2 * LONG));
+        lease.detach();
+    }
+    let connection = Connection::open(&path).unwrap();
+    let all = || -> Vec<String> {
+        let mut all = connection.prepare("SELECT document FROM locks").unwrap();
+        let rows = all.query_map([], |row| row.get(0)).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    };
+    let before = all();
+    let fails = "CREATE TRIGGER fails BEFORE INSERT ON locks WHEN NEW.name = 'b'
+        BEGIN SELECT RAISE(ROLLBACK, 'no room'); END";
+    connection.execute_batch(fails).unwrap();
+
+    let error = store.renew(&requests).await.unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("no room"));
+    assert_eq!(all(), before);
+
+    connection.execute_batch("DROP TRIGGER fails").unwrap();
+    for answer in store.renew(&requests).await.unwrap() {
+        assert!(matches!(answer, Ok(RenewAnswer::Renewed { .. })));
+    }
+    assert_ne!(all(), before);
 }
 
 #[test]

@@ -3,9 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod boots;
 mod crashes;
 mod errors;
 mod model;
+mod names;
 mod processes;
 
 use std::{

@@ -1,24 +1,26 @@
 //! Several operating-system processes on one file.
 
-use std::path::Path;
+use std::{fs, path::Path, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Attempt, Leases};
+use tokio::time::sleep;
 
 use super::{
     LONG,
-    common::processes::{self, Place, limits},
+    common::processes::{self, Place, Process, limits},
     crashes, path, store_at,
 };
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]
 async fn the_work_of_a_process() {
-    if let Some((task, _, path, _)) = processes::task() {
-        let store = store_at(Path::new(&path)).await;
+    if let Some((task, _, path, gate)) = processes::task() {
+        let path = Path::new(&path);
         match task.as_str() {
-            "churn" => crashes::churn(store).await,
-            task => processes::work(task, store).await,
+            "open" => open_at_the_gate(path, Path::new(&gate)).await,
+            "churn" => crashes::churn(store_at(path).await).await,
+            task => processes::work(task, store_at(path).await).await,
         }
     }
 }
@@ -31,22 +33,40 @@ pub fn place(path: &Path) -> Place {
     }
 }
 
+/// Waits until all others are there too, and the file at the gate.
+async fn open_at_the_gate(path: &Path, gate: &Path) {
+    println!("\ntold waiting 0 0");
+    while !gate.exists() {
+        sleep(Duration::from_micros(100)).await;
+    }
+    let leases = Leases::new(store_at(path).await);
+    let attempt = leases.try_acquire("key", LONG).await.unwrap();
+    let taken = matches!(attempt, Attempt::Acquired(_));
+    if let Attempt::Acquired(lease) = attempt {
+        lease.detach();
+    }
+    println!("\ntold taken {} 0", i64::from(taken));
+}
+
 /// As when a host starts all of its services.
-#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+#[tokio::test]
 async fn many_open_a_file_that_is_not_there_at_the_same_moment() {
-    for _ in 0..20 {
-        let path = path();
-        let open = async |path| {
-            let leases = Leases::new(store_at(path).await);
-            let attempt = leases.try_acquire("key", LONG).await.unwrap();
-            if let Attempt::Acquired(lease) = attempt {
-                lease.detach();
-                return 1;
-            }
-            0
+    for _ in 0..10 {
+        let gate = path();
+        let place = Place {
+            name: gate.to_str().unwrap().to_owned(),
+            ..place(&path())
         };
-        let taken = join_all((0..8).map(|_| open(&path))).await;
-        assert_eq!(taken.into_iter().sum::<u32>(), 1);
+        let mut all: Vec<_> = (0..8).map(|_| Process::start(&place, "open")).collect();
+        for one in &mut all {
+            assert_eq!(one.next().await.0, "waiting");
+        }
+        fs::write(&gate, "").unwrap();
+        let mut taken = 0;
+        for one in &mut all {
+            taken += one.next().await.1;
+        }
+        assert_eq!(taken, 1);
     }
 }
 

@@ -54,6 +54,14 @@ pub(crate) struct Opened {
     pub(crate) backend: Backend,
 }
 
+/// What becomes of a file that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Make {
+    IfMissing,
+    /// Who only looks may have mistyped its path.
+    Never,
+}
+
 pub(crate) enum Backend {
     File(SqliteStore),
     MongoDb(Collection<Document>),
@@ -64,9 +72,9 @@ pub(crate) enum Backend {
 impl Opened {
     /// Opens the store of an address. A search engine is asked which of the two it is; MongoDB is not asked
     /// anything yet.
-    pub(crate) async fn at(address: &str) -> Result<Self, AddressError> {
+    pub(crate) async fn at(address: &str, make: Make) -> Result<Self, AddressError> {
         if let Some(path) = address.strip_prefix("file:") {
-            return open_file(path).await;
+            return open_file(path, make).await;
         }
         match address.split_once("://") {
             Some(("mongodb" | "mongodb+srv", _)) => open_mongodb(address).await,
@@ -137,7 +145,7 @@ pub(crate) fn told(error: &Error) -> String {
     }
 }
 
-async fn open_file(path: &str) -> Result<Opened, AddressError> {
+async fn open_file(path: &str, make: Make) -> Result<Opened, AddressError> {
     // As a URL has it: an empty host, and a path from the root on.
     let path = match path.strip_prefix("//") {
         Some(rest) if rest.starts_with('/') => rest,
@@ -149,7 +157,11 @@ async fn open_file(path: &str) -> Result<Opened, AddressError> {
     }
     let path = PathBuf::from(path);
     let place = path.display().to_string();
-    match SqliteStore::open(path).await {
+    let opened = match make {
+        Make::IfMissing => SqliteStore::open(path).await,
+        Make::Never => SqliteStore::open_existing(path).await,
+    };
+    match opened {
         Ok(store) => Ok(Opened::new(place, Backend::File(store))),
         Err(error) => Err(AddressError::Store { place, error }),
     }

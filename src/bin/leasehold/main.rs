@@ -34,7 +34,7 @@ use leasehold::Leases;
 use tokio::time::timeout;
 
 use self::{
-    address::Opened,
+    address::{Make, Opened},
     args::{Args, Task},
     exit::{Code, Failure},
 };
@@ -80,11 +80,16 @@ async fn work(args: Args) -> Result<Code, Failure> {
         }
         _ => {}
     }
-    let address = match args.store {
-        Some(address) => address,
-        None => place::of_this_user()?,
+    let make = match args.task {
+        Task::Run(_) | Task::Prepare => Make::IfMissing,
+        _ => Make::Never,
     };
-    let opened = Opened::at(&address).await?;
+    let (address, make) = match args.store {
+        Some(address) => (address, make),
+        // Nobody has typed it.
+        None => (place::of_this_user()?, Make::IfMissing),
+    };
+    let opened = Opened::at(&address, make).await?;
     let leases = Leases::new(opened.store.clone());
     let outcome = match args.task {
         Task::Run(run) => keep::run(run, &leases, opened.store.clock_margin()).await,

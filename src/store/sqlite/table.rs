@@ -155,6 +155,12 @@ impl<'a> Change<'a> {
         self.written
     }
 
+    /// Whether all of it is undone already, as SQLite does when the disk fails or is full. What is written
+    /// after that would be a change of its own.
+    pub(super) fn is_undone(&self) -> bool {
+        self.look.connection.is_autocommit()
+    }
+
     /// Reads a document, and writes what a rule makes of it.
     pub(super) fn decide<R, A>(
         &mut self,
@@ -212,7 +218,10 @@ impl<'a> Change<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::file, *};
+    use super::{
+        super::{file, opening},
+        *,
+    };
 
     /// Programs in other languages go by it.
     #[test]
@@ -221,15 +230,16 @@ mod tests {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let document = words(document);
         let locks = [LOCKS.read, LOCKS.put, LOCKS.remove, LOCKS.page];
-        for statement in locks.into_iter().chain(file::STATEMENTS) {
+        let others = file::STATEMENTS.into_iter().chain([opening::TABLES]);
+        for statement in locks.into_iter().chain(others) {
             assert!(document.contains(&words(statement)), "{statement}");
         }
         let limiters = [LIMITERS.read, LIMITERS.put, LIMITERS.remove, LIMITERS.page];
         assert_eq!(limiters.map(|it| it.replace("limiters", "locks")), locks);
         let marks = format!(
             "`application_id` {} (\"LEAS\") and `user_version` {}",
-            file::APPLICATION,
-            file::VERSION
+            opening::APPLICATION,
+            opening::VERSION
         );
         assert!(document.contains(&marks), "{marks}");
     }

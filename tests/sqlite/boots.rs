@@ -1,0 +1,51 @@
+//! Another boot than the one that the file knows, with a time of day that is behind.
+
+use std::{path::Path, time::Duration};
+
+use leasehold::{Leases, SqliteStore};
+use rusqlite::Connection;
+use tokio::time::{sleep, timeout};
+
+use super::{LONG, path, store_at};
+
+/// What the last holder before the boot has left.
+const TTL: Duration = Duration::from_secs(1);
+/// Ends a test that would wait for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A key is held in a file whose clock is an hour ahead, and the host starts anew.
+async fn held_before_a_boot(path: &Path) {
+    let leases = Leases::new(store_at(path).await);
+    // Something has been written before.
+    leases.acquire("other", TTL).await.unwrap().detach();
+    let connection = Connection::open(path).unwrap();
+    let set = |clock: &str| {
+        let set = format!("UPDATE clock SET {clock}");
+        assert_eq!(connection.execute(&set, []).unwrap(), 1);
+    };
+    set("base = base + 3600000, last = last + 3600000");
+    leases.acquire("key", TTL).await.unwrap().detach();
+    set("boot = 'another', base = 0");
+}
+
+#[tokio::test]
+async fn who_waits_alone_gets_past_a_lease_from_before_a_boot() {
+    let path = path();
+    let waits = Leases::new(store_at(&path).await);
+    held_before_a_boot(&path).await;
+    let lease = waits.acquire("key", LONG).wait_for(PATIENCE);
+    lease.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_only_looks_sees_a_lease_from_before_a_boot_end() {
+    let path = path();
+    held_before_a_boot(&path).await;
+    let leases = Leases::new(SqliteStore::open_existing(&path).await.unwrap());
+    let ends = async {
+        while !leases.inspect("key").await.unwrap().unwrap().is_free() {
+            sleep(TTL / 50).await;
+        }
+    };
+    timeout(PATIENCE, ends).await.unwrap();
+}

@@ -1,0 +1,89 @@
+//! One file has one name, and stays in its place as long as it is open.
+
+use std::{env, fs, os::unix::fs::symlink, path::Path};
+
+use leasehold::{Attempt, Error, Leases, SqliteStore};
+
+use super::{LONG, errors::refused, path, store_at};
+
+#[tokio::test]
+async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
+    let path = path();
+    let old = Leases::new(store_at(&path).await);
+    let lease = old.acquire("key", LONG).await.unwrap();
+    for file in ["", "-wal", "-shm"] {
+        fs::remove_file(format!("{}{file}", path.display())).unwrap();
+    }
+    let refused = old.try_acquire("other", LONG).await;
+    assert!(matches!(refused, Err(Error::File { .. })), "{refused:?}");
+
+    let new = Leases::new(store_at(&path).await);
+    new.acquire("key", LONG).await.unwrap().detach();
+    let error = lease.release().await.unwrap_err();
+    assert!(error.to_string().contains("replaced by another"), "{error}");
+    assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
+}
+
+/// The other two files tell processes of each other as much as the first.
+#[tokio::test]
+async fn what_is_removed_beside_the_file_grants_nothing_more() {
+    for end in ["-wal", "-shm"] {
+        let path = path();
+        let leases = Leases::new(store_at(&path).await);
+        leases.acquire("key", LONG).await.unwrap().detach();
+        fs::remove_file(format!("{}{end}", path.display())).unwrap();
+        let refused = leases.try_acquire("other", LONG).await;
+        let Err(error @ Error::File { .. }) = refused else {
+            panic!("{end}: {refused:?}");
+        };
+        assert!(error.to_string().contains(end), "{error}");
+        assert!(leases.inspect("key").await.is_err());
+    }
+}
+
+/// Each name has a log of its own.
+#[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let (path, other) = (path(), path());
+    let leases = Leases::new(store_at(&path).await);
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    fs::hard_link(&path, &other).unwrap();
+
+    let text = refused(&other).await;
+    assert!(text.contains("another name"), "{text}");
+    assert!(!other.with_extension("db-wal").exists());
+    let error = leases.try_acquire("other", LONG).await.unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error:?}");
+
+    fs::remove_file(&other).unwrap();
+    lease.release().await.unwrap();
+}
+
+/// SQLite goes by the name that it leads to.
+#[tokio::test]
+async fn a_symbolic_link_is_the_file_that_it_leads_to() {
+    let (path, other) = (path(), path());
+    symlink(&path, &other).unwrap();
+    let there = Leases::new(store_at(&other).await);
+    there.acquire("key", LONG).await.unwrap().detach();
+    let here = Leases::new(store_at(&path).await);
+    let attempt = here.try_acquire("key", LONG).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
+}
+
+/// So that a change of the folder that the program is in changes nothing. A test that does change it would
+/// disturb others.
+#[tokio::test]
+async fn a_relative_path_is_one_from_the_root_on() {
+    let path = path();
+    let folder = env::current_dir().unwrap();
+    let relative = path.strip_prefix(&folder).unwrap();
+    let store = SqliteStore::open(relative).await.unwrap();
+    assert_eq!(store.path(), path);
+}
+
+#[tokio::test]
+async fn without_a_path_there_is_an_error() {
+    let opened = SqliteStore::open(Path::new("")).await;
+    assert!(matches!(opened, Err(Error::File { .. })), "{opened:?}");
+}
