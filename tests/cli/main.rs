@@ -13,18 +13,21 @@ mod trouble;
 use std::{
     ffi::OsStr,
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use engine::Engine;
 use leasehold::LeaseId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// Longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A store that no other test uses, by its address.
 #[derive(Clone)]
@@ -40,7 +43,8 @@ struct Ended {
 /// A command that goes on. It is killed with the test.
 struct Going {
     child: Child,
-    out: Option<BufReader<ChildStdout>>,
+    /// The lines that it prints, until nobody has its output open any more.
+    out: Receiver<String>,
 }
 
 impl Place {
@@ -97,10 +101,15 @@ impl Place {
     }
 }
 
-/// The command with nothing of this process's surroundings that would matter to it.
+/// The command with nothing of this process's surroundings that would matter to it; a test that `nohup` has
+/// started is deaf to some signals.
 fn leasehold() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut command = Command::new("env");
     command
+        .args([
+            "--default-signal=HUP,INT,QUIT",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
         .env_remove("LEASEHOLD_STORE")
         .env_remove("LEASEHOLD_OWNER")
         .stdin(Stdio::null());
@@ -148,15 +157,24 @@ impl Going {
     fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let out = child.stdout.take().map(BufReader::new);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, out) = mpsc::channel();
+        thread::spawn(move || {
+            // Whoever asked for them may have enough.
+            lines
+                .map_while(Result::ok)
+                .all(|line| tell.send(line).is_ok())
+        });
         Self { child, out }
     }
 
-    /// The next line that it prints; empty if it has ended.
+    /// The next line that it prints; empty if there are no more.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.as_mut().unwrap().read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        match self.out.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("it prints nothing, and does not end"),
+        }
     }
 
     fn json(&mut self) -> Value {
@@ -179,21 +197,27 @@ impl Going {
 
     fn wait(&mut self) -> (i32, String) {
         let status = self.end();
-        let (tell, rest) = mpsc::channel();
-        let mut out = self.out.take().unwrap();
-        thread::spawn(move || {
-            let mut rest = String::new();
-            out.read_to_string(&mut rest).unwrap();
-            let _ = tell.send(rest);
-        });
-        let rest = rest.recv_timeout(Duration::from_secs(30));
-        let rest = rest.expect("something that it has started is there, and has its output open");
+        let mut rest = Vec::new();
+        loop {
+            match self.out.recv_timeout(PATIENCE) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("what it has started is still there"),
+            }
+        }
         let code = status.code().expect("a signal ended it");
-        (code, rest.trim().to_owned())
+        (code, rest.join("\n").trim().to_owned())
     }
 
     fn end(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status,
+                None if Instant::now() > end => panic!("it does not end"),
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{os::unix::process::CommandExt, process::Command};
 
 use rustix::process::Signal;
 
-use super::{Going, Place, leasehold, run};
+use super::{Going, Place, run};
 
 #[test]
 fn signals_are_for_the_command() {
@@ -98,7 +98,7 @@ fn any_bytes_are_words() {
 #[test]
 fn the_name_that_it_was_called_by_does_not_matter() {
     let place = Place::file();
-    let mut command = leasehold();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.arg0("nightly").env("LEASEHOLD_STORE", &place.0);
     command.args(["run", "job", "--", "echo", "ran"]);
     assert_eq!(run(command).with(0), "ran");
