@@ -16,8 +16,8 @@ use self::address::{Make, Opened};
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
     /// Where the locks are: file:PATH for a file, mongodb://HOST[:PORT][/DATABASE] for MongoDB,
-    /// http://HOST:PORT[/ALIAS] for Elasticsearch or OpenSearch (https with a TLS feature of their
-    /// clients). Without it, in the memory of this process, which needs no server
+    /// http://HOST:PORT[/ALIAS] or https for Elasticsearch or OpenSearch. Without it, in the memory of
+    /// this process, which needs no server
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) store: Option<String>,
 }

@@ -16,8 +16,7 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Mutex};
 
 use self::{
     error::unusable,
@@ -131,8 +130,9 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let file = self.file.clone();
-        blocking(move || work(&mut file.lock())).await
+        // Waited for here, so that only one thread is taken from others who have work for such threads.
+        let mut file = self.file.clone().lock_owned().await;
+        blocking(move || work(&mut file)).await
     }
 
     /// Reads a lock, and writes what a rule makes of it, in one step.

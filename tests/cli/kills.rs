@@ -1,13 +1,10 @@
 //! Whatever becomes of `leasehold run`, its command does not outlive the lease.
 
-use std::{
-    fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread,
-    time::Duration,
-};
+use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Going, Place, engine::Engine};
+use super::{Going, Place, engine::Engine, until};
 
 /// A command that does not go when it is asked to. It tells its process id.
 const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; done";
@@ -139,11 +136,8 @@ fn children_of(parent: Pid) -> Vec<String> {
 
 /// The parent of the command, as soon as it is there.
 fn guard_of(going: &Going) -> Pid {
-    loop {
-        if let Some(guard) = children_of(going.pid()).first() {
-            return Pid::from_raw(guard.parse().unwrap()).unwrap();
-        }
-    }
+    let guard = until(|| children_of(going.pid()).pop());
+    Pid::from_raw(guard.parse().unwrap()).unwrap()
 }
 
 /// At whichever moment: the lease is not free before the command is dead.
@@ -155,7 +149,9 @@ fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
         let time = format!("{}", 600_000 + turn);
         let mut going = place.start(["run", "job", "--", "sleep", &time]);
         let guard = guard_of(&going);
-        while turn % 2 == 0 && children_of(guard).is_empty() {}
+        if turn % 2 == 0 {
+            until(|| children_of(guard).pop());
+        }
         kill_process(guard, Signal::KILL).unwrap();
         let (code, _) = going.wait();
         assert!([137, 70].contains(&code), "{code}");
@@ -210,9 +206,7 @@ fn orphans_that_have_ended_leave_no_entries() {
     let mut going = place.hold(["job"], script);
     let guard = parent_of(&going.line()).unwrap();
     // The shell alone is left.
-    while children_of(guard).len() > 1 {
-        thread::sleep(Duration::from_millis(20));
-    }
+    until(|| (children_of(guard).len() == 1).then_some(()));
     assert_eq!(going.finish().0, 0);
 }
 
@@ -244,6 +238,20 @@ fn a_command_is_asked_once() {
     let mut told: Vec<_> = told.lines().collect();
     told.sort_unstable();
     assert_eq!((code, &*told), (76, &["told", "told too"][..]));
+}
+
+/// As systemd ends a unit: each of its processes gets the signal. The keeper passes on what comes to it, and
+/// the parent of the command does not do so as well.
+#[test]
+fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
+    let place = Place::file();
+    let script = "trap 'echo told' USR1; trap 'echo end; exit 0' USR2; echo $$
+        while :; do sleep 0.05; done";
+    let mut going = place.hold(["job", "--ttl", "60s"], script);
+    let guard = parent_of(&going.line()).unwrap();
+    kill_process(guard, Signal::USR1).unwrap();
+    going.signal(Signal::USR2);
+    assert_eq!(going.wait(), (0, "end".to_owned()));
 }
 
 /// A command that cleans up has the grace time for it, within its lease.

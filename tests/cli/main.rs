@@ -132,6 +132,18 @@ fn run(mut command: Command) -> Ended {
     }
 }
 
+/// Looks until there is something.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < end, "it does not happen");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 impl Ended {
     fn all(&self) -> String {
         format!("{} with {:?} and {:?}", self.code, self.out, self.err)

@@ -1,6 +1,6 @@
 //! A session with each subcommand, on each kind of store.
 
-use std::{collections::BTreeSet, thread};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread};
 
 use rustix::process::Signal;
 
@@ -16,6 +16,19 @@ fn on_mongodb() {
     let place = Place::on(Engine::MongoDb);
     doctor_finds_no_index(&place, "mind");
     session(&place);
+}
+
+#[test]
+fn the_doctor_tells_a_replica_set_from_a_standalone_server() {
+    for (engine, topology) in [
+        (Engine::MongoDb, "standalone"),
+        (Engine::MongoDbReplicaSet, "replica set"),
+    ] {
+        let found = Place::on(engine).json(["doctor", "--json"]);
+        let findings = found["findings"].as_array().unwrap();
+        let kind = findings.iter().find(|it| it["what"] == "kind").unwrap();
+        assert_eq!(kind["value"]["topology"], topology, "{found:#}");
+    }
 }
 
 #[test]
@@ -65,6 +78,7 @@ fn session(place: &Place) {
     several_share_a_key(place);
     a_key_stays_held_for_its_minimum(place);
     an_eviction_ends_the_command(place);
+    a_signal_ends_the_command(place);
     changes_are_watched(place);
     purged_locks_are_gone(place);
 }
@@ -269,6 +283,23 @@ fn an_eviction_ends_the_command(place: &Place) {
     assert_eq!(holder.wait(), (76, "told".to_owned()));
 }
 
+fn a_signal_ends_the_command(place: &Place) {
+    let mut holder = place.hold(["signalled", "--ttl", "60s"], "exec sleep 600");
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.wait().0, 143);
+    assert_eq!(
+        place.json(["inspect", "signalled", "--json"])["held"],
+        false
+    );
+    let mut holder = place.hold(
+        ["signalled", "--ttl", "60s"],
+        "trap 'echo usr1; exit 5' USR1; echo set; while :; do sleep 0.05; done",
+    );
+    assert_eq!(holder.line(), "set");
+    holder.signal(Signal::USR1);
+    assert_eq!(holder.wait(), (5, "usr1".to_owned()));
+}
+
 fn changes_are_watched(place: &Place) {
     let words = [
         "watch",
@@ -302,7 +333,7 @@ fn changes_are_watched(place: &Place) {
     );
     for watch in [&mut watch, &mut lines] {
         watch.signal(Signal::INT);
-        assert!(!watch.end().success());
+        assert_eq!(watch.end().signal(), Some(2));
     }
     drop(other);
 }

@@ -1,10 +1,19 @@
 //! Signals to `leasehold run`, and how it ends.
 
-use std::{os::unix::process::CommandExt, process::Command};
+use std::{fs, os::unix::process::CommandExt, process::Command};
 
 use rustix::process::Signal;
 
-use super::{Going, Place, run};
+use super::{Going, Place, run, until};
+
+/// Whether a process catches SIGTERM.
+fn listens(going: &Going) -> bool {
+    let status = format!("/proc/{}/status", going.child.id());
+    let status = fs::read_to_string(status).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+    caught & (1 << (Signal::TERM.as_raw() - 1)) != 0
+}
 
 #[test]
 fn signals_are_for_the_command() {
@@ -41,8 +50,8 @@ fn a_signal_ends_the_wait_for_a_key() {
     let place = Place::file();
     let holder = place.hold(["job"], "cat");
     let mut waiting = place.start(["run", "job", "--wait", "1h", "--", "true"]);
-    // It may not listen yet, and then it ends as any program does.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // Before it listens it ends as any program does.
+    until(|| listens(&waiting).then_some(()));
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.wait().0, 143);
     assert_eq!(holder.finish().0, 0);
@@ -128,7 +137,7 @@ fn a_signal_at_the_start_of_a_command_does_not_keep_it_from_running() {
     for turn in 0..10 {
         let holder = place.hold(["job"], "cat");
         let mut going = place.start(["run", "job", "--wait", "10m", "--", "echo", "ran"]);
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        until(|| listens(&going).then_some(()));
         assert_eq!(holder.finish().0, 0);
         while going.child.try_wait().unwrap().is_none() {
             going.signal(Signal::WINCH);

@@ -205,7 +205,9 @@ fn who_looks_at_a_mistyped_path_makes_no_file() {
         &["doctor"],
     ] {
         let ended = run(place.command(words));
-        let said = ended.saying(73);
+        let is_doctor = words == ["doctor"];
+        assert_eq!(ended.code, if is_doctor { 1 } else { 73 }, "{words:?}");
+        let said = format!("{}{}", ended.out, ended.err);
         assert!(said.contains("leasehold prepare"), "{words:?}: {said}");
         assert!(!fs::exists(path).unwrap(), "{words:?}");
     }
@@ -226,6 +228,41 @@ fn a_reader_that_has_seen_enough_is_no_trouble() {
 }
 
 #[test]
+fn the_doctor_says_that_nobody_is_there() {
+    for address in [
+        "mongodb://user:secret@127.0.0.1:1/app",
+        "es+http://user:secret@127.0.0.1:1/app",
+        "file:/no such folder/locks.db",
+    ] {
+        let ended = Place(address.to_owned()).leasehold(["doctor", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+        assert_eq!(found["healthy"], false);
+        let findings = found["findings"].as_array().unwrap();
+        let reach = findings
+            .iter()
+            .find(|it| it["what"] == "reachable")
+            .unwrap();
+        assert_eq!(reach["grade"], "bad", "{address}");
+        assert!(!ended.out.contains("secret"), "{}", ended.all());
+    }
+    Place("nonsense".to_owned()).leasehold(["doctor"]).saying(2);
+}
+
+#[test]
+fn a_home_that_takes_no_file_is_named() {
+    let mut command = leasehold();
+    command.env("XDG_STATE_HOME", "/proc/none").arg("ls");
+    let ended = run(command);
+    assert!(
+        ended
+            .saying(73)
+            .contains("/proc/none/leasehold cannot be made"),
+        "{}",
+        ended.all()
+    );
+}
+
+#[test]
 fn completions_and_the_manual_know_every_task() {
     let tasks = [
         "run", "ls", "inspect", "evict", "watch", "purge", "prepare", "doctor",
@@ -237,6 +274,7 @@ fn completions_and_the_manual_know_every_task() {
         for task in tasks {
             assert!(ended.with(0).contains(task), "{shell} does not know {task}");
         }
+        assert!(!ended.out.contains("guard"), "{shell}");
     }
     let mut command = leasehold();
     command.arg("man");
@@ -270,12 +308,23 @@ fn the_documentation_is_complete() {
         let row = format!("| {} |", code.replace('+', " + "));
         assert!(document.contains(&row), "{row}");
     }
-    let mut command = leasehold();
-    command.args(["run", "--help"]);
-    let help = run(command);
-    let options = help.with(0).split_whitespace();
-    for option in options.filter(|word| word.starts_with("--") && word.len() > 2) {
-        let option = option.trim_end_matches([',', '.', ')']);
-        assert!(option == "--help" || document.contains(option), "{option}");
+    for task in [
+        "run", "ls", "inspect", "evict", "watch", "purge", "prepare", "doctor",
+    ] {
+        let mut command = leasehold();
+        command.args([task, "--help"]);
+        let help = run(command);
+        let words = help
+            .with(0)
+            .split(|c: char| c.is_whitespace() || "[],.:)=".contains(c));
+        let names = |word: &&str| {
+            word.starts_with("--") && word.len() > 2 || word.starts_with("LEASEHOLD_")
+        };
+        for name in words.filter(names) {
+            assert!(
+                name == "--help" || document.contains(name),
+                "{task}: {name}"
+            );
+        }
     }
 }

@@ -57,9 +57,6 @@ pub enum Task {
     },
     /// Print the manual page
     Man,
-    /// The parent of a command, which ends it in time
-    #[command(hide = true)]
-    Guard(Guard),
 }
 
 #[derive(clap::Args)]
@@ -179,7 +176,9 @@ pub struct Watch {
     pub json: bool,
 }
 
-#[derive(clap::Args)]
+/// The parent of a command, which ends it in time. Nobody calls it by hand.
+#[derive(Parser)]
+#[command(name = "leasehold guard")]
 pub struct Guard {
     /// Where the process that has the lease listens
     #[arg(long)]
@@ -210,7 +209,7 @@ pub fn man_page(out: &mut Vec<u8>) -> io::Result<()> {
     let mut command = Args::command();
     command.build();
     clap_mangen::Man::new(command.clone()).render(out)?;
-    for task in command.get_subcommands().filter(|task| !task.is_hide_set()) {
+    for task in command.get_subcommands() {
         if task.get_name() != "help" {
             let man = clap_mangen::Man::new(task.clone());
             man.render_name_section(out)?;

@@ -6,16 +6,21 @@ use anstyle::{AnsiColor, Style};
 use chrono::{TimeDelta, Utc};
 use elasticsearch::Elasticsearch;
 use leasehold::{Error, Filter, LeaseId, Leases, ListRequest, Store};
-use mongodb::bson::{Document, doc};
+use mongodb::{
+    bson::{Document, doc},
+    error::ErrorKind,
+};
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 
 use super::{
-    address::{Backend, Opened, told},
+    address::{AddressError, Backend, Opened, told},
     exit::{Code, Failure},
     out,
 };
 
+/// Those that `MongoStore::prepare` makes.
+const TTL_INDEXES: [&str; 2] = ["leasehold_expires_at", "leasehold_over_at"];
 /// Of the lock that is taken for a try.
 const TTL: Duration = Duration::from_secs(10);
 /// How many round trips are measured.
@@ -65,6 +70,19 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
         findings.push(indexes(&opened.backend).await);
         findings.extend(allowed(leases).await);
     }
+    tell(&findings, json)
+}
+
+/// What an address that leads to no store says. One that is none is a mistake of who wrote it.
+pub fn nowhere(error: AddressError, json: bool) -> Result<Code, Failure> {
+    if let AddressError::Invalid(_) = error {
+        return Err(error.into());
+    }
+    let finding = Finding::new("reachable", Grade::Bad, error.to_string());
+    tell(&[finding], json)
+}
+
+fn tell(findings: &[Finding], json: bool) -> Result<Code, Failure> {
     let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
     match json {
         true => {
@@ -72,7 +90,7 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
             out::json(&json!({ "healthy": !bad, "findings": findings }))?;
         }
         false => {
-            for finding in &findings {
+            for finding in findings {
                 out::line(&as_line(finding))?;
             }
         }
@@ -135,7 +153,8 @@ async fn server(backend: &Backend) -> Finding {
 }
 
 fn of_mongodb(hello: &Document) -> Finding {
-    let members = hello.get_array("hosts").map_or(0, Vec::len);
+    let listed = |name| hello.get_array(name).map_or(0, Vec::len);
+    let members = listed("hosts") + listed("passives") + listed("arbiters");
     let (grade, text, topology) = match (hello.get_str("setName"), hello.get_str("msg")) {
         (Ok(name), _) if members > 2 => {
             let text =
@@ -196,47 +215,71 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
 
 /// Whether what `prepare` makes is there.
 async fn indexes(backend: &Backend) -> Finding {
-    let missing = "run `leasehold prepare`";
-    let missing_index = |name: &str| {
-        let text = format!("there is no index behind {name}: {missing}");
-        Finding::new("prepared", Grade::Bad, text)
-    };
     match backend {
         Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
         Backend::MongoDb(locks) => match locks.list_index_names().await {
-            Ok(names) if names.len() > 1 => {
-                let text = format!("yes, with indexes: {}", names.join(", "));
-                Finding::new("prepared", Grade::Good, text)
-            }
-            // A collection that is not there is made by the first lock.
-            Ok(_) | Err(_) => {
-                let text = format!("no index removes dead locks by itself: {missing}, or purge");
-                Finding::new("prepared", Grade::Mind, text)
-            }
+            Ok(names) => of_indexes(&names),
+            // There is no such collection yet.
+            Err(error) if is_missing(&error) => of_indexes(&[]),
+            Err(_) => unseen(),
         },
         Backend::Elasticsearch(client, alias) => {
-            let exists = client.indices();
-            let parts = [alias.as_str()];
+            let (indices, parts) = (client.indices(), [alias.as_str()]);
             let parts = elasticsearch::indices::IndicesExistsParts::Index(&parts);
-            match exists.exists(parts).send().await {
-                Ok(answer) if answer.status_code().is_success() => {
-                    Finding::new("prepared", Grade::Good, "yes")
-                }
-                _ => missing_index(alias),
-            }
+            let answer = indices.exists(parts).send().await;
+            of_alias(
+                alias,
+                answer.ok().map(|answer| answer.status_code().as_u16()),
+            )
         }
         Backend::OpenSearch(client, alias) => {
-            let exists = client.indices();
-            let parts = [alias.as_str()];
+            let (indices, parts) = (client.indices(), [alias.as_str()]);
             let parts = opensearch::indices::IndicesExistsParts::Index(&parts);
-            match exists.exists(parts).send().await {
-                Ok(answer) if answer.status_code().is_success() => {
-                    Finding::new("prepared", Grade::Good, "yes")
-                }
-                _ => missing_index(alias),
-            }
+            let answer = indices.exists(parts).send().await;
+            of_alias(
+                alias,
+                answer.ok().map(|answer| answer.status_code().as_u16()),
+            )
         }
     }
+}
+
+fn of_indexes(names: &[String]) -> Finding {
+    let missing = TTL_INDEXES
+        .iter()
+        .filter(|name| !names.iter().any(|it| it == *name));
+    match missing.copied().collect::<Vec<_>>() {
+        missing if missing.is_empty() => Finding::new("prepared", Grade::Good, "yes"),
+        // A collection that is not there is made by the first lock.
+        missing => {
+            let missing = missing.join(" and ");
+            let text = format!(
+                "without the index {missing} dead locks stay: run `leasehold prepare`, or purge"
+            );
+            Finding::new("prepared", Grade::Mind, text)
+        }
+    }
+}
+
+fn of_alias(alias: &str, status: Option<u16>) -> Finding {
+    match status {
+        Some(200..300) => Finding::new("prepared", Grade::Good, "yes"),
+        Some(404) => {
+            let text = format!("there is no index behind {alias}: run `leasehold prepare`");
+            Finding::new("prepared", Grade::Bad, text)
+        }
+        _ => unseen(),
+    }
+}
+
+fn unseen() -> Finding {
+    let text = "this user may not see the indexes, so that it cannot be told";
+    Finding::new("prepared", Grade::Mind, text)
+}
+
+fn is_missing(error: &mongodb::error::Error) -> bool {
+    const NAMESPACE_NOT_FOUND: i32 = 26;
+    matches!(&*error.kind, ErrorKind::Command(it) if it.code == NAMESPACE_NOT_FOUND)
 }
 
 /// Takes a lock, renews it, looks at it and releases it, as a user of the store does.

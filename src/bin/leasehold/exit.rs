@@ -21,7 +21,11 @@ pub const CODES: &str = "Exit codes:
     78        the store is not prepared, or another version's
     126, 127  the command cannot be run, or is not there
     128+N     signal N ended the command, or the wait for the key
-Any other code is that of the command that `run` ran.";
+Any other code is that of the command that `run` ran.
+
+Environment:
+    LEASEHOLD_STORE, LEASEHOLD_OWNER  as --store and --owner
+    LEASEHOLD_KEY, LEASEHOLD_FENCE    what `run` tells its command";
 
 /// An exit code. From 64 on they are those of sysexits(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,8 @@ pub enum Failure {
     Store(Error),
     /// Something of this host.
     Host(io::Error),
+    /// There is no place for a file.
+    NoPlace(String),
     Usage(String),
 }
 
@@ -114,6 +120,7 @@ impl Failure {
             Self::Address(AddressError::Denied(_)) => Code::Denied,
             Self::Address(AddressError::Store { error, .. }) | Self::Store(error) => of(error),
             Self::Host(_) => Code::Failed,
+            Self::NoPlace(_) => Code::File,
         }
     }
 
@@ -148,7 +155,7 @@ impl fmt::Display for Failure {
             }
             Self::Store(error) => f.write_str(&super::address::told(error)),
             Self::Host(error) => write!(f, "{error}"),
-            Self::Usage(text) => f.write_str(text),
+            Self::Usage(text) | Self::NoPlace(text) => f.write_str(text),
         }
     }
 }

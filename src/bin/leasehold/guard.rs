@@ -145,10 +145,13 @@ pub async fn guard(guard: Guard) -> Result<Code, Failure> {
     let until = loop {
         match words.next_line().await?.as_deref().and_then(Word::parse) {
             Some(Word::Until(until)) => break until,
-            Some(Word::Signal(signal)) if Signals::ends(signal) => return Ok(signal.into()),
+            Some(Word::Signal(signal)) if Signals::ends(signal) => {
+                tell(&told, Told::Over);
+                return Ok(signal.into());
+            }
             Some(Word::Signal(_)) => {}
             // There is no lease any more.
-            Some(Word::Stop) | None => return Ok(Code::Lost),
+            Some(Word::Stop) | None => return Ok(too_late(&told)),
         }
     };
     let terms = Terms {
@@ -158,7 +161,7 @@ pub async fn guard(guard: Guard) -> Result<Code, Failure> {
         killed: None,
     };
     if terms.step(clock::now()) != Step::Wait {
-        return Ok(Code::Lost);
+        return Ok(too_late(&told));
     }
     family::adopt();
     match start(&guard) {
@@ -178,6 +181,13 @@ pub async fn guard(guard: Guard) -> Result<Code, Failure> {
             }))
         }
     }
+}
+
+/// There is no time for the command any more, and it was not started.
+fn too_late(told: &OwnedWriteHalf) -> Code {
+    tell(told, Told::Stopped);
+    tell(told, Told::Over);
+    Code::Lost
 }
 
 /// In a process group of its own, for the signals that are passed on.
@@ -226,7 +236,10 @@ impl Parent {
                 }
                 _ = children.recv() => family::reap(Some(self.group).filter(|_| code.is_none())),
                 _ = looks.tick() => {}
-                signal = signals.next() => self.pass_on(signal),
+                // Whoever ends all of a unit tells the keeper too, who passes it on.
+                signal = signals.next() => if !hears {
+                    self.pass_on(signal);
+                },
                 word = words.next_line(), if hears => match word.ok().flatten() {
                     Some(line) => self.hear(&line),
                     None => {

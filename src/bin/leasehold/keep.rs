@@ -191,8 +191,7 @@ impl Guarded {
 
     /// Until the command has ended: how, and whether it was for the lease.
     async fn attend(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
-        let mut deadline = lease.deadline();
-        self.lasts(deadline);
+        self.lasts(lease.deadline());
         let mut ticks = interval(self.terms.look());
         let (mut is_lost, mut hears) = (false, true);
         let code = loop {
@@ -200,10 +199,9 @@ impl Guarded {
                 ended = self.process.wait() => break ended.map_or(Code::Failed, Code::of),
                 _ = ticks.tick() => {
                     self.looks.look();
-                    let current = lease.deadline();
-                    if !is_lost && current != deadline {
-                        deadline = current;
-                        self.lasts(deadline);
+                    if !is_lost {
+                        // Also if it is the same: a word may be lost on its way.
+                        self.lasts(lease.deadline());
                     }
                     if clock::now() > self.dead_by {
                         // Its parent is stopped, or hangs.

@@ -27,7 +27,7 @@ mod terms;
 mod text;
 mod watch;
 
-use std::{process::ExitCode, time::Duration};
+use std::{env, ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser};
 use leasehold::Leases;
@@ -45,16 +45,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// On one thread: the parent of a process is the thread that started it, and that must not end before.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // The command line may have a password in it, so that no error may repeat it.
-    let args = Args::try_parse().unwrap_or_else(|error| {
-        let text = error.to_string();
-        if error.use_stderr() && (text.contains('@') || text.contains("://")) {
-            out::say(&format!("{}; try --help", error.kind()));
-            std::process::exit(Code::Usage.into());
-        }
-        error.exit()
-    });
-    match work(args).await {
+    // For `run` alone, and so no task that people are told of.
+    let ended = match env::args_os().nth(1) {
+        Some(word) if word == "guard" => guard::guard(parsed(env::args_os().skip(1))).await,
+        _ => work(parsed(env::args_os())).await,
+    };
+    match ended {
         Ok(code) => code.into(),
         // Whoever read the output has seen enough.
         Err(failure) if failure.is_broken_pipe() => Code::Done.into(),
@@ -65,9 +61,20 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Reads a command line. It may have a password in it, which no error is to repeat.
+fn parsed<A: Parser>(words: impl Iterator<Item = OsString>) -> A {
+    A::try_parse_from(words).unwrap_or_else(|error| {
+        let text = error.to_string();
+        if error.use_stderr() && (text.contains('@') || text.contains("://")) {
+            out::say(&format!("{}; try --help", error.kind()));
+            std::process::exit(Code::Usage.into());
+        }
+        error.exit()
+    })
+}
+
 async fn work(args: Args) -> Result<Code, Failure> {
     match args.task {
-        Task::Guard(guard) => return guard::guard(guard).await,
         Task::Completions { shell } => {
             let (mut command, mut bytes) = (Args::command(), Vec::new());
             clap_complete::generate(shell, &mut command, "leasehold", &mut bytes);
@@ -89,7 +96,11 @@ async fn work(args: Args) -> Result<Code, Failure> {
         // Nobody has typed it.
         None => (place::of_this_user()?, Make::IfMissing),
     };
-    let opened = Opened::at(&address, make).await?;
+    let opened = match (Opened::at(&address, make).await, &args.task) {
+        (Ok(opened), _) => opened,
+        (Err(error), Task::Doctor { json }) => return doctor::nowhere(error, *json),
+        (Err(error), _) => return Err(error.into()),
+    };
     let leases = Leases::new(opened.store.clone());
     let outcome = match args.task {
         Task::Run(run) => keep::run(run, &leases, opened.store.clock_margin()).await,
@@ -104,7 +115,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         }
         Task::Doctor { json } => doctor::doctor(&opened, &leases, json).await,
         // Done above.
-        Task::Guard(_) | Task::Completions { .. } | Task::Man => Ok(Code::Done),
+        Task::Completions { .. } | Task::Man => Ok(Code::Done),
     };
     // What is still on its way is released by its ttl.
     let _ = timeout(PATIENCE, leases.close()).await;

@@ -20,7 +20,12 @@ pub fn of_this_user() -> Result<String, Failure> {
         .recursive(true)
         .mode(0o700)
         .create(&folder);
-    made.map_err(|error| Failure::Usage(format!("{} cannot be made: {error}", folder.display())))?;
+    made.map_err(|error| {
+        let folder = folder.display();
+        Failure::NoPlace(format!(
+            "{folder} cannot be made: {error}; name a store with --store or LEASEHOLD_STORE"
+        ))
+    })?;
     let file = folder.join("locks.db");
     match file.to_str() {
         Some(path) => Ok(format!("file:{path}")),

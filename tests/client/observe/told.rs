@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leasehold::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
     Leases, ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    ReleaseRequest, RenewAnswers, RenewRequest, SqliteStore, Store,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -372,4 +372,16 @@ async fn no_event_holds_a_password() {
     }
     let leak = |line: &&str| line.contains(PASSWORD) || line.contains("broken");
     assert_eq!(text.lines().find(leak), None);
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_is_a_failure_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("locks.db")).await;
+    let leases = Leases::new(store.unwrap());
+    folder.close().unwrap();
+    let journal = Journal::new();
+    assert!(leases.inspect("key").await.is_err());
+    let told = event(&journal.entries(), "a call to the store failed");
+    assert_eq!(told["fields"]["operation"], "inspect");
 }
