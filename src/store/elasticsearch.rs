@@ -22,6 +22,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
+use tokio::time::Instant;
 
 use self::{
     acquire::Asked,
@@ -165,7 +166,10 @@ impl<C: Transport> IndexStore<C> {
     fn timed(&self, outcome: &Outcome, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
         let (record, now) = outcome.record(key)?;
         match now {
-            Some(now) => Ok((record, now)),
+            Some(now) => {
+                self.clock.told(now, Instant::now());
+                Ok((record, now))
+            }
             None => Err(self.senseless("it tells no time")),
         }
     }
@@ -309,7 +313,11 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
-        let (record, _) = outcome.record(key)?;
+        let (record, now) = outcome.record(key)?;
+        if let Some(now) = now {
+            // For who asks next: those who were evicted are not to seem live.
+            self.clock.told(now, Instant::now());
+        }
         match outcome.effect {
             Effect::Written => Ok(Some(rules::answer_evict(&record))),
             Effect::None | Effect::Deleted => Err(self.senseless("a lock was not evicted")),

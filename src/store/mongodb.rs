@@ -28,6 +28,7 @@ use mongodb::{
     bson::{Document, RawDocument, RawDocumentBuf, doc},
     options::ReturnDocument,
 };
+use tokio::time::Instant;
 
 use self::{
     concern::with_our_concerns,
@@ -333,6 +334,8 @@ impl Store for MongoStore {
         };
         // It is not sent again, because a new holder may be there by then, and needs no time.
         let Told { record, .. } = decode::told(&evicted, key)?;
+        // For who asks next: those who were evicted, just then, are not to seem live.
+        self.clock.told(record.expires_at, Instant::now());
         Ok(Some(rules::answer_evict(&record)))
     }
 

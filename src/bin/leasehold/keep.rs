@@ -37,6 +37,8 @@ use super::{
     text,
 };
 
+/// Longer than a renewal is waited for.
+const LOOKS: Duration = Duration::from_secs(60);
 /// How long the store has for the release.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -45,7 +47,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let mut signals = Signals::new()?;
     // Who was started to ignore this signal would never be told how a child ended.
     let _children = signal(SignalKind::child())?;
-    let mut looks = Looks::new(run.ttl * 2);
+    let mut looks = Looks::new(LOOKS);
     let lease = {
         let mut lease = Box::pin(acquire(&run, leases));
         let mut ticks = interval(terms.look());
@@ -76,7 +78,10 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         Err(error) => Err(error),
     };
     let released = tokio::select! {
-        released = timeout(PATIENCE, lease.release()) => released.unwrap_or(Ok(())),
+        released = timeout(PATIENCE, lease.release()) => released.unwrap_or(Err(Error::TimedOut {
+            operation: "release",
+            limit: PATIENCE,
+        })),
         _ = signals.end() => Ok(()),
     };
     let (code, stopped) = ended?;
@@ -139,6 +144,9 @@ struct Guarded {
     told: Lines<BufReader<OwnedReadHalf>>,
     terms: Terms,
     looks: Looks,
+    /// Until when the lease lasts, on [`clock`], and the deadline that this is.
+    until: i64,
+    deadline: Option<Instant>,
     /// When the command is to be dead, on [`clock`].
     dead_by: i64,
     /// Whether the command was ended for the lease.
@@ -183,6 +191,8 @@ impl Guarded {
             told: BufReader::new(told).lines(),
             terms: *terms,
             looks,
+            until: i64::MIN,
+            deadline: None,
             dead_by: i64::MAX,
             stopped: false,
             over: false,
@@ -236,10 +246,14 @@ impl Guarded {
 
     /// Tells until when the lease lasts now.
     fn lasts(&mut self, deadline: Instant) {
-        let asked = deadline.checked_sub(self.terms.lasts());
-        let end = self.looks.until(asked.unwrap_or(deadline), deadline);
-        self.dead_by = end.saturating_add(AFTER_KILL);
-        self.say(Word::Until(end.saturating_sub(millis(self.terms.spare))));
+        // Reckoned once: later this process may have slept since, and not know it.
+        if self.deadline.replace(deadline) != Some(deadline) {
+            let asked = deadline.checked_sub(self.terms.lasts());
+            self.until = self.looks.until(asked.unwrap_or(deadline), deadline);
+            self.dead_by = self.until.saturating_add(AFTER_KILL);
+        }
+        let until = self.until.saturating_sub(millis(self.terms.spare));
+        self.say(Word::Until(until));
     }
 
     fn hear(&mut self, line: &str) {
