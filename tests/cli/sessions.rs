@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread};
 
+use leasehold::LeaseId;
+use mongodb::{Client, bson::doc};
 use rustix::process::Signal;
+use tokio::runtime::Runtime;
 
 use super::{Going, Place, engine::Engine};
 
@@ -31,6 +34,44 @@ fn the_doctor_tells_a_replica_set_from_a_standalone_server() {
     }
 }
 
+/// A user who may only look.
+#[test]
+fn the_doctor_tells_what_is_not_allowed() {
+    let address = Engine::MongoDbSecured.address();
+    let name = format!("reader-{}", LeaseId::random());
+    let read = doc! { "role": "read", "db": &name };
+    let user = doc! { "createUser": &name, "pwd": "hunter2", "roles": [read] };
+    let made = async {
+        let superuser = Client::with_uri_str(&address).await.unwrap();
+        let admin = superuser.database("admin");
+        admin.run_command(user).await.unwrap();
+    };
+    Runtime::new().unwrap().block_on(made);
+    let (_, host) = address.rsplit_once('@').unwrap();
+    let host = host.split(['/', '?']).next().unwrap();
+    let options = "authSource=admin&directConnection=true";
+    let place = Place(format!("mongodb://{name}:hunter2@{host}/{name}?{options}"));
+
+    let ended = place.leasehold(["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+    let findings = found["findings"].as_array().unwrap();
+    let finding = |what| findings.iter().find(|it| it["what"] == what).unwrap();
+    assert_eq!(finding("reachable")["grade"], "good", "{found:#}");
+    assert_eq!(finding("allowed")["grade"], "bad", "{found:#}");
+    let text = finding("allowed")["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("no, an acquire failed") && text.contains("roles"),
+        "{text}"
+    );
+    place.leasehold(["run", "job", "--", "true"]).saying(77);
+    place.leasehold(["ls"]).with(0);
+    let other = Place(place.0.replace("hunter2", "wrong"));
+    for ended in [ended, other.leasehold(["doctor"]), other.leasehold(["ls"])] {
+        let all = ended.all();
+        assert!(!all.contains("hunter2") && !all.contains("wrong"), "{all}");
+    }
+}
+
 #[test]
 fn on_elasticsearch() {
     let place = Place::on(Engine::Elasticsearch);
@@ -41,6 +82,8 @@ fn on_elasticsearch() {
 #[test]
 fn on_opensearch() {
     let place = Place::on(Engine::OpenSearch);
+    let wrong = Place(place.0.replace("opensearch+", "es+")).leasehold(["ls"]);
+    assert!(wrong.saying(2).contains("is an OpenSearch"));
     is_not_prepared(&place);
     session(&place);
 }

@@ -7,6 +7,7 @@ pub mod cancel;
 pub mod crowd;
 pub mod engine;
 pub mod every;
+pub mod evicted;
 pub mod faketime;
 pub mod fuzz;
 pub mod liar;

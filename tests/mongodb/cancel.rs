@@ -7,10 +7,13 @@ use mongodb::options::ClientOptions;
 
 use super::{
     Engine, Fixture,
-    common::cancel::{
-        Setting, Words,
-        faults::{CUTS, FAULTS},
-        leaves_no_lock_behind, one_that_abandons_its_request_is_caught,
+    common::{
+        cancel::{
+            Setting, Words,
+            faults::{CUTS, FAULTS},
+            leaves_no_lock_behind, one_that_abandons_its_request_is_caught,
+        },
+        evicted,
     },
 };
 
@@ -51,4 +54,9 @@ async fn what_is_given_up_without_the_drivers_retries_leaves_no_lock_behind() {
 #[tokio::test]
 async fn a_client_that_abandons_its_request_leaves_a_lock_behind() {
     one_that_abandons_its_request_is_caught(&setting(true).await).await;
+}
+
+#[tokio::test]
+async fn who_was_evicted_is_not_in_the_way() {
+    evicted::is_not_in_the_way(&setting(true).await).await;
 }

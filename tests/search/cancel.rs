@@ -6,9 +6,12 @@ use leasehold::Store;
 
 use super::{
     Engine, Fixture,
-    common::cancel::{
-        Setting, Words, faults::FAULTS, leaves_no_lock_behind,
-        one_that_abandons_its_request_is_caught,
+    common::{
+        cancel::{
+            Setting, Words, faults::FAULTS, leaves_no_lock_behind,
+            one_that_abandons_its_request_is_caught,
+        },
+        evicted,
     },
 };
 
@@ -43,5 +46,12 @@ async fn what_is_given_up_on_opensearch_leaves_no_lock_behind() {
 async fn a_client_that_abandons_its_request_leaves_a_lock_behind() {
     for engine in super::BOTH {
         one_that_abandons_its_request_is_caught(&setting(engine).await).await;
+    }
+}
+
+#[tokio::test]
+async fn who_was_evicted_is_not_in_the_way() {
+    for engine in super::BOTH {
+        evicted::is_not_in_the_way(&setting(engine).await).await;
     }
 }

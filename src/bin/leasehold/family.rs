@@ -29,7 +29,7 @@ pub fn adopt() {
 /// Sends a signal to each of the family, once; to those of a process group together, so that none of them
 /// starts another meanwhile.
 pub fn signal(group: Option<Pid>, signal: Signal) {
-    let others = members();
+    let others = living(&all());
     if let Some(group) = group {
         let _ = kill_process_group(group, signal);
     }
@@ -41,10 +41,11 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
 
 /// Whether all of it has ended.
 pub fn is_gone(group: Option<Pid>) -> bool {
+    let all = all();
     // Who is of the group and not of the family is an entry that somebody else has to clear; where there
     // is no family to be seen the group says all.
     let is_group_gone = || group.is_none_or(|group| test_kill_process_group(group).is_err());
-    members().is_empty() && (cfg!(target_os = "linux") && !all().is_empty() || is_group_gone())
+    living(&all).is_empty() && (!all.is_empty() || is_group_gone())
 }
 
 /// Clears the entries of those children that have ended, but for one.
@@ -57,10 +58,9 @@ pub fn reap(except: Option<Pid>) {
     }
 }
 
-/// Those of the family that have not ended.
-fn members() -> Vec<Member> {
-    let all = all();
-    let mut members = family(&all, getpid().as_raw_nonzero().get());
+/// Those of the family of this process that have not ended.
+fn living(all: &[Member]) -> Vec<Member> {
+    let mut members = family(all, getpid().as_raw_nonzero().get());
     members.retain(|member| !member.is_over);
     members
 }

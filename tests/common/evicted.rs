@@ -1,0 +1,35 @@
+//! Who was evicted, in the eyes of who asks next.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use leasehold::{AcquireAnswer, AcquireRequest, Key, LeaseId, Store};
+
+use super::{cancel::Setting, proxy::Proxy};
+
+const TTL: Duration = Duration::from_secs(600);
+/// How late the only answer is by which the client knows the server's time: longer than two requests take.
+const LATE: Duration = Duration::from_secs(3);
+
+fn ask(key: &str) -> AcquireRequest {
+    let key = Key::new(key).unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), TTL)
+}
+
+/// A client takes the server's time from an answer that came late, and so for earlier than it is. It evicts a
+/// holder, and asks in a way that is refused: the holder is not in the way any more.
+pub async fn is_not_in_the_way(setting: &Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>>) {
+    let proxy = Proxy::to(setting.host.clone()).await;
+    let store = (setting.connect)(proxy.address).await;
+    let gate = proxy.hold_the_answer_to(setting.words.acquire);
+    gate.open_after(LATE);
+    store.acquire(&ask("another key")).await.unwrap();
+
+    setting.direct.acquire(&ask("key")).await.unwrap();
+    let evicted = store.evict(&Key::new("key").unwrap()).await.unwrap();
+    assert_eq!(evicted.unwrap().evicted.len(), 1);
+    let request = ask("key").in_place_of(LeaseId::random()).fresh();
+    let AcquireAnswer::Held(held) = store.acquire(&request).await.unwrap() else {
+        panic!("granted in the place of nobody");
+    };
+    assert_eq!(held.holders(), []);
+}
