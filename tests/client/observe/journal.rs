@@ -1,6 +1,9 @@
 //! The spans and events of a test's own thread.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Once},
+};
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -37,6 +40,13 @@ impl<'a> MakeWriter<'a> for Text {
 
 impl Journal {
     pub fn new() -> Self {
+        // While a journal is the only subscriber of the process, `tracing` asks the default of whichever thread
+        // first comes to an event. On the thread of another test that is none, and the event would be off for all.
+        // One for all threads makes sure that there are always two, which are asked themselves.
+        static FOR_ALL_THREADS: Once = Once::new();
+        FOR_ALL_THREADS.call_once(|| {
+            tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
+        });
         let text = Text::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
@@ -88,4 +98,15 @@ pub fn span(entries: &[Value], name: &str) -> Value {
     found
         .unwrap_or_else(|| panic!("{name}: {entries:#?}"))
         .clone()
+}
+
+#[test]
+fn what_another_thread_met_first_is_heard() {
+    fn meet() {
+        tracing::debug!(target: "leasehold", "met");
+    }
+    let journal = Journal::new();
+    std::thread::spawn(meet).join().unwrap();
+    meet();
+    event(&journal.entries(), "met");
 }
