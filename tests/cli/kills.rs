@@ -183,9 +183,9 @@ fn a_parent_that_is_stopped_is_killed_with_the_command() {
 /// The machine was suspended, or busy, while the parent started.
 #[test]
 fn a_command_does_not_start_when_its_time_is_over() {
-    let folder = super::scratch();
-    let socket = folder.join("over");
-    let _ = fs::remove_file(&socket);
+    // It removes the folder of the socket as well.
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("over");
     let listener = UnixListener::bind(&socket).unwrap();
     let mut command = super::leasehold();
     command
@@ -196,6 +196,7 @@ fn a_command_does_not_start_when_its_time_is_over() {
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"signal 28\nuntil 1\n").unwrap();
     assert_eq!(guard.finish(), (76, String::new()));
+    assert!(!folder.path().exists());
 }
 
 /// Nobody else clears their entries, and a host has only so many.
