@@ -15,7 +15,7 @@ use self::address::{Make, Opened};
 /// The options of every example.
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
-    /// Where the locks are: file:PATH for a file, mongodb://HOST[:PORT][/DATABASE] for MongoDB,
+    /// Where the locks are: file:PATH for a file, mongodb://HOST[:PORT][/DATABASE[.COLLECTION]] for MongoDB,
     /// http://HOST:PORT[/ALIAS] or https for Elasticsearch or OpenSearch. Without it, in the memory of
     /// this process, which needs no server
     #[arg(long, value_name = "ADDRESS")]

@@ -5,6 +5,7 @@
 mod engine;
 
 mod kills;
+mod places;
 mod sessions;
 mod signals;
 mod terminal;

@@ -126,7 +126,7 @@ fn session(place: &Place) {
     purged_locks_are_gone(place);
 }
 
-fn the_doctor_is_content(place: &Place) {
+pub fn the_doctor_is_content(place: &Place) {
     let found = place.json(["doctor", "--json"]);
     assert_eq!(found["healthy"], true, "{found:#}");
     let findings = found["findings"].as_array().unwrap();
@@ -158,7 +158,7 @@ fn nothing_is_held(place: &Place) {
     );
 }
 
-fn a_command_runs_under_a_lease(place: &Place) {
+pub fn a_command_runs_under_a_lease(place: &Place) {
     let script = "echo $LEASEHOLD_KEY $LEASEHOLD_FENCE; exit 7";
     let run = || {
         let ended = place.leasehold(["run", "job", "--", "sh", "-c", script]);

@@ -26,8 +26,13 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The forms of an address.
-pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE]; \
+pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
      es+http://HOST:PORT[/ALIAS]; opensearch+https://HOST:PORT[/ALIAS]";
+/// The forms of those that have more to them, for errors.
+const MONGODB: &str = "mongodb://user:password@host:27017/database.collection";
+const HTTP: &str = "es+http://user:password@host:9200/alias";
+/// For clusters that forbid inline scripts.
+const STORED_SCRIPTS: &str = "scripts=stored";
 
 /// Why an address leads to no store.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +70,8 @@ pub(crate) enum Make {
 pub(crate) enum Backend {
     File(SqliteStore),
     MongoDb(Collection<Document>),
-    Elasticsearch(Elasticsearch, String),
-    OpenSearch(OpenSearch, String),
+    Elasticsearch(Arc<ElasticsearchStore>, Elasticsearch, String),
+    OpenSearch(Arc<OpenSearchStore>, OpenSearch, String),
 }
 
 impl Opened {
@@ -100,12 +105,8 @@ impl Opened {
         let store: Arc<dyn Store> = match &backend {
             Backend::File(store) => Arc::new(store.clone()),
             Backend::MongoDb(locks) => Arc::new(MongoStore::new(locks)),
-            Backend::Elasticsearch(client, alias) => {
-                Arc::new(ElasticsearchStore::new(client.clone(), alias))
-            }
-            Backend::OpenSearch(client, alias) => {
-                Arc::new(OpenSearchStore::new(client.clone(), alias))
-            }
+            Backend::Elasticsearch(store, ..) => store.clone(),
+            Backend::OpenSearch(store, ..) => store.clone(),
         };
         Self {
             store,
@@ -120,14 +121,8 @@ impl Opened {
             // It was made when it was opened.
             Backend::File(_) => Ok(()),
             Backend::MongoDb(locks) => MongoStore::new(locks).prepare().await,
-            Backend::Elasticsearch(client, alias) => {
-                let store = ElasticsearchStore::new(client.clone(), alias);
-                store.prepare().await
-            }
-            Backend::OpenSearch(client, alias) => {
-                let store = OpenSearchStore::new(client.clone(), alias);
-                store.prepare().await
-            }
+            Backend::Elasticsearch(store, ..) => store.prepare().await,
+            Backend::OpenSearch(store, ..) => store.prepare().await,
         };
         let place = self.place.clone();
         prepared.map_err(|error| AddressError::Store { place, error })
@@ -168,6 +163,8 @@ async fn open_file(path: &str, make: Make) -> Result<Opened, AddressError> {
 }
 
 async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
+    let (address, collection) =
+        collection_of(address).ok_or_else(|| invalid("MongoDB", MONGODB))?;
     let mut options = ClientOptions::parse(address).await.map_err(unreadable)?;
     options.server_selection_timeout.get_or_insert(PATIENCE);
     let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
@@ -175,9 +172,32 @@ async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
     let database = client
         .default_database()
         .unwrap_or_else(|| client.database("leasehold"));
-    let locks = database.collection::<Document>("locks");
+    let locks = database.collection::<Document>(collection.as_deref().unwrap_or("locks"));
     let place = format!("{}, {}", hosts.join(", "), locks.namespace());
     Ok(Opened::new(place, Backend::MongoDb(locks)))
+}
+
+/// The address as the driver reads it, to which all of `app.jobs` would be the database, and the collection,
+/// if there is one. None if what stands there may be the rest of a password that is not percent-encoded.
+fn collection_of(address: &str) -> Option<(String, Option<String>)> {
+    let end = address.find('?').unwrap_or(address.len());
+    let (before, options) = address.split_at(end);
+    let (scheme, rest) = before.split_once("://")?;
+    let Some((hosts, namespace)) = rest.split_once('/') else {
+        return Some((address.to_owned(), None));
+    };
+    if namespace.contains(['/', '@']) {
+        return None;
+    }
+    let Some((database, collection)) = namespace.split_once('.') else {
+        return Some((address.to_owned(), None));
+    };
+    // The name is taken as it is written.
+    if database.is_empty() || collection.is_empty() || collection.contains('%') {
+        return None;
+    }
+    let address = format!("{scheme}://{hosts}/{database}{options}");
+    Some((address, Some(collection.to_owned())))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -188,17 +208,19 @@ enum Engine {
 
 /// Asks the server which of the two it is, and opens the store of that one.
 async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, AddressError> {
-    const FORM: &str = "es+http://user:password@host:9200/alias";
-    let mut url = Url::parse(address).map_err(|_| invalid("HTTP", FORM))?;
+    let mut url = Url::parse(address).map_err(|_| invalid("HTTP", HTTP))?;
     let alias = match url.path().trim_matches('/') {
         "" => "leasehold".to_owned(),
         path => path.to_owned(),
     };
+    let stored = url.query() == Some(STORED_SCRIPTS);
     // All this may be the rest of a password that is not percent-encoded.
-    if alias.contains(['/', '@']) || url.query().is_some() || url.fragment().is_some() {
-        return Err(invalid("HTTP", FORM));
+    let has_more = url.query().is_some() && !stored || url.fragment().is_some();
+    if has_more || alias.contains(['/', '@']) {
+        return Err(invalid("HTTP", HTTP));
     }
     url.set_path("");
+    url.set_query(None);
     let host = url.origin().ascii_serialization(); // without the user and the password
     let unusable = |problem: &str| AddressError::Invalid(format!("{host} {problem}"));
 
@@ -221,7 +243,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     if let 401 | 403 = status {
         return Err(AddressError::Denied(format!(
             "{host} refused the credentials (HTTP {status}): check the user and the password in the \
-             address, {FORM}, and the roles of the user"
+             address, {HTTP}, and the roles of the user"
         )));
     }
     // What is no JSON tells no version.
@@ -249,9 +271,21 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
             let transport = opensearch::http::transport::Transport::single_node(url.as_str())
                 .map_err(|_| unusable("cannot be used: check the address"))?;
             let client = OpenSearch::new(transport);
-            Ok(Opened::new(place, Backend::OpenSearch(client, alias)))
+            let mut store = OpenSearchStore::new(client.clone(), &alias);
+            if stored {
+                store = store.stored_scripts();
+            }
+            let backend = Backend::OpenSearch(Arc::new(store), client, alias);
+            Ok(Opened::new(place, backend))
         }
-        Engine::Elasticsearch => Ok(Opened::new(place, Backend::Elasticsearch(client, alias))),
+        Engine::Elasticsearch => {
+            let mut store = ElasticsearchStore::new(client.clone(), &alias);
+            if stored {
+                store = store.stored_scripts();
+            }
+            let backend = Backend::Elasticsearch(Arc::new(store), client, alias);
+            Ok(Opened::new(place, backend))
+        }
     }
 }
 
@@ -261,7 +295,7 @@ fn unreadable(error: mongodb::error::Error) -> AddressError {
         ErrorKind::DnsResolve { .. } => AddressError::Unreachable(
             "the host of the address has no DNS entry for MongoDB: check its name".to_owned(),
         ),
-        _ => invalid("MongoDB", "mongodb://user:password@host:27017/database"),
+        _ => invalid("MongoDB", MONGODB),
     }
 }
 

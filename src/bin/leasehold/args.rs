@@ -19,7 +19,7 @@ pub struct Args {
     pub task: Task,
 }
 
-const STORE: &str = "Where the locks are: file:PATH; mongodb://HOST[:PORT][/DATABASE]; \
+const STORE: &str = "Where the locks are: file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
      es+http://HOST:PORT[/ALIAS] or es+https; opensearch+http://HOST:PORT[/ALIAS] or \
      opensearch+https. Without it, in a file in this user's state folder. A password is better kept \
      in the environment: others see a command line";

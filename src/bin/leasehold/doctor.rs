@@ -147,8 +147,10 @@ async fn server(backend: &Backend) -> Finding {
                 Err(_) => Finding::new("kind", Grade::Mind, "it does not tell what it is"),
             }
         }
-        Backend::Elasticsearch(client, _) => of_index("elasticsearch", nodes(client).await),
-        Backend::OpenSearch(client, _) => of_index("opensearch", nodes_of_opensearch(client).await),
+        Backend::Elasticsearch(_, client, _) => of_index("elasticsearch", nodes(client).await),
+        Backend::OpenSearch(_, client, _) => {
+            of_index("opensearch", nodes_of_opensearch(client).await)
+        }
     }
 }
 
@@ -223,7 +225,7 @@ async fn indexes(backend: &Backend) -> Finding {
             Err(error) if is_missing(&error) => of_indexes(&[]),
             Err(_) => unseen(),
         },
-        Backend::Elasticsearch(client, alias) => {
+        Backend::Elasticsearch(_, client, alias) => {
             let (indices, parts) = (client.indices(), [alias.as_str()]);
             let parts = elasticsearch::indices::IndicesExistsParts::Index(&parts);
             let answer = indices.exists(parts).send().await;
@@ -232,7 +234,7 @@ async fn indexes(backend: &Backend) -> Finding {
                 answer.ok().map(|answer| answer.status_code().as_u16()),
             )
         }
-        Backend::OpenSearch(client, alias) => {
+        Backend::OpenSearch(_, client, alias) => {
             let (indices, parts) = (client.indices(), [alias.as_str()]);
             let parts = opensearch::indices::IndicesExistsParts::Index(&parts);
             let answer = indices.exists(parts).send().await;

@@ -101,7 +101,8 @@ impl Refusal {
             }
             (400, "illegal_argument_exception") if self.reason.contains("inline") => {
                 unprepared(format!(
-                    "{}; build the store, and what guards documents, with stored_scripts()",
+                    "{}; build the store, and what guards documents, with stored_scripts(), and for \
+                     the command `leasehold` put ?scripts=stored behind the alias",
                     self.reason
                 ))
             }
