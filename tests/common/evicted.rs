@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use leasehold::{AcquireAnswer, AcquireRequest, Key, LeaseId, Store};
+use leasehold::{AcquireAnswer, AcquireRequest, Key, LeaseId, Mode, Store};
 
 use super::{cancel::Setting, proxy::Proxy};
 
@@ -24,12 +24,16 @@ pub async fn is_not_in_the_way(setting: &Setting<impl AsyncFn(SocketAddr) -> Arc
     gate.open_after(LATE);
     store.acquire(&ask("another key")).await.unwrap();
 
-    setting.direct.acquire(&ask("key")).await.unwrap();
-    let evicted = store.evict(&Key::new("key").unwrap()).await.unwrap();
-    assert_eq!(evicted.unwrap().evicted.len(), 1);
-    let request = ask("key").in_place_of(LeaseId::random()).fresh();
-    let AcquireAnswer::Held(held) = store.acquire(&request).await.unwrap() else {
-        panic!("granted in the place of nobody");
-    };
-    assert_eq!(held.holders(), []);
+    // MongoDB tells the time when the first of these is exclusive.
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        setting.direct.acquire(&ask("key")).await.unwrap();
+        let evicted = store.evict(&Key::new("key").unwrap()).await.unwrap();
+        assert_eq!(evicted.unwrap().evicted.len(), 1);
+        let mut request = ask("key").in_place_of(LeaseId::random()).fresh();
+        request.mode = mode;
+        let AcquireAnswer::Held(held) = store.acquire(&request).await.unwrap() else {
+            panic!("granted in the place of nobody");
+        };
+        assert_eq!(held.holders(), [], "{mode:?}");
+    }
 }
