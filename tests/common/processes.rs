@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 const TTL: Duration = Duration::from_secs(5);
@@ -29,6 +29,8 @@ const TTL: Duration = Duration::from_secs(5);
 const SPARE: Duration = Duration::from_millis(1_500);
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
+/// Longer than any process is silent that has something to tell.
+const PATIENCE: Duration = Duration::from_secs(120);
 const KEYS: usize = 20;
 /// Where the processes find their locks.
 #[derive(Clone)]
@@ -196,8 +198,11 @@ impl Process {
     /// The next thing that it tells.
     pub async fn next(&mut self) -> (String, i64, i64) {
         loop {
-            let line = self.lines.next_line().await.unwrap();
-            let line = line.expect("the process ended and told nothing more");
+            let line = timeout(PATIENCE, self.lines.next_line()).await;
+            let line = line.expect("the process tells nothing, and does not end");
+            let line = line
+                .unwrap()
+                .expect("the process ended and told nothing more");
             if let Some(told) = parse(&line) {
                 return told;
             }

@@ -351,3 +351,27 @@ fn as_line(finding: &Finding) -> String {
         finding.what, finding.text
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_mongodb_is_worth_is_told_by_its_hello() {
+        let set = |hosts: &[&str]| doc! { "setName": "rs0", "hosts": hosts.to_vec() };
+        let alone = set(&["a"]);
+        let mut with_others = set(&["a", "b"]);
+        with_others.insert("arbiters", vec!["c"]);
+        for (hello, grade, topology, members) in [
+            (doc! {}, Grade::Mind, "standalone", 0),
+            (doc! { "msg": "isdbgrid" }, Grade::Good, "sharded", 0),
+            (alone, Grade::Mind, "replica set", 1),
+            (with_others, Grade::Good, "replica set", 3),
+        ] {
+            let found = of_mongodb(&hello);
+            let value = json!({ "kind": "mongodb", "topology": topology, "members": members });
+            assert_eq!(found.value, value);
+            assert!(found.grade == grade, "{}", found.text);
+        }
+    }
+}

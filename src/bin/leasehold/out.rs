@@ -50,11 +50,6 @@ pub fn raw(bytes: &[u8]) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Whether colours are seen.
-pub fn has_colours() -> bool {
-    AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use leasehold::{Holder, LockState, Mode};
 use serde_json::{Value, json};
 
-use super::{out, text};
+use super::text;
 
 /// A holder who will be gone so soon has missed a renewal, or does without.
 const SOON: std::time::Duration = std::time::Duration::from_secs(3);
@@ -29,10 +29,8 @@ pub fn table(locks: &[LockState]) -> String {
     if table.width().is_some_and(|width| width >= NARROW) {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
-    match out::has_colours() {
-        true => table.enforce_styling(),
-        false => table.force_no_tty(),
-    };
+    // Where no colours are seen they are left out when it is printed.
+    table.enforce_styling();
     for lock in locks {
         if lock.holders.is_empty() {
             let (key, fence) = (text::visible(lock.key.as_str()), lock.fence.to_string());

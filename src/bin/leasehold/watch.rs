@@ -48,12 +48,13 @@ pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
 
 fn show(locks: &[LockState]) -> Result<(), Failure> {
     // Home, and clear from there on.
-    let head = format!("\u{1b}[H\u{1b}[J{}\n", Utc::now().format("%F %T UTC"));
+    let head = format!("\u{1b}[H\u{1b}[J{}\n\n", Utc::now().format("%F %T UTC"));
     let rows = match locks {
         [] => "nobody holds anything here".to_owned(),
         locks => state::table(locks),
     };
-    out::raw(format!("{head}\n{rows}\n").as_bytes()).map(drop)
+    out::raw(head.as_bytes())?;
+    out::line(&rows).map(drop)
 }
 
 /// Tells what has changed since the last look; at the first, who holds what.
