@@ -13,13 +13,14 @@ const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; d
 pub fn is_there(pid: &str) -> bool {
     let status = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     // What comes after the name, which may have blanks in it.
-    status.is_ok_and(|status| !status.rsplit(')').next().unwrap().trim().starts_with('Z'))
+    status.is_ok_and(|status| !status.rsplit(") ").next().unwrap().starts_with(['Z', 'X']))
 }
 
-/// Whoever has the key next, and so after the lease was over, looks whether that process is there.
+/// Whoever has the key next, and so after the lease was over, looks whether that process is there: once, for
+/// the entry of one that has ended may be cleared between two looks.
 fn is_there_for_the_next(place: &Place, pid: &str) -> bool {
     let look = format!(
-        "kill -0 {pid} 2>/dev/null && ! grep -q '^State:.Z' /proc/{pid}/status && echo there; true"
+        "read -r status </proc/{pid}/stat && case ${{status##*) }} in [ZX]*) ;; *) echo there ;; esac; true"
     );
     let next = place.leasehold(["run", "job", "--wait", "5m", "--", "sh", "-c", &look]);
     !next.with(0).is_empty()
