@@ -111,13 +111,26 @@ fn one_of_another_family_is_seen() {
 fn who_leaves_the_group_does_not_leave_the_family() {
     for escape in ["setsid", "timeout 600", "setsid setsid timeout 600"] {
         let place = Place::file();
-        let script = format!("{escape} sh -c \"{}\" & wait", STUBBORN.replace('$', "\\$"));
+        let script = format!("{escape} sh -c \"{}\" & cat", STUBBORN.replace('$', "\\$"));
         let mut going = place.hold(["job", "--ttl", "3s", "--grace", "500ms"], &script);
         let pid = going.line();
+        assert!(is_there(&pid), "{escape}");
         going.signal(Signal::KILL);
         going.end();
         assert!(!is_there_for_the_next(&place, &pid), "{escape}");
     }
+}
+
+/// Each starts the next and ends, so that none is there for longer than a moment.
+#[test]
+fn one_that_hops_from_process_to_process_is_ended() {
+    let place = Place::file();
+    let script = "trap '' TERM; export end=$(($(date +%s) + 10))
+        export hop='[ $(date +%s) -lt $end ] && { sh -c \"$hop\" & exit; }; echo survived'
+        sh -c \"$hop\"";
+    let mut going = place.hold(["job", "--ttl", "6s", "--grace", "1s"], script);
+    assert_eq!(going.wait(), (0, String::new()));
+    assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
 
 /// The process that is the parent of another.

@@ -5,9 +5,12 @@
 
 use std::{collections::HashSet, fs};
 
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
-    waitpid,
+use rustix::{
+    io::Errno,
+    process::{
+        Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group,
+        test_kill_process_group, wait, waitpid,
+    },
 };
 
 /// A process, as `/proc` tells of it.
@@ -39,13 +42,20 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// Whether all of it has ended.
+/// Whether all of it has ended. It clears the entries of all children, so nobody may wait for one any more.
+///
+/// The kernel is asked and not `/proc`, where one that starts another and ends may be seen dead while the
+/// other is not on the list yet. Whoever of the family is alive is a child, or descends from one that is.
 pub fn is_gone(group: Option<Pid>) -> bool {
-    let all = all();
-    // Who is of the group and not of the family is an entry that somebody else has to clear; where there
-    // is no family to be seen the group says all.
-    let is_group_gone = || group.is_none_or(|group| test_kill_process_group(group).is_err());
-    living(&all).is_empty() && (!all.is_empty() || is_group_gone())
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return false,
+            Err(_) => break,
+        }
+    }
+    // Elsewhere orphans are not adopted.
+    cfg!(target_os = "linux") || group.is_none_or(|group| test_kill_process_group(group).is_err())
 }
 
 /// Clears the entries of those children that have ended, but for one.
