@@ -58,11 +58,11 @@ pub fn is_gone(group: Option<Pid>) -> bool {
     cfg!(target_os = "linux") || group.is_none_or(|group| test_kill_process_group(group).is_err())
 }
 
-/// Clears the entries of those children that have ended, but for one.
-pub fn reap(except: Option<Pid>) {
+/// Clears the entries of those children that have ended, but for one, which somebody waits for.
+pub fn reap_but(one: Pid) {
     let this = getpid().as_raw_nonzero().get();
     for member in all() {
-        if member.parent == this && member.is_over && Some(member.pid) != except {
+        if member.parent == this && member.is_over && member.pid != one {
             let _ = waitpid(Some(member.pid), WaitOptions::NOHANG);
         }
     }

@@ -234,7 +234,9 @@ impl Parent {
                     // What it leaves behind would work on without a lease.
                     self.stop();
                 }
-                _ = children.recv() => family::reap(Some(self.group).filter(|_| code.is_none())),
+                _ = children.recv() => if code.is_none() {
+                    family::reap_but(self.group);
+                },
                 _ = looks.tick() => {}
                 // Whoever ends all of a unit tells the keeper too, who passes it on.
                 signal = signals.next() => if !hears {

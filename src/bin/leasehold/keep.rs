@@ -278,7 +278,6 @@ async fn bury(lease: &Lease) {
     let start = Instant::now();
     let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
     loop {
-        family::reap(None);
         // There is no lease any more for which to wait.
         if family::is_gone(None) || start.elapsed() > enough && !lease.is_live() {
             return;
