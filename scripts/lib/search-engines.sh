@@ -12,9 +12,10 @@ engine_listens=tcp
 engine_rootless=yes
 
 # Small and quick to start rather than quick in the long run: the nodes of a test live for
-# seconds, many of them at the same time.
+# seconds, many of them at the same time. Those that the whole suite shares have some hundred indices
+# at its end, and refuse requests when the heap is full of them and of what the collector left for later.
 search_java_options=(
-    -Xms512m -Xmx512m -Xss1m
+    -Xms512m -Xmx1g -Xss1m
     -XX:+UseSerialGC
     -XX:TieredStopAtLevel=1
     -Xshare:auto

@@ -59,8 +59,8 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///
 /// # What it guarantees
 ///
-/// - Every operation is one scripted `_update` of one document. The primary shard runs it on the
-///   document as it is at that moment, and on the real clock of its node
+/// - Every operation is one scripted update of one document, in one request. The primary shard runs
+///   it on the document as it is at that moment, and on the real clock of its node
 ///   (`new Date().getTime()`; the cached clock, `ctx._now`, was seen up to 194 ms late). A change
 ///   that was overtaken is run again by the shard.
 /// - A refused attempt writes nothing. Nothing is refreshed on the way: reads by key are real-time.
@@ -69,7 +69,7 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///   creates) and of every replica in sync, because a primary acknowledges a write only when they
 ///   have it, or the cluster has struck them off. A primary that is cut off can do neither. A grant
 ///   or a conversion that is asked for again is written again for this reason.
-/// - What changes nothing is answered by the primary alone: that a key is held, that a lease is not,
+/// - What changes nothing may be answered by the primary alone: that a key is held, that a lease is not,
 ///   and what [`inspect`](crate::Leases::inspect) shows may come from a primary that was cut off a
 ///   moment ago. Lists come from any copy.
 /// - `wait_for_active_shards` is a look before the write and no promise about it. With no replica in
@@ -82,7 +82,10 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 /// - A purge judges by the clock of any node that has a copy, the margin included, in whole seconds.
 ///
 /// Looking at a key is an update that changes nothing, because a get does not tell the time: it
-/// needs the right to write, as everything else here. Tried on Elasticsearch 8.12 and OpenSearch 2.5.
+/// needs the right to write, as everything else here. Where the security plugin of OpenSearch is
+/// on, a role needs the cluster permission `indices:data/write/bulk` besides, which is in the group
+/// `cluster_composite_ops`: the plugin judges bulks by it, and several requests in this crate are
+/// such. Tried on Elasticsearch 8.12 and OpenSearch 2.5.
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search
 /// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two

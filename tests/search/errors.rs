@@ -3,6 +3,7 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use elasticsearch::http::Method::{Get, Post, Put};
+use futures::future::join;
 use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
 use serde_json::{Value, json};
 use tokio::{
@@ -18,7 +19,7 @@ use super::{
         liar::{Liar, Reply},
         proxy::Proxy,
     },
-    elasticsearch,
+    elasticsearch, refusals,
 };
 
 /// Everything that a person or a log may get to see of an error.
@@ -156,15 +157,17 @@ async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
             let lease = leases.acquire("key", LONG).await.unwrap();
             let state = leases.inspect("key").await.unwrap().unwrap();
             assert_eq!((state.holders.len(), state.fence), (1, lease.fence()));
-            lost(&proxy, "_update");
+            lost(&proxy, "_bulk");
             lease.renew().await.unwrap();
-            lost(&proxy, "_update");
+            lost(&proxy, "_bulk");
             lease.release().await.unwrap();
             assert_eq!(proxy.cuts(), 4);
             assert!(leases.inspect("key").await.unwrap().unwrap().is_free());
         }
     }
 }
+
+const JSON: &str = "application/json";
 
 /// Leases on a server that gives this answer to everything.
 async fn answering(status: &'static str, kind: &'static str, body: &'static str) -> Leases {
@@ -192,11 +195,15 @@ async fn answering(status: &'static str, kind: &'static str, body: &'static str)
 
 /// What a node answers that has no such index, or that does not know it yet because it starts.
 pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
-    let search = String::from_utf8_lossy(request).contains("_search");
-    let (status, body) = match search && starts {
+    let request = String::from_utf8_lossy(request);
+    let (status, body) = match request.contains("_search") && starts {
         true => (
             "503 Service Unavailable",
             r#"{"status":503,"error":{"type":"cluster_block_exception","reason":"state not recovered"}}"#,
+        ),
+        false if request.contains("_bulk") => (
+            "200 OK",
+            r#"{"errors":true,"items":[{"update":{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}}]}"#,
         ),
         false => (
             "404 Not Found",
@@ -222,13 +229,15 @@ async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
             "me".into(),
             LONG,
         );
-        let error = store.acquire(&request).await.unwrap_err();
-        assert_eq!(error.is_retryable(), starts, "{error:?}");
-        assert_eq!(
-            matches!(error, Error::NotPrepared { .. }),
-            !starts,
-            "{error:?}"
-        );
+        for request in [request.clone(), request.shared()] {
+            let error = store.acquire(&request).await.unwrap_err();
+            assert_eq!(error.is_retryable(), starts, "{error:?}");
+            assert_eq!(
+                matches!(error, Error::NotPrepared { .. }),
+                !starts,
+                "{error:?}"
+            );
+        }
     }
 }
 
@@ -261,10 +270,14 @@ async fn an_overloaded_cluster_is_named_as_such() {
     let rejected = r#"{"error":{"root_cause":[{"type":"es_rejected_execution_exception",
         "reason":"rejected execution"}],"type":"es_rejected_execution_exception",
         "reason":"rejected execution"},"status":429}"#;
-    let leases = answering("429 Too Many Requests", "application/json", rejected).await;
-    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
-    assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
-    assert!(error.is_retryable() && !error.is_ambiguous());
+    let item = r#"{"errors":true,"items":[{"update":{"_id":"key","status":429,"error":
+        {"type":"es_rejected_execution_exception","reason":"rejected execution"}}}]}"#;
+    let [whole, _] = refusals(&answering("429 Too Many Requests", JSON, rejected).await).await;
+    let [_, in_item] = refusals(&answering("200 OK", JSON, item).await).await;
+    for error in [whole, in_item] {
+        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+    }
 }
 
 /// An index whose only shard no node may have.
@@ -280,9 +293,13 @@ async fn a_primary_that_is_not_there_is_ambiguous() {
         fixture.ask(Put, &path, nowhere).await;
         let key = Key::new("key").unwrap();
         let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
-        let error = fixture.store().acquire(&request).await.unwrap_err();
-        assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
-        assert!(everything(&error).contains("503"), "{error:?}");
+        let store = fixture.store();
+        let shared = request.clone().shared();
+        let (alone, shared) = join(store.acquire(&request), store.acquire(&shared)).await;
+        for error in [alone, shared].map(Result::unwrap_err) {
+            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+            assert!(everything(&error).contains("503"), "{error:?}");
+        }
     }
 }
 
@@ -291,10 +308,14 @@ async fn conflicts_that_never_end_are_contention() {
     let conflict = r#"{"error":{"root_cause":[{"type":"version_conflict_engine_exception",
         "reason":"[key]: version conflict"}],"type":"version_conflict_engine_exception",
         "reason":"[key]: version conflict"},"status":409}"#;
-    let leases = answering("409 Conflict", "application/json", conflict).await;
-    let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
-    assert!(matches!(error, Error::Contention { .. }), "{error:?}");
-    assert!(error.is_retryable() && !error.is_ambiguous());
+    let item = r#"{"errors":true,"items":[{"update":{"_id":"key","status":409,"error":
+        {"type":"version_conflict_engine_exception","reason":"[key]: version conflict"}}}]}"#;
+    let [whole, _] = refusals(&answering("409 Conflict", JSON, conflict).await).await;
+    let [_, in_item] = refusals(&answering("200 OK", JSON, item).await).await;
+    for error in [whole, in_item] {
+        assert!(matches!(error, Error::Contention { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+    }
 }
 
 #[tokio::test]

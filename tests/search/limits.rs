@@ -47,26 +47,26 @@ async fn documents(fixture: &Fixture) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn each_request_is_one_update_and_a_refusal_writes_nothing() {
+async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
-        let path = format!("POST /{}/_update/", fixture.alias.replace('-', "%2D"));
-        let one_update = |what: &str| {
+        let path = format!("POST /{}/_bulk?", fixture.alias.replace('-', "%2D"));
+        let one_bulk = |what: &str| {
             let requests = proxy.http_requests();
             assert_eq!(requests.len(), 1, "{what}: {requests:?}");
             assert!(requests[0].starts_with(&path), "{what}: {requests:?}");
             assert!(!requests[0].contains("refresh"), "{what}: {requests:?}");
         };
         assert!(take(&*store, fixed(2)).await);
-        one_update("the first");
+        one_bulk("the first");
         assert!(take(&*store, fixed(2)).await);
-        one_update("the second");
+        one_bulk("the second");
         let before = documents(&fixture).await;
         for _ in 0..10 {
             assert!(!take(&*store, fixed(2)).await);
-            one_update("a full one");
+            one_bulk("a full one");
         }
         let after = documents(&fixture).await;
         assert_eq!(before[0]["_seq_no"], after[0]["_seq_no"]);
@@ -256,7 +256,7 @@ async fn a_network_that_loses_answers_breaks_no_limit() {
         let proxy = Proxy::to(fixture.host()).await;
         let url = format!("http://{}", proxy.address);
         let clients = [fixture.store_at(&url), fixture.store_at(&url)];
-        proxy.lose_share_of_answers(0.2, 1, &["_update"]);
+        proxy.lose_share_of_answers(0.2, 1, &["_bulk"]);
         let table = permits::through_a_bad_network(clients, 10).await;
         table.print(&format!("{engine:?}: {} answers were lost", proxy.lost()));
         assert!(table.most() <= permits::LIMIT);

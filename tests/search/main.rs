@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod at_once;
 mod cancel;
 mod conformance;
 mod documents;
@@ -31,8 +32,8 @@ use elasticsearch::{
     },
 };
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, OpenSearchStore,
-    Store, conformance::Clients,
+    AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, Leases,
+    OpenSearchStore, Store, conformance::Clients,
 };
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
@@ -44,6 +45,13 @@ const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 
 const BOTH: [Engine; 2] = [Engine::Elasticsearch, Engine::OpenSearch];
+
+/// How an `_update` is refused, and how a bulk of one.
+async fn refusals(leases: &Leases) -> [Error; 2] {
+    let alone = leases.try_acquire("key", LONG).await;
+    let shared = leases.try_acquire("key", LONG).shared().await;
+    [alone, shared].map(|asked| asked.unwrap_err())
+}
 
 /// An alias that no other test uses.
 #[derive(Clone)]

@@ -38,6 +38,21 @@ fn saying(status: &str, body: &[u8]) -> Lie {
     always(Reply::Says(http(status, body)))
 }
 
+/// The same as the answer to an update and to each of a bulk.
+fn each(update: Value) -> Lie {
+    Arc::new(move |asked: &[u8]| Reply::Says(http("200 OK", of_each(&update, asked).as_bytes())))
+}
+
+fn of_each(update: &Value, asked: &[u8]) -> String {
+    // A bulk has it in the line before each change, an update in its path.
+    let changes = String::from_utf8_lossy(asked)
+        .matches("\"retry_on_conflict\":")
+        .count();
+    let mut answer = update.clone();
+    answer["items"] = vec![json!({ "update": update }); changes].into();
+    answer.to_string()
+}
+
 /// Everything fails, the holder's operations and the setting up as well.
 async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
     let store = store(lie).await;
@@ -153,8 +168,8 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
         // Whether anybody is live is not known.
         ("noop", timeless_lock()),
     ] {
-        let text = json!({ "result": result, "get": { "_source": source } }).to_string();
-        let store = store(saying("200 OK", text.as_bytes())).await;
+        let text = json!({ "result": result, "get": { "_source": source } });
+        let store = store(each(text.clone())).await;
         let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
         outcomes.extend(every::of_a_holder(&store).await);
         for (name, outcome) in outcomes {
@@ -200,6 +215,12 @@ async fn a_refusal_of_another_shape_is_an_error_of_every_operation() {
             all_fail(&text, saying(status, text.as_bytes())).await;
         }
     }
+    for status in [400, 409, 413, 500] {
+        for error in &errors {
+            let update = json!({ "error": error, "status": status });
+            all_fail(&update.to_string(), each(update)).await;
+        }
+    }
 }
 
 fn lock() -> Value {
@@ -219,18 +240,12 @@ fn timeless_lock() -> Value {
     lock
 }
 
-/// An answer to every kind of request, with this document in it.
-fn answer(source: &Value) -> String {
-    let update = json!({ "status": 200, "result": "noop", "get": { "_source": source } });
+/// That an update changed nothing of this document, which a search finds too.
+fn noop(source: &Value) -> Value {
+    let hit = json!({ "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
     json!({
-        "result": "noop",
-        "get": { "_source": source },
-        "items": [{ "update": update }, { "update": update }],
-        "hits": { "hits": [{
-            "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] },
-        }] },
+        "status": 200, "result": "noop", "get": { "_source": source }, "hits": { "hits": [hit] },
     })
-    .to_string()
 }
 
 /// Each field in turn is of a type or size that it cannot be: who reads it says so, and nobody counts
@@ -277,8 +292,7 @@ async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
         }
     }
     for lock in locks {
-        let text = answer(&lock);
-        let store = store(saying("200 OK", text.as_bytes())).await;
+        let store = store(each(noop(&lock))).await;
         let leases = leases(&store);
         for error in [
             leases.inspect("key").await.map(drop),
@@ -322,9 +336,11 @@ async fn times_and_counts_without_measure_are_no_panic() {
                 }
             }
             for result in ["noop", "updated"] {
-                let text = answer(&lock).replace("noop", result);
+                let mut update = noop(&lock);
+                update["result"] = json!(result);
                 // To the lease that asks, whoever it is: the grant is its own.
                 let lie: Lie = Arc::new(move |asked: &[u8]| {
+                    let text = of_each(&update, asked);
                     let asked = String::from_utf8_lossy(asked);
                     let lease = asked
                         .split("\"lease\":\"")

@@ -4,7 +4,7 @@ use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{Error, Leases};
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG};
+use super::{BOTH, Engine, Fixture, LONG, refusals};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
@@ -54,6 +54,12 @@ async fn without_it_every_operation_says_so_and_creates_nothing() {
         let leases = Leases::new(fixture.store());
         let errors = [
             leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+            leases.acquire("key", LONG).shared().await.unwrap_err(),
+            leases
+                .limiter("key", 1, LONG)
+                .try_permit()
+                .await
+                .unwrap_err(),
             leases.inspect("key").await.map(drop).unwrap_err(),
             leases.inspect(".").await.map(drop).unwrap_err(),
             leases.evict("key").await.map(drop).unwrap_err(),
@@ -162,9 +168,9 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
             "aliases": { &fixture.alias: {} },
         });
         fixture.ask(Put, &fixture.index(), strict).await;
-        let leases = Leases::new(fixture.store());
-        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
-        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        for error in refusals(&Leases::new(fixture.store())).await {
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        }
     }
 }
 
@@ -195,13 +201,10 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
     let fixture = Fixture::secured().await;
     let inline = fixture.on_elasticsearch();
     inline.prepare().await.unwrap();
-    let error = Leases::new(inline)
-        .acquire("key", LONG)
-        .await
-        .map(drop)
-        .unwrap_err();
-    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-    assert!(error.to_string().contains("stored_scripts()"), "{error}");
+    for error in refusals(&Leases::new(inline)).await {
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        assert!(error.to_string().contains("stored_scripts()"), "{error}");
+    }
 
     let stored = fixture.on_elasticsearch().stored_scripts();
     stored.prepare().await.unwrap();
@@ -219,12 +222,9 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
 async fn a_script_that_is_not_stored_is_named() {
     let fixture = Fixture::prepared(Engine::Elasticsearch).await;
     let named = fixture.on_elasticsearch().stored_scripts();
-    let error = Leases::new(named)
-        .acquire("key", LONG)
-        .await
-        .map(drop)
-        .unwrap_err();
-    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    for error in refusals(&Leases::new(named)).await {
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    }
 }
 
 /// An index that an operator has closed to writes is no fault of the client.
@@ -237,9 +237,10 @@ async fn a_read_only_index_is_waited_for() {
         fixture
             .ask(Put, &settings, json!({ "index.blocks.write": true }))
             .await;
-        let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
-        assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
-        assert!(error.is_retryable() && !error.is_ambiguous());
+        for error in refusals(&leases).await {
+            assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+            assert!(error.is_retryable() && !error.is_ambiguous());
+        }
         fixture
             .ask(Put, &settings, json!({ "index.blocks.write": false }))
             .await;
@@ -261,12 +262,10 @@ async fn a_closed_index_is_an_error_that_says_so() {
         fixture
             .ask(Post, &format!("{}/_close", fixture.index()), Value::Null)
             .await;
-        let leases = Leases::new(fixture.store());
-        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        assert!(
-            source.is_some_and(|source| source.contains("closed")),
-            "{error:?}"
-        );
+        for error in refusals(&Leases::new(fixture.store())).await {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            let says_so = source.is_some_and(|source| source.contains("closed"));
+            assert!(says_so, "{error:?}");
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use elasticsearch::http::Method::{Get, Post};
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases, ReleaseRequest,
-    RenewRequest,
+    AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases, Mode,
+    ReleaseRequest, RenewRequest,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -24,13 +24,18 @@ async fn each_operation_is_one_request() {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         let leases = Leases::new(store.clone());
-        let path = format!("POST /{}/_update/", fixture.alias.replace('-', "%2D"));
-        let one_update = |what: &str| {
+        let alias = fixture.alias.replace('-', "%2D");
+        let one = |path: &str, what: &str| {
             let requests = proxy.http_requests();
             assert_eq!(requests.len(), 1, "{what}: {requests:?}");
+            let path = format!("POST /{alias}/{path}");
             assert!(requests[0].starts_with(&path), "{what}: {requests:?}");
             assert!(!requests[0].contains("refresh"), "{what}: {requests:?}");
         };
+        // What mostly finds that there is nothing to write.
+        let one_update = |what: &str| one("_update/", what);
+        // What has to come through a crowd.
+        let one_bulk = |what: &str| one("_bulk?", what);
 
         let lease = leases.acquire("key", LONG).await.unwrap();
         one_update("a free acquire");
@@ -38,13 +43,13 @@ async fn each_operation_is_one_request() {
         assert!(matches!(held, Attempt::Held(_)));
         one_update("a held attempt");
         lease.renew().await.unwrap();
-        one_update("a renewal");
+        one_bulk("a renewal");
         leases.inspect("key").await.unwrap();
         one_update("a look");
         lease.release().await.unwrap();
-        one_update("a release");
+        one_bulk("a release");
         leases.evict("key").await.unwrap();
-        one_update("an eviction");
+        one_bulk("an eviction");
 
         leases.acquire("dies", SHORT).await.unwrap().detach();
         sleep(SHORT + Duration::from_millis(10)).await;
@@ -59,18 +64,18 @@ async fn each_operation_is_one_request() {
 
         let reader = ask().shared();
         granted(&store, &reader).await;
-        one_update("a shared acquire");
+        one_bulk("a shared acquire");
         granted(&store, &ask().shared().reentrant().note("again")).await;
-        one_update("another beside it");
+        one_bulk("another beside it");
         store.acquire(&ask().permits(1, 4)).await.unwrap();
-        one_update("an attempt for permits");
+        one_bulk("an attempt for permits");
         let upgrade = ConvertRequest::upgrade(reader.key.clone(), reader.lease);
         store.convert(&upgrade).await.unwrap();
         one_update("a conversion");
         let release = ReleaseRequest::new(reader.key.clone(), reader.lease);
         let release = release.min_hold(LONG, LeaseId::random());
         store.release(&release).await.unwrap();
-        one_update("a release that holds on");
+        one_bulk("a release that holds on");
     }
 }
 
@@ -251,7 +256,12 @@ async fn fifty_losing_attempts_write_nothing() {
                 assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
             }
             assert_eq!(fixture.ask(Get, &document, Value::Null).await, before);
-            assert_eq!(indexed(&fixture).await, (written + 1, noops + 50));
+            let after = indexed(&fixture).await;
+            assert_eq!(after.0, written + 1);
+            // Those in a bulk are counted by later versions only.
+            if attempt.mode == Mode::Exclusive {
+                assert_eq!(after.1, noops + 50);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct Asked {
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// A refusal tells the time only if the answer is filtered, which costs the node a tenth of the whole
+    /// A refusal tells the time only if the answer is filtered, which costs the node a sixth to a third more
     /// (`search-forms` in `docs/performance.md`). So who asks for the first time goes by the time as it was
     /// told a moment ago. A grant tells when it was written.
     pub(super) fn asked(&self, request: &AcquireRequest) -> Asked {

@@ -45,7 +45,8 @@ pub(crate) fn outcomes(mut answer: Value) -> Vec<Result<Outcome, Refusal>> {
             let item = item.get_mut("update").map(Value::take);
             let item = item.unwrap_or_default();
             let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
-            outcome(status.unwrap_or_default(), item)
+            // As the whole answer has, so that nonsense is what it would be alone.
+            outcome(status.unwrap_or(200), item)
         })
         .collect()
 }
@@ -215,6 +216,24 @@ mod tests {
         }
         let empty = outcome(200, json!({ "result": "updated", "get": 7 })).unwrap();
         assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
+    }
+
+    /// It may have been carried out.
+    #[test]
+    fn an_item_of_nonsense_is_ambiguous() {
+        for item in [
+            json!({}),
+            json!({ "update": {} }),
+            json!({ "update": 7 }),
+            json!(7),
+        ] {
+            let refusal = outcomes(json!({ "items": [item] }))
+                .pop()
+                .unwrap()
+                .unwrap_err();
+            let error = refusal.sorted("Elasticsearch", None);
+            assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
+        }
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! The rules in the words of Elasticsearch and OpenSearch: pure functions from a request to what is
 //! sent.
 //!
-//! Each change is one `_update` with a script, which the primary shard runs on the document as it is
+//! Each change is an update with a script, which the primary shard runs on the document as it is
 //! at that moment. A script that has nothing to change says `ctx.op = 'none'`, which writes nothing
 //! and is still answered with the document. The scripts are constant text and take what differs as
 //! parameters: a text that differs would be compiled each time, until the limit on compilations
 //! trips.
+//!
+//! An update goes out as an `_update`, or as a `_bulk` of one. An `_update` reads the document, stands in
+//! the queue of the shard again, and then writes: of all that stand there one has not been overtaken by
+//! then. A `_bulk` reads and writes in one go, so that many who change one document come through. It takes
+//! the node a fifth longer to find that there is nothing to write, and it tells the replicas of that too;
+//! so who mostly finds that sends an `_update` (`search-crowd` and `search-forms` in `docs/performance.md`).
 
 #[cfg(test)]
 mod tests;
@@ -19,15 +25,16 @@ use super::scripts::{
     ACQUIRE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    AcquireRequest, ConvertRequest, Key, ListRequest, ReleaseRequest, RenewRequest,
+    AcquireRequest, ConvertRequest, Key, ListRequest, Mode, ReleaseRequest, RenewRequest,
     record::{LIMITER_SCHEMA, SCHEMA},
 };
 
-/// How often the shard runs a script again that was overtaken by another change of the document.
-/// Losers of a race need one more run, which finds the winner and writes nothing. Changes that do
-/// write, of several holders of one key or repeats of one request, overtake each other in turn: each
-/// needs as many runs as there are of them.
-const RETRIES: u32 = 32;
+/// How often the shard runs a script of an `_update` again that was overtaken by another change of the
+/// document. Losers of a race need one more run, which finds the winner and writes nothing.
+const RETRIES: &str = "32";
+/// The same in a bulk. There only the other threads that the node writes with can be in between, one for
+/// each processor, and another run waits for nobody.
+const RETRIES_IN_BULK: u32 = 256;
 /// How long the node waits for a primary shard that is not there, at the most.
 const SHARD_TIMEOUT: &str = "5s";
 
@@ -63,6 +70,7 @@ pub(crate) struct Change {
     /// The id of the document.
     id: String,
     body: Value,
+    crowded: bool,
 }
 
 impl Change {
@@ -70,6 +78,12 @@ impl Change {
     pub(super) fn or_insert(mut self) -> Self {
         self.body["scripted_upsert"] = json!(true);
         self.body["upsert"] = json!({});
+        self
+    }
+
+    /// The same for what has to come through where many change the document at the same time.
+    pub(super) fn in_a_crowd(mut self) -> Self {
+        self.crowded = true;
         self
     }
 
@@ -132,7 +146,10 @@ impl Dialect {
             "note": request.note.as_deref(),
             "in_place_of": request.in_place_of.map(|lease| lease.to_string()),
         });
-        let change = self.change(&request.key, &ACQUIRE, params);
+        let mut change = self.change(&request.key, &ACQUIRE, params);
+        if request.mode != Mode::Exclusive || request.reentrant {
+            change = change.in_a_crowd();
+        }
         match request.in_place_of {
             None => change.or_insert(),
             Some(_) => change,
@@ -145,7 +162,7 @@ impl Dialect {
             "lease": request.lease.to_string(),
             "ttl": millis(request.ttl),
         });
-        self.change(&request.key, &RENEW, params)
+        self.change(&request.key, &RENEW, params).in_a_crowd()
     }
 
     pub(crate) fn convert(&self, request: &ConvertRequest) -> Change {
@@ -166,11 +183,13 @@ impl Dialect {
         });
         // Whether it changed anything is all that is to be known.
         self.change(&request.key, &RELEASE, params)
+            .in_a_crowd()
             .showing(json!(false))
     }
 
     pub(crate) fn evict(&self, key: &Key) -> Change {
         self.change(key, &EVICT, json!({ "schema": SCHEMA }))
+            .in_a_crowd()
     }
 
     /// A look is a change that changes nothing: a get would not tell the node's time.
@@ -200,6 +219,7 @@ impl Dialect {
                 // it is as stored, and what a script adds only to be shown is missing.
                 "_source": { "includes": ["*"] },
             }),
+            crowded: false,
         }
     }
 
@@ -219,7 +239,7 @@ impl Dialect {
     /// One change, in one request, of what has the name of the alias.
     pub(super) fn update_at(&self, change: Change, target: Target) -> Request {
         // Also percent-encoded, a path drops these two.
-        if [".", ".."].contains(&change.id.as_str()) {
+        if change.crowded || [".", ".."].contains(&change.id.as_str()) {
             return self.bulk_at(vec![change], target);
         }
         let id = utf8_percent_encode(&change.id, NON_ALPHANUMERIC);
@@ -229,13 +249,10 @@ impl Dialect {
             query: match target {
                 Target::Alias => &[
                     ("require_alias", "true"),
-                    ("retry_on_conflict", RETRIES_TEXT),
+                    ("retry_on_conflict", RETRIES),
                     ("timeout", SHARD_TIMEOUT),
                 ],
-                Target::Any => &[
-                    ("retry_on_conflict", RETRIES_TEXT),
-                    ("timeout", SHARD_TIMEOUT),
-                ],
+                Target::Any => &[("retry_on_conflict", RETRIES), ("timeout", SHARD_TIMEOUT)],
             },
             body: Body::Json(change.body),
         }
@@ -251,7 +268,7 @@ impl Dialect {
             let action = json!({ "update": {
                 "_id": change.id,
                 "require_alias": target == Target::Alias,
-                "retry_on_conflict": RETRIES,
+                "retry_on_conflict": RETRIES_IN_BULK,
             } });
             [action, change.body]
         });
@@ -342,9 +359,6 @@ impl Dialect {
         utf8_percent_encode(&self.alias, NON_ALPHANUMERIC).to_string()
     }
 }
-
-/// [`RETRIES`] as text, for the query.
-const RETRIES_TEXT: &str = "32";
 
 /// What is counted from now must end at a date: at most some 100,000 years.
 pub(super) fn millis(duration: Duration) -> i64 {

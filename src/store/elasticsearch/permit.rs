@@ -51,6 +51,7 @@ impl Dialect {
         });
         self.change_of(limiter_id(request), &PERMIT, params)
             .or_insert()
+            .in_a_crowd()
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     IndexStore, Transport,
     answer::{Outcome, outcome, outcomes},
-    dialect::{Change, Request},
+    dialect::{Body, Change, Request},
     error::{Refusal, unanswered},
     transport::{SealedRequest, SealedResponse},
 };
@@ -70,14 +70,17 @@ impl<C: Transport> IndexStore<C> {
         &self,
         request: &Request,
     ) -> Result<Result<Outcome, Refusal>, Error> {
-        let answer = self.send(request).await?;
-        let outcome = match answer {
-            // The two keys that go in the body get the answer of a bulk.
-            Ok(answer) if answer.get("items").is_some() => outcomes(answer).pop(),
-            Ok(answer) => Some(outcome(200, answer)),
-            Err(refusal) => Some(Err(refusal)),
+        let answer = match self.send(request).await? {
+            Ok(answer) => answer,
+            Err(refusal) => return Ok(Err(refusal)),
         };
-        outcome.ok_or_else(|| self.senseless("it has no item for the change"))
+        if let Body::Json(_) = request.body {
+            return Ok(outcome(200, answer));
+        }
+        match <[_; 1]>::try_from(outcomes(answer)) {
+            Ok([outcome]) => Ok(outcome),
+            Err(_) => Err(self.senseless("it has not one item for the change")),
+        }
     }
 
     /// What a node knows that takes an index for missing. While it starts it knows of none, and says so to

@@ -27,20 +27,22 @@ fn json(request: &Request) -> &Value {
     }
 }
 
+fn lines_of(request: &Request) -> &[Value] {
+    match &request.body {
+        Body::Lines(lines) => lines,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_script_is_the_same_text_for_every_request() {
     let dialect = Dialect::new("locks".into());
     let one = acquire(&dialect, "one");
     let other = ask("the other").permits(2, 4).reentrant().note("nightly");
     let other = dialect.update(dialect.acquire(&other));
-    assert_eq!(
-        json(&one)["script"]["source"],
-        json(&other)["script"]["source"]
-    );
-    assert_ne!(
-        json(&one)["script"]["params"],
-        json(&other)["script"]["params"]
-    );
+    let [one, other] = [json(&one), &lines_of(&other)[1]].map(|body| &body["script"]);
+    assert_eq!(one["source"], other["source"]);
+    assert_ne!(one["params"], other["params"]);
 }
 
 #[test]
@@ -68,17 +70,53 @@ fn keys_that_a_path_would_drop_go_in_the_body() {
     for dots in [".", ".."] {
         let sent = acquire(&dialect, dots);
         assert_eq!(sent.path, "locks/_bulk");
-        let Body::Lines(lines) = sent.body else {
-            panic!("{:?}", sent.body);
-        };
+        let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], dots);
         assert_eq!(lines[0]["update"]["require_alias"], true);
     }
 }
 
+/// An `_update` that is overtaken stands in the queue of the shard again, and is overtaken there.
 #[test]
-fn the_retries_are_the_same_alone_and_in_bulk() {
-    assert_eq!(RETRIES_TEXT, RETRIES.to_string());
+fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
+    let dialect = Dialect::new("locks".into());
+    let lease = LeaseId::random();
+    let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
+    let crowded = [
+        dialect.acquire(&ask("key").shared()),
+        dialect.acquire(&ask("key").permits(1, 4)),
+        dialect.acquire(&ask("key").reentrant()),
+        dialect.renew(&RenewRequest::new(
+            key("key"),
+            lease,
+            Duration::from_secs(1),
+        )),
+        dialect.release(&ReleaseRequest::new(key("key"), lease)),
+        dialect.permit(&PermitRequest::new(
+            key("key"),
+            PermitId::random(),
+            quota,
+            1,
+        )),
+    ];
+    for change in crowded {
+        let sent = dialect.update(change);
+        assert_eq!(sent.path, "locks/_bulk", "{sent:?}");
+        let [action, _] = lines_of(&sent) else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(action["update"]["require_alias"], true);
+    }
+    let alone = [
+        dialect.acquire(&ask("key")),
+        dialect.convert(&ConvertRequest::upgrade(key("key"), lease)),
+        dialect.inspect(&key("key")),
+        dialect.remove_expired(&key("key")),
+    ];
+    for change in alone {
+        let sent = dialect.update(change);
+        assert_eq!(sent.path, "locks/_update/key", "{sent:?}");
+    }
 }
 
 #[test]
@@ -135,11 +173,10 @@ fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
             assert!(id.bytes().all(plain), "{id}");
             assert_eq!(percent_decode_str(id).decode_utf8().unwrap(), name);
         }
-        let Body::Lines(lines) = dialect.bulk(vec![change]).body else {
-            panic!("a bulk without lines");
-        };
+        let sent = dialect.bulk(vec![change]);
+        let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], *name);
-        for line in &lines {
+        for line in lines {
             let text = line.to_string();
             assert!(!text.contains(['\n', '\r']), "{text}");
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), *line);
@@ -152,12 +189,10 @@ fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
         let quota = Quota::fixed(10, Duration::from_secs(1 + number)).unwrap();
         let permit = PermitRequest::new(key(&name), PermitId::random(), quota, 2);
         let permit = dialect.update(dialect.permit(&permit));
-        let id = permit
-            .path
-            .strip_prefix("locks/_update/limiter%3A")
-            .unwrap();
-        assert!(id.len() < 64, "{id}");
-        assert_eq!(json(&permit)["script"]["params"]["key"], *name);
+        let lines = lines_of(&permit);
+        let id = lines[0]["update"]["_id"].as_str().unwrap();
+        assert!(id.starts_with("limiter:") && id.len() < 64, "{id}");
+        assert_eq!(lines[1]["script"]["params"]["key"], *name);
         let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
         let list = dialect.search(&list).body;
         let Body::Json(list) = list else {
