@@ -12,6 +12,7 @@ mod live;
 mod memory;
 mod pauses;
 mod search;
+mod search_crowd;
 mod set;
 mod sides;
 mod takeover;
@@ -84,6 +85,7 @@ const CASES: &[Case] = &[
     search!("search-cycle", search::cycle),
     search!("search-forms", search::forms),
     search!("search-held", search::held),
+    search!("search-crowd", search_crowd::measure),
     mongo!("cpu", STANDALONE, cpu::measure),
     Case {
         name: "pauses",

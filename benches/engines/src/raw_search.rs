@@ -1,5 +1,5 @@
 //! The lower bound on Elasticsearch and OpenSearch: the same kind of lock as on MongoDB, by two scripts that
-//! do no more than they must, sent by a bare client. Each is one scripted `_update` of a flat document.
+//! do no more than they must, sent by a bare client. Each is one scripted update of a flat document.
 //!
 //! Both engines speak the same here, so one client serves both.
 
@@ -50,14 +50,40 @@ impl Bare {
 
     pub async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
         let body = body.map(|body| body.to_string());
+        let (status, answer) = self.ask(method, path, body).await?;
+        ensure!((200..300).contains(&status), "{path}: {answer}");
+        Ok(answer)
+    }
+
+    /// Makes an index with the settings of ours. Its name.
+    pub async fn create(&self, prefix: &str, mappings: Value) -> Result<String> {
+        let index = format!("{prefix}-{}", Uuid::new_v4());
+        let settings = json!({ "index": {
+            "number_of_shards": 1,
+            "auto_expand_replicas": "0-1",
+            "translog.durability": "request",
+        } });
+        let body = json!({ "settings": settings, "mappings": mappings });
+        self.send(Method::Put, &format!("/{index}"), Some(body))
+            .await?;
+        Ok(index)
+    }
+
+    /// The answer, whatever its status.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(u16, Value)> {
         let response = self
             .transport
             .send(method, path, HeaderMap::new(), None::<&()>, body, None)
             .await?;
-        let status = response.status_code();
+        let status = response.status_code().as_u16();
         let answer = response.text().await?;
-        ensure!(status.is_success(), "{path}: {answer}");
-        Ok(serde_json::from_str(&answer)?)
+        let answer = serde_json::from_str(&answer).with_context(|| format!("{path}: {answer}"))?;
+        Ok((status, answer))
     }
 }
 
@@ -69,34 +95,27 @@ pub struct RawSearchLocks {
     release: Arc<str>,
     /// What the answer to an acquire shows.
     shown: Value,
+    /// Whether each goes as a bulk of one.
+    bulk: bool,
     index: Arc<str>,
 }
 
 impl RawSearchLocks {
-    /// With an index of its own, which has the settings of ours.
+    /// With an index of its own.
     pub async fn new(client: &Bare) -> Result<Self> {
-        let index = format!("bench-raw-{}", Uuid::new_v4());
-        let settings = json!({
-            "settings": { "index": {
-                "number_of_shards": 1,
-                "auto_expand_replicas": "0-1",
-                "translog.durability": "request",
-            } },
-            "mappings": { "dynamic": "strict", "properties": {
-                "fence": { "type": "long" },
-                "owner": { "type": "keyword" },
-                "expires_at": { "type": "date", "format": "epoch_millis" },
-            } },
-        });
-        client
-            .send(Method::Put, &format!("/{index}"), Some(settings))
-            .await?;
+        let mappings = json!({ "dynamic": "strict", "properties": {
+            "fence": { "type": "long" },
+            "owner": { "type": "keyword" },
+            "expires_at": { "type": "date", "format": "epoch_millis" },
+        } });
+        let index = client.create("bench-raw", mappings).await?;
         Ok(Self {
             name: "raw",
             client: client.clone(),
             acquire: ACQUIRE.into(),
             release: RELEASE.into(),
             shown: json!(true),
+            bulk: false,
             index: index.into(),
         })
     }
@@ -134,13 +153,36 @@ impl RawSearchLocks {
         })
     }
 
+    /// With each request as a bulk of one.
+    pub async fn as_bulk(client: &Bare) -> Result<Self> {
+        Ok(Self {
+            name: "raw, as a bulk of one",
+            bulk: true,
+            ..Self::new(client).await?
+        })
+    }
+
     pub fn index(&self) -> &str {
         &self.index
     }
 
-    fn path(&self, key: &str) -> String {
-        format!("/{}/_update/{key}", self.index)
+    async fn change(&self, key: &str, change: Value) -> Result<Value> {
+        if !self.bulk {
+            let path = format!("/{}/_update/{key}", self.index);
+            return self.client.send(Method::Post, &path, Some(change)).await;
+        }
+        let action = json!({ "update": { "_id": key } });
+        let (path, body) = bulk(&self.index, &action, &change);
+        let (_, mut answer) = self.client.ask(Method::Post, &path, Some(body)).await?;
+        let item = answer.pointer_mut("/items/0/update").map(Value::take);
+        item.with_context(|| format!("{path}: {answer}"))
     }
+}
+
+/// The path and body of a bulk of one.
+pub fn bulk(index: &str, action: &Value, change: &Value) -> (String, String) {
+    let path = format!("/{index}/_bulk");
+    (path, format!("{action}\n{change}\n"))
 }
 
 fn script(source: &str, params: &Value) -> Value {
@@ -161,18 +203,16 @@ impl Locks for RawSearchLocks {
             "scripted_upsert": true,
             "upsert": {},
         });
-        let path = self.path(key);
-        let answer = self.client.send(Method::Post, &path, Some(body)).await?;
+        let answer = self.change(key, body).await?;
         let lock = &answer["get"]["_source"];
         lock["fence"].as_i64().context("no fence in the answer")?;
         if lock["owner"] != owner {
             return Ok(None);
         }
         Ok(Some(Box::new(RawSearchGuard {
-            client: self.client.clone(),
-            path,
+            locks: self.clone(),
+            key: key.to_owned(),
             owner,
-            script: self.release.clone(),
         })))
     }
 
@@ -182,20 +222,17 @@ impl Locks for RawSearchLocks {
 }
 
 struct RawSearchGuard {
-    client: Bare,
-    path: String,
+    locks: RawSearchLocks,
+    key: String,
     owner: String,
-    script: Arc<str>,
 }
 
 #[async_trait]
 impl Guard for RawSearchGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        let body = json!({ "script": script(&self.script, &json!({ "owner": self.owner })) });
-        let answer = self
-            .client
-            .send(Method::Post, &self.path, Some(body))
-            .await?;
+        let script = script(&self.locks.release, &json!({ "owner": self.owner }));
+        let body = json!({ "script": script });
+        let answer = self.locks.change(&self.key, body).await?;
         ensure!(answer["result"] == "updated", "not released: {answer}");
         Ok(())
     }

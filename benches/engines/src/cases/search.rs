@@ -97,8 +97,9 @@ impl Indices {
         let raw = RawSearchLocks::new(&client).await?;
         let filtered = RawSearchLocks::with_filtered_answers(&client).await?;
         let long = RawSearchLocks::with_long_scripts(&client).await?;
+        let bulk = RawSearchLocks::as_bulk(&client).await?;
         let (alias, store) = store(engine, &url).await?;
-        let forms = [raw, filtered, long];
+        let forms = [raw, filtered, long, bulk];
         let mut names: Vec<_> = forms.iter().map(|form| form.index().to_owned()).collect();
         names.push(alias);
         let mut sides: Vec<SharedLocks> = Vec::new();
@@ -115,23 +116,27 @@ impl Indices {
 
     async fn remove(&self) -> Result<()> {
         for name in &self.names {
-            // An alias is not removed with its index's name, and an index not by its alias.
-            let found = self
-                .client
-                .send(Method::Get, &format!("/{name}"), None)
-                .await?;
-            let indices = found.as_object().context("no list of indices")?;
-            for index in indices.keys() {
-                self.client
-                    .send(Method::Delete, &format!("/{index}"), None)
-                    .await?;
-            }
+            remove(&self.client, name).await?;
         }
         Ok(())
     }
 }
 
-async fn store(engine: Engine, url: &str) -> Result<(String, Arc<dyn Store>)> {
+/// Removes an index, or what is behind an alias.
+pub async fn remove(client: &Bare, name: &str) -> Result<()> {
+    // An alias is not removed with its index's name, and an index not by its alias.
+    let found = client.send(Method::Get, &format!("/{name}"), None).await?;
+    let indices = found.as_object().context("no list of indices")?;
+    for index in indices.keys() {
+        client
+            .send(Method::Delete, &format!("/{index}"), None)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A store of its own, and the alias that it is behind.
+pub async fn store(engine: Engine, url: &str) -> Result<(String, Arc<dyn Store>)> {
     let alias = format!("bench-{}", Uuid::new_v4());
     let store: Arc<dyn Store> = match engine {
         Engine::Opensearch => {
