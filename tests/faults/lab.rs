@@ -36,9 +36,6 @@ const LONGEST_GAP: Duration = Duration::from_secs(3 + 1 + 16);
 const AFTERWARDS: Duration = Duration::from_secs(6);
 /// Between two looks at whether what is wrong was caught.
 const LOOK: Duration = Duration::from_secs(3);
-/// For how long a loaded server may still carry out what was sent by those who are gone. Each of these leases ends
-/// with its ttl, since nobody is left who would renew it.
-const STILL_UNDER_WAY: Duration = Duration::from_secs(60);
 /// A member that was cut off is one of the set again after this time.
 const REJOINS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -236,7 +233,7 @@ fn count(events: &[Event], which: impl Fn(&Event) -> bool) -> u64 {
     events.iter().filter(|event| which(event)).count() as u64
 }
 
-/// The locks of those that have closed, and all that are still there when nothing is under way any more.
+/// The locks of those that have closed, and all that are there a ttl later.
 async fn left(task: &Task, closed: &[PathBuf]) -> Result<Violations> {
     let mut ours = HashSet::new();
     for history in closed {
@@ -247,7 +244,7 @@ async fn left(task: &Task, closed: &[PathBuf]) -> Result<Violations> {
         }
     }
     let leases = Leases::new(task.store().await?);
-    let end = Instant::now() + TTL + STILL_UNDER_WAY;
+    let end = Instant::now() + TTL + Duration::from_secs(5);
     loop {
         let left: Vec<_> = leases.list(Filter::new().live()).try_collect().await?;
         let holders = left.iter().flat_map(|lock| &lock.holders);
