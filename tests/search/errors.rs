@@ -19,7 +19,9 @@ use super::{
         liar::{Liar, Reply},
         proxy::Proxy,
     },
-    elasticsearch, refusals,
+    elasticsearch,
+    nonsense::http,
+    refusals,
 };
 
 /// Everything that a person or a log may get to see of an error.
@@ -167,8 +169,6 @@ async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
     }
 }
 
-const JSON: &str = "application/json";
-
 /// Leases on a server that gives this answer to everything.
 async fn answering(status: &'static str, kind: &'static str, body: &'static str) -> Leases {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -210,9 +210,7 @@ pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
             r#"{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}"#,
         ),
     };
-    let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
-    Reply::Says(format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
+    Reply::Says(http(status, body.as_bytes()))
 }
 
 /// A node that starts knows of no index for a while, and says so to an update, instead of that it does
@@ -265,17 +263,39 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
 }
 
+/// Leases on a server that refuses each change: an `_update` as a whole, a bulk in its item.
+async fn refusing(status: &'static str, kind: &str) -> Leases {
+    let code: u16 = status[..3].parse().unwrap();
+    let error = json!({ "type": kind, "reason": "because" });
+    let item = json!({ "update": { "_id": "key", "status": code, "error": error } });
+    let in_item = json!({ "errors": true, "items": [item] }).to_string();
+    let error = json!({ "root_cause": [error], "type": kind, "reason": "because" });
+    let whole = json!({ "status": code, "error": error }).to_string();
+    let lie = Liar::saying(Arc::new(move |request: &[u8]| {
+        let bulk = String::from_utf8_lossy(request).contains("/_bulk");
+        Reply::Says(match bulk {
+            true => http("200 OK", in_item.as_bytes()),
+            false => http(status, whole.as_bytes()),
+        })
+    }));
+    let url = format!("http://{}", lie.await.address);
+    Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
+}
+
 #[tokio::test]
 async fn an_overloaded_cluster_is_named_as_such() {
-    let rejected = r#"{"error":{"root_cause":[{"type":"es_rejected_execution_exception",
-        "reason":"rejected execution"}],"type":"es_rejected_execution_exception",
-        "reason":"rejected execution"},"status":429}"#;
-    let item = r#"{"errors":true,"items":[{"update":{"_id":"key","status":429,"error":
-        {"type":"es_rejected_execution_exception","reason":"rejected execution"}}}]}"#;
-    let [whole, _] = refusals(&answering("429 Too Many Requests", JSON, rejected).await).await;
-    let [_, in_item] = refusals(&answering("200 OK", JSON, item).await).await;
-    for error in [whole, in_item] {
+    let cluster = refusing("429 Too Many Requests", "es_rejected_execution_exception");
+    for error in refusals(&cluster.await).await {
         assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
+        assert!(error.is_retryable() && !error.is_ambiguous());
+    }
+}
+
+#[tokio::test]
+async fn conflicts_that_never_end_are_contention() {
+    let cluster = refusing("409 Conflict", "version_conflict_engine_exception");
+    for error in refusals(&cluster.await).await {
+        assert!(matches!(error, Error::Contention { .. }), "{error:?}");
         assert!(error.is_retryable() && !error.is_ambiguous());
     }
 }
@@ -300,21 +320,6 @@ async fn a_primary_that_is_not_there_is_ambiguous() {
             assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
             assert!(everything(&error).contains("503"), "{error:?}");
         }
-    }
-}
-
-#[tokio::test]
-async fn conflicts_that_never_end_are_contention() {
-    let conflict = r#"{"error":{"root_cause":[{"type":"version_conflict_engine_exception",
-        "reason":"[key]: version conflict"}],"type":"version_conflict_engine_exception",
-        "reason":"[key]: version conflict"},"status":409}"#;
-    let item = r#"{"errors":true,"items":[{"update":{"_id":"key","status":409,"error":
-        {"type":"version_conflict_engine_exception","reason":"[key]: version conflict"}}}]}"#;
-    let [whole, _] = refusals(&answering("409 Conflict", JSON, conflict).await).await;
-    let [_, in_item] = refusals(&answering("200 OK", JSON, item).await).await;
-    for error in [whole, in_item] {
-        assert!(matches!(error, Error::Contention { .. }), "{error:?}");
-        assert!(error.is_retryable() && !error.is_ambiguous());
     }
 }
 

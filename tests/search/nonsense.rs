@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{ElasticsearchStore, Error, Leases};
+use leasehold::{
+    ElasticsearchStore, Error, Key, LeaseId, Leases, ReleaseAnswer, ReleaseRequest, Store,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -26,7 +28,8 @@ fn leases(store: &ElasticsearchStore) -> Leases {
     leases.call_timeout(CALL).build()
 }
 
-fn http(status: &str, body: &[u8]) -> Vec<u8> {
+/// An answer of a cluster.
+pub fn http(status: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
@@ -183,6 +186,27 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
                 needs_none || outcome.is_err(),
                 "{name} takes {text} for an answer"
             );
+        }
+    }
+}
+
+/// Who sends one change gets one item, or does not know what came of it.
+#[tokio::test]
+async fn a_bulk_of_one_is_answered_by_one_item() {
+    let update = json!({ "status": 200, "result": "updated" });
+    let items = |number| json!({ "items": vec![json!({ "update": update }); number] });
+    let release = ReleaseRequest::new(Key::new("key").unwrap(), LeaseId::random());
+    for (answer, is_one) in [
+        (items(1), true),
+        (items(0), false),
+        (items(2), false),
+        (update.clone(), false),
+    ] {
+        let text = answer.to_string();
+        let store = store(saying("200 OK", text.as_bytes())).await;
+        match store.release(&release).await {
+            Ok(released) => assert!(is_one && released == ReleaseAnswer::Released, "{text}"),
+            Err(error) => assert!(!is_one && error.is_ambiguous(), "{text}: {error:?}"),
         }
     }
 }

@@ -258,10 +258,10 @@ async fn fifty_losing_attempts_write_nothing() {
             assert_eq!(fixture.ask(Get, &document, Value::Null).await, before);
             let after = indexed(&fixture).await;
             assert_eq!(after.0, written + 1);
-            // Those in a bulk are counted by later versions only.
-            if attempt.mode == Mode::Exclusive {
-                assert_eq!(after.1, noops + 50);
-            }
+            // Those in a bulk are counted by later versions only, but none is anything else.
+            let counted = after.1 - noops;
+            let uncounted = counted == 0 && attempt.mode != Mode::Exclusive;
+            assert!(counted == 50 || uncounted, "{counted} of 50");
         }
     }
 }
