@@ -63,8 +63,9 @@ pub use self::{
         of_32_racing_tasks_one_wins,
     },
     expiry::{
-        a_renewal_counts_from_now, a_stale_release_is_refused, a_stale_renewal_is_refused,
-        many_renewals_go_in_one_call, takeover_only_after_expiry_on_the_servers_clock,
+        a_renewal_counts_from_now, a_renewal_never_shortens_a_lease, a_stale_release_is_refused,
+        a_stale_renewal_is_refused, many_renewals_go_in_one_call,
+        takeover_only_after_expiry_on_the_servers_clock,
     },
     fence::{an_eviction_frees_the_key, the_fence_always_rises},
     guard::{
@@ -124,6 +125,7 @@ macro_rules! conformance_suite {
             a_stale_release_is_refused
             a_stale_renewal_is_refused
             a_renewal_counts_from_now
+            a_renewal_never_shortens_a_lease
             many_renewals_go_in_one_call
             the_fence_always_rises
             an_eviction_frees_the_key

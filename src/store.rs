@@ -66,7 +66,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [in the place of](AcquireRequest::in_place_of) a lease drops that one in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
-    /// Gives each of these leases its ttl anew, counted from now, if it is live.
+    /// Gives each of these leases its ttl anew, counted from now, if it is live. One that lives for longer
+    /// than that keeps its expiry, so that two renewals may be carried out in any order.
     ///
     /// The answers stand in the order of the requests; one that fails stops no other. An error of the
     /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`] requests.

@@ -60,6 +60,7 @@ controls! {
         a_kept_lease_that_is_evicted_is_lost;
     a_renewal_that_is_not_stored: RenewalIsForgotten is caught by
         a_renewal_counts_from_now, a_kept_lease_outlives_its_ttl;
+    a_renewal_that_shortens_a_lease: RenewalsShorten is caught by a_renewal_never_shortens_a_lease;
     a_removal_not_bounded_by_expiry: RemovesBlindly is caught by
         two_contenders_see_an_expired_lock, remove_expired_removes_only_what_is_dead,
         clean_up_racing_with_takeover_removes_no_live_lock;
@@ -136,6 +137,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::LosersWrite,
         Fault::ForgetsLease,
         Fault::RenewsBlindly,
+        Fault::RenewalsShorten,
         Fault::RemovesBlindly,
         Fault::NeverReleases,
         Fault::ExpiresEarly,

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::{Instant, sleep};
 
 use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, expired, fresh_key, granted, refused,
-    renew, request, sole_holder, until_free, violation,
+    renew, request, sole_holder, state, until_free, violation,
 };
 use crate::{
     AcquireAnswer, AcquireRequest, Grant, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
-    Store,
+    Store, record::after,
 };
 
 /// A second client that keeps asking is granted the key at the expiry by the server's clock, not
@@ -43,7 +43,7 @@ pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) 
     );
     // A takeover that is dated by a clock that is ahead looks late enough; a third look at the
     // first client's clock tells.
-    let state = super::state(&clients.first, &key).await?;
+    let state = state(&clients.first, &key).await?;
     ensure!(
         state.now >= first.expires_at,
         "the key was taken over when the server's clock said {}, before the expiry at {}",
@@ -107,13 +107,12 @@ async fn holds_as_granted(
     Ok(())
 }
 
-/// A renewal keeps fence and grant, and sets the expiry a ttl from now, whether that is later or
-/// earlier than before.
+/// A renewal keeps fence and grant, and sets the expiry a ttl from now.
 pub async fn a_renewal_counts_from_now(clients: &Clients) -> Outcome {
     let key = fresh_key("renewal")?;
     let request = request(&key, "holder", LONG);
     let grant = granted(&clients.first, &request).await?;
-    for ttl in [LONG * 2, LONG, SHORT] {
+    for ttl in [LONG * 2, LONG * 3] {
         let answer = renew(&clients.second, &key, request.lease, ttl).await?;
         let RenewAnswer::Renewed(renewed) = answer else {
             return violation(format!("a live lease was not renewed: {answer:?}"));
@@ -123,19 +122,82 @@ pub async fn a_renewal_counts_from_now(clients: &Clients) -> Outcome {
                 && (renewed.fence, renewed.acquired_at) == (grant.fence, grant.acquired_at),
             "a renewal for {ttl:?} made {grant:?} into {renewed:?}"
         );
-        if ttl == SHORT {
-            // It may be over by now.
-            continue;
-        }
         let holder = sole_holder(&clients.first, &key).await?;
         ensure!(
             holder.expires_at == renewed.expires_at,
             "a renewal was answered, but not stored: {holder:?}"
         );
     }
-    // The shortened lease ends on time: what an exclusive grant looks at was shortened, too.
+    a_renewed_lease_ends(clients).await
+}
+
+/// A renewed lease ends when its ttl is over, and its key is free then.
+async fn a_renewed_lease_ends(clients: &Clients) -> Outcome {
+    let start = Instant::now();
+    let key = loop {
+        let brief = request(&fresh_key("renewal")?, "brief", SHORT);
+        granted(&clients.first, &brief).await?;
+        match renew(&clients.second, &brief.key, brief.lease, SHORT).await? {
+            RenewAnswer::Renewed(_) => break brief.key,
+            // This process was slower than the lease is long.
+            RenewAnswer::Expired if start.elapsed() < PATIENCE => {}
+            answer => return violation(format!("a live lease was not renewed: {answer:?}")),
+        }
+    };
     until_free(&clients.first, &key).await?;
-    granted(&clients.second, &super::request(&key, "next", LONG)).await?;
+    granted(&clients.second, &request(&key, "next", LONG)).await?;
+    Ok(())
+}
+
+/// A renewal for less than a lease has left keeps its expiry, and answers with the expiry that stands: so
+/// of two renewals that cross neither takes back what the other gave.
+pub async fn a_renewal_never_shortens_a_lease(clients: &Clients) -> Outcome {
+    let alone = request(&fresh_key("crossing renewals")?, "holder", LONG);
+    let reader = request(&fresh_key("crossing renewals")?, "reader", LONG).shared();
+    let other = request(&reader.key, "other", LONG / 2).shared();
+    let mut expiries = Vec::new();
+    for lease in [&alone, &reader, &other] {
+        expiries.push(granted(&clients.first, lease).await?.expires_at);
+    }
+    let renewal = |lease: &AcquireRequest| RenewRequest::new(lease.key.clone(), lease.lease, SHORT);
+    let shorter = [&alone, &reader].map(renewal);
+    let mut last = None;
+    // Each by itself, and both in one call.
+    for requests in [&shorter[..1], &shorter[1..], &shorter[..]] {
+        let answers = clients.second.renew(requests).await?;
+        ensure!(answers.len() == requests.len(), "renewals without answers");
+        for (request, answer) in requests.iter().zip(answers) {
+            let first = request.lease == alone.lease;
+            let expiry = expiries[usize::from(!first)];
+            let RenewAnswer::Renewed(renewed) = answer? else {
+                return violation("a live lease was not renewed");
+            };
+            ensure!(
+                renewed.expires_at == expiry,
+                "a lease until {expiry} was renewed for {SHORT:?} at {}, and answered until {}",
+                renewed.now,
+                renewed.expires_at
+            );
+            last = last.max(Some(renewed.now));
+        }
+    }
+    let shortened = last.map_or(DateTime::<Utc>::MAX_UTC, |last| after(last, SHORT));
+    let start = Instant::now();
+    // The expiry of the key is as late as that of its holders.
+    while state(&clients.first, &alone.key).await?.now <= shortened {
+        ensure!(start.elapsed() < PATIENCE, "the server's clock stands");
+        sleep(LOOK).await;
+    }
+    for key in [&alone.key, &reader.key] {
+        refused(&clients.second, &request(key, "next", LONG)).await?;
+    }
+    let mut stored = state(&clients.first, &alone.key).await?.holders;
+    stored.extend(state(&clients.first, &reader.key).await?.holders);
+    let stored: Vec<_> = stored.iter().map(|holder| holder.expires_at).collect();
+    ensure!(
+        stored == expiries,
+        "renewals for {SHORT:?} made the expiries {expiries:?} into {stored:?}"
+    );
     Ok(())
 }
 

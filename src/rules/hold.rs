@@ -8,7 +8,10 @@ use crate::{
     ReleaseRequest, RenewAnswer, RenewRequest, record::after,
 };
 
-/// Gives a live lease its ttl anew, counted from now.
+/// Gives a live lease its ttl anew, counted from now. One that lives for longer than that keeps its expiry.
+///
+/// Of two renewals that cross, the older one may be carried out last. Its client counts on the answer to
+/// the newer one by then, so it must not take back what that one gave.
 pub fn renew(
     record: Option<&LockRecord>,
     request: &RenewRequest,
@@ -23,7 +26,7 @@ pub fn renew(
     let mut renewed = record.clone();
     for holder in &mut renewed.holders {
         if holder.lease == request.lease {
-            holder.expires_at = after(now, request.ttl);
+            holder.expires_at = holder.expires_at.max(after(now, request.ttl));
         }
     }
     renewed.expires_at = latest_expiry(&renewed.holders, now);

@@ -138,6 +138,30 @@ fn a_renewal_counts_from_now_and_only_while_live() {
     assert_eq!(gone.answer, RenewAnswer::Expired);
 }
 
+/// The older of two renewals is carried out last, and the client counts on the newer one by then.
+#[test]
+fn a_renewal_never_shortens_a_lease() {
+    let (lease, other) = (LeaseId::random(), LeaseId::random());
+    let record = put(acquire(None, &ask(lease).shared(), at(0)).write);
+    let record = try_put(&record, &ask(other).shared(), 2_000).unwrap();
+    let request = RenewRequest::new(record.key.clone(), lease, TTL);
+    let newer = put(renew(Some(&record), &request, at(9_000)).write);
+    for (ttl, now) in [(TTL, 5_000), (Duration::from_secs(1), 9_500)] {
+        let older = RenewRequest::new(record.key.clone(), lease, ttl);
+        let crossed = renew(Some(&newer), &older, at(now));
+        let RenewAnswer::Renewed(grant) = crossed.answer else {
+            panic!("{crossed:?}");
+        };
+        assert_eq!(grant.expires_at, at(19_000));
+        assert_eq!(put(crossed.write), newer);
+    }
+    // The other holder's own expiry is no bound.
+    let request = RenewRequest::new(record.key.clone(), other, Duration::from_secs(5));
+    let renewed = put(renew(Some(&newer), &request, at(9_000)).write);
+    assert_eq!(renewed.holders[1].expires_at, at(14_000));
+    assert_eq!(renewed.expires_at, at(19_000));
+}
+
 #[test]
 fn an_eviction_frees_the_key_and_raises_the_fence() {
     let lease = LeaseId::random();

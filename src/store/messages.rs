@@ -188,7 +188,7 @@ pub struct RenewRequest {
     pub key: Key,
     /// The name of the grant.
     pub lease: LeaseId,
-    /// How long the grant lives from now, in whole milliseconds.
+    /// How long the grant lives from now at least, in whole milliseconds.
     pub ttl: Duration,
 }
 
@@ -205,7 +205,8 @@ pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 /// An answer of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewAnswer {
-    /// The lease lives on.
+    /// The lease lives on, until the expiry that the grant tells: later than a ttl from now if it had
+    /// been renewed for longer before.
     Renewed(Grant),
     /// The lease is over: it was not renewed in time. Nothing was written.
     Expired,

@@ -35,6 +35,7 @@ pub enum Fault {
     ForgetsLease,
     RenewsBlindly,
     RenewalIsForgotten,
+    RenewalsShorten,
     RemovesBlindly,
     PurgesBlindly,
     TrimsKeys,
@@ -255,7 +256,19 @@ impl Store for BrokenStore {
                 let holder = record.as_ref().and_then(|record| record.holders.first());
                 asked.lease = holder.map_or(request.lease, |holder| holder.lease);
             }
-            let decision = rules::renew(record.as_ref(), &asked, self.now());
+            let now = self.now();
+            let mut decision = rules::renew(record.as_ref(), &asked, now);
+            if let (Fault::RenewalsShorten, Write::Put(record)) = (self.fault, &mut decision.write)
+            {
+                for holder in &mut record.holders {
+                    if holder.lease == asked.lease {
+                        holder.expires_at = now + asked.ttl;
+                    }
+                }
+                let latest = record.holders.iter().map(|holder| holder.expires_at).max();
+                record.expires_at = latest.unwrap_or(now);
+                decision.answer = rules::answer_renew(Some(record), asked.lease, now);
+            }
             if !self.is(Fault::RenewalIsForgotten) {
                 self.write(&request.key, decision.write);
             }

@@ -1,8 +1,8 @@
 //! The memory store as the model of another: random commands go to both, and every answer must be
 //! the same.
 //!
-//! Clocks differ between the two, so times are compared loosely and fences by their order. A lease
-//! only ever expires when a command makes it, in both at once.
+//! Clocks differ between the two, so times are compared loosely and fences by their order. The only
+//! leases that expire are those of [`Step::AcquireBriefly`], which ends when they have, in both stores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,6 +26,7 @@ use tokio::{runtime::Runtime, time::sleep};
 const KEYS: usize = 3;
 const LEASES: usize = 5;
 const TTL: Duration = Duration::from_secs(600);
+const BRIEF: Duration = Duration::from_millis(1);
 
 /// A step; the numbers are those of a key and a lease, and how many holders the key may have.
 #[derive(Clone, Debug)]
@@ -35,15 +36,15 @@ pub enum Step {
     InPlaceOf(usize, usize, usize, Claim),
     /// For each key a lease that is asked for, or released.
     Batch(Vec<(usize, Option<Claim>)>),
-    Renew(usize, usize),
+    /// For so long that it expires before the step ends.
+    AcquireBriefly(usize, usize, Claim),
+    Renew(usize, usize, Duration),
     Convert(usize, usize, Mode),
-    RenewAll(usize),
+    RenewAll(usize, Duration),
     /// Whatever it says of whether it is alone.
     Release(usize, usize, bool),
     /// Released early, and held on for as long as this.
     ReleaseHolding(usize, usize, Duration),
-    /// Whoever holds the key is made to expire.
-    Expire(usize),
     Evict(usize),
     RemoveExpired(usize),
     /// Nothing is as old as that.
@@ -97,6 +98,11 @@ impl Claim {
     }
 }
 
+/// For how long a lease is renewed: some for less than they have left.
+fn ttl() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(TTL), Just(TTL * 2)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let both = || (0..KEYS, 0..LEASES);
     prop_oneof![
@@ -105,15 +111,16 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (both(), 0..LEASES, claim())
             .prop_map(|((key, lease), from, claim)| Step::InPlaceOf(key, lease, from, claim)),
         2 => vec((0..LEASES, option::of(claim())), KEYS).prop_map(Step::Batch),
-        3 => both().prop_map(|(key, lease)| Step::Renew(key, lease)),
-        1 => (0..LEASES).prop_map(Step::RenewAll),
+        4 => (both(), claim())
+            .prop_map(|((key, lease), claim)| Step::AcquireBriefly(key, lease, claim)),
+        3 => (both(), ttl()).prop_map(|((key, lease), ttl)| Step::Renew(key, lease, ttl)),
+        1 => (0..LEASES, ttl()).prop_map(|(lease, ttl)| Step::RenewAll(lease, ttl)),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
             .prop_map(|((key, lease), mode)| Step::Convert(key, lease, mode)),
         4 => (both(), any::<bool>())
             .prop_map(|((key, lease), alone)| Step::Release(key, lease, alone)),
         2 => (both(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
             .prop_map(|((key, lease), time)| Step::ReleaseHolding(key, lease, time)),
-        2 => (0..KEYS).prop_map(Step::Expire),
         1 => (0..KEYS).prop_map(Step::Evict),
         2 => (0..KEYS).prop_map(Step::RemoveExpired),
         1 => prop_oneof![Just(Step::PurgeOld), Just(Step::PurgeDead)],
@@ -276,13 +283,21 @@ impl Side {
                 }
                 Told::All(told)
             }
-            Step::Renew(key, lease) => {
-                let request = [RenewRequest::new(keys[key].clone(), leases[lease], TTL)];
+            Step::AcquireBriefly(key, lease, claim) => {
+                let mut request = ask(&keys[key], leases, lease, claim);
+                (request.ttl, request.fresh) = (BRIEF, self.asked.insert((key, lease)));
+                let answer = store.acquire(&request).await.map_err(failed)?;
+                let told = self.acquired(&keys[key], &answer)?;
+                self.until_expired(&keys[key]).await.map_err(failed)?;
+                told
+            }
+            Step::Renew(key, lease, ttl) => {
+                let request = [RenewRequest::new(keys[key].clone(), leases[lease], ttl)];
                 let answers = store.renew(&request).await.map_err(failed)?;
                 self.renewed(&keys[key], &answers[0])?
             }
-            Step::RenewAll(lease) => {
-                let request = |key: &Key| RenewRequest::new(key.clone(), leases[lease], TTL);
+            Step::RenewAll(lease, ttl) => {
+                let request = |key: &Key| RenewRequest::new(key.clone(), leases[lease], ttl);
                 let requests: Vec<_> = keys.iter().map(request).collect();
                 let answers = store.renew(&requests).await.map_err(failed)?;
                 let mut told = Vec::new();
@@ -314,10 +329,6 @@ impl Side {
                 let request = request.min_hold(time, under);
                 let answer = store.release(&request).await.map_err(failed)?;
                 Told::Released(format!("{answer:?}"))
-            }
-            Step::Expire(key) => {
-                self.expire(&keys[key]).await.map_err(failed)?;
-                Told::Nothing
             }
             Step::Evict(key) => {
                 let key = &keys[key];
@@ -367,20 +378,13 @@ impl Side {
         })
     }
 
-    /// Renews the holder for a millisecond and waits that long.
-    async fn expire(&self, key: &Key) -> Result<(), leasehold::Error> {
-        let moment = Duration::from_millis(1);
-        while let Some(state) = self
-            .store
-            .inspect(key)
-            .await?
-            .filter(|state| !state.is_free())
+    /// Waits until those have expired that were granted for a moment only.
+    async fn until_expired(&self, key: &Key) -> Result<(), leasehold::Error> {
+        let is_brief = |holder: &Holder| (holder.expires_at - holder.acquired_at).num_seconds() < 1;
+        while let Some(state) = self.store.inspect(key).await?
+            && state.holders.iter().any(is_brief)
         {
-            for holder in state.holders {
-                let request = [RenewRequest::new(key.clone(), holder.lease, moment)];
-                self.store.renew(&request).await?;
-            }
-            sleep(moment).await;
+            sleep(BRIEF).await;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::{
 /// Each is in one of the scripts, or in the request, and in no other.
 static WORDS: Words = Words {
     acquire: "holder.lease == params.in_place_of",
-    renew: "mine.expires_at = now + params.ttl",
+    renew: "long until = now + params.ttl",
     release: "holders.removeIf(holder -> holder.lease ==",
 };
 

@@ -8,14 +8,15 @@ use super::{
 };
 use crate::{ConvertRequest, LeaseId, MinHold, Mode, ReleaseRequest, RenewRequest};
 
-/// Gives a live lease its ttl anew.
+/// Gives a live lease its ttl anew, unless it lives for longer than that.
 pub(crate) fn renew(request: &RenewRequest) -> Vec<Document> {
     let lease = request.lease;
     let live = doc! { "$and": [
         is_ours(),
         any(doc! { "$and": [is_lease(lease), is_live()] }),
     ] };
-    let renewed = doc! { "expires_at": from_now(request.ttl) };
+    let expires_at = doc! { "$max": ["$$this.expires_at", from_now(request.ttl)] };
+    let renewed = doc! { "expires_at": expires_at };
     replace_if(live, with_holders(changed("$holders", lease, renewed)))
 }
 
