@@ -67,7 +67,9 @@ pub use self::{
         a_stale_renewal_is_refused, many_renewals_go_in_one_call,
         takeover_only_after_expiry_on_the_servers_clock,
     },
-    fence::{an_eviction_frees_the_key, the_fence_always_rises},
+    fence::{
+        an_evicted_lease_is_no_holder_any_more, an_eviction_frees_the_key, the_fence_always_rises,
+    },
     guard::{
         a_detached_lease_stays_until_its_ttl_is_over, a_dropped_acquire_leaves_no_lock,
         a_dropped_lease_is_released, a_lease_is_over_for_its_holder_first,
@@ -129,6 +131,7 @@ macro_rules! conformance_suite {
             many_renewals_go_in_one_call
             the_fence_always_rises
             an_eviction_frees_the_key
+            an_evicted_lease_is_no_holder_any_more
             remove_expired_removes_only_what_is_dead
             clean_up_racing_with_takeover_removes_no_live_lock
             purge_removes_only_what_is_long_dead

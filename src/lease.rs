@@ -309,10 +309,10 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if somebody else was granted the key before this release, or its document was
-    /// cleaned up since it expired: what was done under the lease may have overlapped with the work of
-    /// another. A lease that expired or was evicted, with nobody granted since, is released like any
-    /// other. After any other error the release goes on in the background until the ttl is over.
+    /// [`Error::Lost`] if the lease was evicted, if somebody else was granted the key before this release,
+    /// or if its document was cleaned up since it expired: what was done under the lease may have
+    /// overlapped with the work of another. A lease that expired, with nobody granted since, is released
+    /// like any other. After any other error the release goes on in the background until the ttl is over.
     ///
     /// # Cancel safety
     ///

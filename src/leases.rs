@@ -262,8 +262,8 @@ impl Leases {
     /// Frees the key by force and raises its fence: for an operator who knows that the holder is
     /// gone, and cannot wait for the ttl. `None` if the key has no document.
     ///
-    /// The evicted holder is not asked. It finds out at its next renewal, or when it releases after
-    /// another was granted the key; and a resource that checks the fence refuses it as soon as the
+    /// The evicted holder is not asked. It finds out at its next renewal, or when it releases: both are told
+    /// that the lease is lost, whether or not another was granted the key. And a resource that checks the fence refuses it as soon as the
     /// next holder has written.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ pub enum LossReason {
     /// was paused for too long.
     #[error("it expired before it was renewed")]
     Expired,
-    /// It was evicted, or is not among the holders of its key any more. Of several holders, also one that
-    /// expired after another was granted the key beside it.
+    /// It is not among the holders of its key any more: it was evicted, released elsewhere, or another was
+    /// granted the key after its expiry.
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
     /// Its time was over while renewals failed; this is the last error.

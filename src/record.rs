@@ -158,16 +158,21 @@ pub struct LockRecord {
     /// The latest expiry among the holders; without holders, the time of the release. From here
     /// on the key is free, and clean-up counts its retention from here.
     pub expires_at: DateTime<Utc>,
+    /// Those whose lease the last operation ended by force, as they were: it tells who was evicted, and
+    /// nothing else looks at it. A grant drops it. A store that reads the document for another
+    /// operation may leave it empty.
+    pub evicted: Vec<Holder>,
 }
 
 impl LockRecord {
-    /// Puts a record together.
+    /// Puts a record together, of which nobody was evicted.
     pub fn new(key: Key, fence: Fence, holders: Vec<Holder>, expires_at: DateTime<Utc>) -> Self {
         Self {
             key,
             fence,
             holders,
             expires_at,
+            evicted: Vec::new(),
         }
     }
 

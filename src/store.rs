@@ -90,7 +90,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// that stays is not missed.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
 
-    /// Ends every live lease on the key and raises its fence; `None` if it has no document.
+    /// Ends every live lease on the key and raises its fence; `None` if it has no document. The leases are
+    /// not among the holders any more, so that nothing renews or releases them, whatever the clock says.
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
     /// Removes the document of this key if no holder is live. Returns whether it did.

@@ -50,6 +50,8 @@ controls! {
     a_fence_that_restarts_after_a_release: FenceRestarts is caught by the_fence_always_rises;
     an_eviction_that_keeps_the_fence: EvictionKeepsFence is caught by
         the_fence_always_rises, an_eviction_frees_the_key;
+    an_eviction_that_keeps_the_names: EvictionKeepsNames is caught by
+        an_evicted_lease_is_no_holder_any_more;
     look_and_then_write: NotAtomic is caught by
         of_32_racing_tasks_one_wins, critical_sections_never_overlap;
     losers_extend_the_expiry: LosersExtend is caught by a_loser_never_extends_the_expiry;
@@ -133,6 +135,7 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::NoFence,
         Fault::FenceRestarts,
         Fault::EvictionKeepsFence,
+        Fault::EvictionKeepsNames,
         Fault::LosersExtend,
         Fault::LosersWrite,
         Fault::ForgetsLease,

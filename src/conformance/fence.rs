@@ -4,7 +4,10 @@ use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, granted, renew, request,
     sole_holder, state, until_free, violation,
 };
-use crate::{Fence, Key, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
+use crate::{
+    AcquireAnswer, ConvertAnswer, ConvertRequest, Fence, Key, LeaseId, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
@@ -73,6 +76,63 @@ async fn until_removed(store: &Arc<dyn Store>, key: &Key) -> Outcome {
         sleep(LOOK).await;
     }
     violation("an expired lock was not removed")
+}
+
+/// An eviction takes the names of the leases away. Nothing renews, converts, releases or hands on a lease
+/// that was evicted, also while nobody was granted the key since, and whatever the time is.
+pub async fn an_evicted_lease_is_no_holder_any_more(clients: &Clients) -> Outcome {
+    let key = fresh_key("evicted")?;
+    let alone = || request(&key, "alone", LONG);
+    for evicted in [vec![alone()], vec![alone().shared(), alone().shared()]] {
+        for lease in &evicted {
+            granted(&clients.first, lease).await?;
+        }
+        clients.second.evict(&key).await?;
+        for lease in &evicted {
+            let lease = lease.lease;
+            let renewal = RenewRequest::new(key.clone(), lease, LONG);
+            for times in [1, 2] {
+                let answers = clients.first.renew(&vec![renewal.clone(); times]).await?;
+                let lost = |answer| matches!(answer, Ok(RenewAnswer::TakenOver));
+                ensure!(
+                    answers.into_iter().all(lost),
+                    "an evicted lease was renewed"
+                );
+            }
+            for conversion in [
+                ConvertRequest::upgrade(key.clone(), lease),
+                ConvertRequest::downgrade(key.clone(), lease),
+            ] {
+                let answer = clients.first.convert(&conversion).await?;
+                ensure!(
+                    answer == ConvertAnswer::TakenOver,
+                    "the conversion of an evicted lease was answered {answer:?}"
+                );
+            }
+            let next = alone().in_place_of(lease);
+            let answer = clients.first.acquire(&next).await?;
+            ensure!(
+                matches!(answer, AcquireAnswer::Held(_)),
+                "a key was granted in the place of an evicted lease: {answer:?}"
+            );
+            for release in [
+                ReleaseRequest::new(key.clone(), lease),
+                ReleaseRequest::new(key.clone(), lease).alone(),
+                ReleaseRequest::new(key.clone(), lease).min_hold(LONG, LeaseId::random()),
+            ] {
+                let answer = clients.first.release(&release).await?;
+                ensure!(
+                    answer == ReleaseAnswer::NotHeld,
+                    "the release of an evicted lease was answered {answer:?}"
+                );
+            }
+        }
+        ensure!(
+            state(&clients.second, &key).await?.is_free(),
+            "an evicted key is not free"
+        );
+    }
+    Ok(())
 }
 
 /// An eviction names whom it evicted, frees the key at once, and the evicted lease stays lost.

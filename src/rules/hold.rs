@@ -48,8 +48,6 @@ pub fn answer_renew(
     let holder = record.and_then(|record| holder(record, lease));
     match (record, holder) {
         (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
-        // An eviction leaves its holders, and raises the fence.
-        (Some(record), Some(holder)) if record.fence > holder.fence => RenewAnswer::TakenOver,
         // Without a document the lease expired so long ago that it was cleaned up.
         (_, Some(_)) | (None, None) => RenewAnswer::Expired,
         (Some(_), None) => RenewAnswer::TakenOver,

@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 use super::{Decision, Write, next_fence};
 use crate::{Eviction, Filter, LockRecord, LockState, record::after};
 
-/// Ends every live lease now and raises the fence, so that the evicted holders' writes can be told
-/// apart.
+/// Ends every live lease and raises the fence, so that the evicted holders' writes can be told apart.
 ///
-/// The evicted stay in the document as holders that have expired: the document as the operation
-/// left it tells who they were, which is all that some databases give back.
+/// The names of the leases go from the holders, whatever time it is: a renewal that has waited in the
+/// server since before the eviction, or one after the clock stepped back, finds nothing to renew. Who was
+/// evicted stands beside them, for databases that answer with the document as the operation left it.
 pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
     let Some(record) = record else {
         return Decision {
@@ -19,12 +19,9 @@ pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option
             answer: None,
         };
     };
-    let mut holders: Vec<_> = record.live_holders(now).cloned().collect();
-    for holder in &mut holders {
-        holder.expires_at = now;
-    }
     let fence = next_fence(Some(record.fence), now);
-    let evicted = LockRecord::new(record.key.clone(), fence, holders, now);
+    let mut evicted = LockRecord::new(record.key.clone(), fence, Vec::new(), now);
+    evicted.evicted = record.live_holders(now).cloned().collect();
     Decision {
         answer: Some(answer_evict(&evicted)),
         write: Write::Put(evicted),
@@ -35,7 +32,7 @@ pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option
 pub fn answer_evict(record: &LockRecord) -> Eviction {
     Eviction {
         fence: record.fence,
-        evicted: record.holders.clone(),
+        evicted: record.evicted.clone(),
     }
 }
 

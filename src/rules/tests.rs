@@ -185,6 +185,55 @@ fn an_eviction_frees_the_key_and_raises_the_fence() {
     assert_eq!(evict(None, at(1)).answer, None);
 }
 
+/// A renewal waits in the server since before the eviction, with the time of then; or the clock steps back.
+#[test]
+fn an_evicted_lease_is_over_whatever_the_clock_says() {
+    let (lease, other) = (LeaseId::random(), LeaseId::random());
+    let record = put(acquire(None, &ask(lease).shared(), at(5_000)).write);
+    let record = try_put(&record, &ask(other).shared(), 5_001).unwrap();
+    let evicted = put(evict(Some(&record), at(6_000)).write);
+    assert_eq!(holders(&evicted), []);
+    assert_eq!(evicted.evicted, record.holders);
+    let key = record.key.clone();
+    for now in [0, 5_999, 6_000, 30_000] {
+        let now = at(now);
+        let renewal = RenewRequest::new(key.clone(), lease, TTL);
+        let renewed = renew(Some(&evicted), &renewal, now);
+        let expected = (RenewAnswer::TakenOver, Write::Keep);
+        assert_eq!((renewed.answer, renewed.write), expected, "{now}");
+        let converted = convert(
+            Some(&evicted),
+            &ConvertRequest::upgrade(key.clone(), lease),
+            now,
+        );
+        let expected = (ConvertAnswer::TakenOver, Write::Keep);
+        assert_eq!((converted.answer, converted.write), expected, "{now}");
+        let request = ReleaseRequest::new(key.clone(), lease).min_hold(TTL, other);
+        let released = release(Some(&evicted), &request, now);
+        let expected = (ReleaseAnswer::NotHeld, Write::Keep);
+        assert_eq!((released.answer, released.write), expected, "{now}");
+        let handover = ask(LeaseId::random()).in_place_of(lease);
+        assert_eq!(acquire(Some(&evicted), &handover, now).write, Write::Keep);
+        assert!(inspect(&evicted, now).is_free());
+        assert!(
+            granted(LeaseId::random(), Some(&evicted), 6_000)
+                .evicted
+                .is_empty()
+        );
+    }
+}
+
+/// Of several, one that expires after another was granted the key beside it was not taken over.
+#[test]
+fn a_reader_that_expires_beside_a_later_one_has_expired() {
+    let (lease, other) = (LeaseId::random(), LeaseId::random());
+    let record = put(acquire(None, &ask(lease).shared(), at(0)).write);
+    let record = try_put(&record, &ask(other).shared(), 5_000).unwrap();
+    let renewal = RenewRequest::new(record.key.clone(), lease, TTL);
+    let late = renew(Some(&record), &renewal, at(10_000));
+    assert_eq!(late.answer, RenewAnswer::Expired);
+}
+
 #[test]
 fn a_filter_looks_at_live_holders_only() {
     let record = granted(LeaseId::random(), None, 0);

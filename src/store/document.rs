@@ -21,6 +21,9 @@ struct Lock {
     fence: i64,
     holders: Vec<LockHolder>,
     expires_at: i64,
+    /// Only the answer to an eviction reads it: see [`evicted`].
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    evicted: Vec<LockHolder>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -61,7 +64,35 @@ pub(crate) fn lock(document: &Value, key: &Key) -> Result<LockRecord, Error> {
     };
     known(&document["schema"], SCHEMA, key, damaged)?;
     let stored = Lock::deserialize(document).map_err(|error| damaged(error.to_string()))?;
-    let holders = stored.holders.into_iter().map(|stored| {
+    Ok(LockRecord::new(
+        key.clone(),
+        Fence::new(stored.fence),
+        holders(stored.holders, &damaged)?,
+        time(stored.expires_at).map_err(damaged)?,
+    ))
+}
+
+/// Reads who was evicted from the document of a lock as the eviction left it.
+///
+/// # Errors
+///
+/// [`Error::NotALock`] if the document does not say it.
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) fn evicted(document: &Value, key: &Key) -> Result<Vec<Holder>, Error> {
+    let damaged = |problem: String| Error::NotALock {
+        key: key.clone(),
+        problem,
+    };
+    let stored = Vec::deserialize(&document["evicted"]);
+    let stored = stored.map_err(|error| damaged(format!("who was evicted: {error}")))?;
+    holders(stored, &damaged)
+}
+
+fn holders(
+    stored: Vec<LockHolder>,
+    damaged: &impl Fn(String) -> Error,
+) -> Result<Vec<Holder>, Error> {
+    let holders = stored.into_iter().map(|stored| {
         let lease = LeaseId::parse(&stored.lease);
         let mut holder = Holder::exclusive(
             lease.ok_or_else(|| damaged("a lease is no UUID".to_owned()))?,
@@ -76,12 +107,7 @@ pub(crate) fn lock(document: &Value, key: &Key) -> Result<LockRecord, Error> {
         holder.note = stored.note.map(Into::into);
         Ok(holder)
     });
-    Ok(LockRecord::new(
-        key.clone(),
-        Fence::new(stored.fence),
-        holders.collect::<Result<_, Error>>()?,
-        time(stored.expires_at).map_err(damaged)?,
-    ))
+    holders.collect()
 }
 
 /// Reads the document of a limiter.
@@ -135,7 +161,7 @@ fn time(millis: i64) -> Result<DateTime<Utc>, String> {
 /// The document of a lock, for a store that writes it as a whole.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
-    let holders = lock.holders.iter().map(|holder| LockHolder {
+    let of_holder = |holder: &Holder| LockHolder {
         lease: holder.lease.to_string(),
         owner: holder.owner.to_string(),
         mode: holder.mode.as_str().to_owned(),
@@ -144,12 +170,13 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
         acquired_at: holder.acquired_at.timestamp_millis(),
         expires_at: holder.expires_at.timestamp_millis(),
         note: holder.note.as_deref().map(str::to_owned),
-    });
+    };
     json!(Lock {
         schema: SCHEMA,
         fence: lock.fence.get(),
-        holders: holders.collect(),
+        holders: lock.holders.iter().map(of_holder).collect(),
         expires_at: lock.expires_at.timestamp_millis(),
+        evicted: lock.evicted.iter().map(of_holder).collect(),
     })
 }
 

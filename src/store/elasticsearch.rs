@@ -316,13 +316,15 @@ impl<C: Transport> Store for IndexStore<C> {
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
-        let (record, now) = outcome.record(key)?;
+        let (mut record, now) = outcome.record(key)?;
         if let Some(now) = now {
-            // For who asks next: those who were evicted are not to seem live.
             self.clock.told(now, Instant::now());
         }
         match outcome.effect {
-            Effect::Written => Ok(Some(rules::answer_evict(&record))),
+            Effect::Written => {
+                record.evicted = outcome.evicted(key)?;
+                Ok(Some(rules::answer_evict(&record)))
+            }
             Effect::None | Effect::Deleted => Err(self.senseless("a lock was not evicted")),
         }
     }

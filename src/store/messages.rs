@@ -304,10 +304,11 @@ impl ReleaseRequest {
 /// An answer of [`Store::release`](crate::Store::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseAnswer {
-    /// The lease was a holder, and is none now. It may have been past its expiry, or evicted, but
-    /// nobody was granted the key since.
+    /// The lease was a holder, and is none now. It may have been past its expiry, but nobody was granted
+    /// the key in its place.
     Released,
-    /// The lease was not a holder. Nothing was written.
+    /// The lease was not a holder: it was released or evicted, or another was granted the key after its
+    /// expiry. Nothing was written.
     NotHeld,
 }
 
@@ -352,6 +353,7 @@ fn first_expiry(holders: &[Holder], now: DateTime<Utc>) -> Duration {
 pub struct Eviction {
     /// The key's fence after the eviction, greater than that of any evicted holder.
     pub fence: Fence,
-    /// The holders that were live and lost their lease, oldest first. They end at the eviction.
+    /// The holders that were live and lost their lease, oldest first, as they were: each would have ended
+    /// at its `expires_at`.
     pub evicted: Vec<Holder>,
 }

@@ -325,7 +325,7 @@ impl Store for MongoStore {
         let evicted = self
             .locks
             .find_one_and_update(dialect::filter(key), dialect::evict())
-            .projection(dialect::projection())
+            .projection(dialect::eviction_projection())
             .return_document(ReturnDocument::After)
             .await
             .map_err(sorted)?;
@@ -333,7 +333,7 @@ impl Store for MongoStore {
             return Ok(None);
         };
         // It is not sent again, because a new holder may be there by then, and needs no time.
-        let Told { record, .. } = decode::told(&evicted, key)?;
+        let record = decode::told_eviction(&evicted, key)?;
         // For who asks next: those who were evicted, just then, are not to seem live.
         self.clock.told(record.expires_at, Instant::now());
         Ok(Some(rules::answer_evict(&record)))

@@ -29,6 +29,7 @@ pub enum Fault {
     NoFence,
     FenceRestarts,
     EvictionKeepsFence,
+    EvictionKeepsNames,
     NotAtomic,
     LosersExtend,
     LosersWrite,
@@ -388,7 +389,14 @@ impl Store for BrokenStore {
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
         let before = self.record(key);
-        let mut decision = rules::evict(before.as_ref(), self.now());
+        let now = self.now();
+        let mut decision = rules::evict(before.as_ref(), now);
+        if let (Fault::EvictionKeepsNames, Write::Put(record)) = (self.fault, &mut decision.write) {
+            record.holders = record.evicted.clone();
+            for holder in &mut record.holders {
+                holder.expires_at = now;
+            }
+        }
         if self.is(Fault::EvictionKeepsFence)
             && let (Write::Put(record), Some(eviction), Some(before)) =
                 (&mut decision.write, &mut decision.answer, before)

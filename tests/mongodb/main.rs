@@ -13,6 +13,7 @@ mod documents;
 mod ears;
 mod enforce;
 mod errors;
+mod evictions;
 mod faults;
 mod fencing;
 mod freed;

@@ -8,6 +8,7 @@ mod cancel;
 mod conformance;
 mod documents;
 mod errors;
+mod evictions;
 mod fencing;
 mod fuzz;
 mod limits;

@@ -254,6 +254,7 @@ fn lock() -> Value {
             "lease": "00000000-0000-4000-8000-000000000000", "owner": "me", "mode": "shared",
             "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
         }],
+        "evicted": [],
     })
 }
 

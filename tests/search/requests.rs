@@ -178,7 +178,7 @@ async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
         let lost = store.convert(&nobody).await.unwrap();
         assert_eq!(lost, ConvertAnswer::TakenOver);
         assert_eq!(number(&fixture).await, before);
-        // The evicted are still in the document, and not live.
+        // The evicted are no holders any more, whoever they were.
         store.evict(&key).await.unwrap();
         for conversion in [&upgrade, &downgrade] {
             let lost = store.convert(conversion).await.unwrap();

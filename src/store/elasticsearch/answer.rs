@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::error::Refusal;
-use crate::{Error, Key, LimiterRecord, LockRecord, store::document};
+use crate::{Error, Holder, Key, LimiterRecord, LockRecord, store::document};
 
 /// What a change did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,15 @@ impl Outcome {
     pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
         let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
         Ok((document::lock(&self.source, key)?, now))
+    }
+
+    /// Those whom an eviction ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotALock`] if the document does not say it.
+    pub(crate) fn evicted(&self, key: &Key) -> Result<Vec<Holder>, Error> {
+        document::evicted(&self.source, key)
     }
 
     /// The limiter, and the node's time, in the same way.

@@ -136,6 +136,8 @@ fn mapping() -> Value {
                 // For people; nobody searches it.
                 "note": { "type": "keyword", "index": false, "doc_values": false },
             } },
+            // Only answered, and not even looked at.
+            "evicted": { "type": "object", "enabled": false },
             "limiter": number,
             "granted_at": date,
             "window": number,

@@ -31,10 +31,6 @@ pub(crate) struct Told<R = LockRecord> {
 /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
 /// anything else that is not a lock.
 pub(crate) fn told(document: &RawDocument, key: &Key) -> Result<Told, Error> {
-    let not_a_lock = |problem| Error::NotALock {
-        key: key.clone(),
-        problem,
-    };
     match get(document, "schema").and_then(integer) {
         Some(SCHEMA) => {}
         Some(found) => {
@@ -43,31 +39,55 @@ pub(crate) fn told(document: &RawDocument, key: &Key) -> Result<Told, Error> {
                 found,
             });
         }
-        None => return Err(not_a_lock("it has no schema number".to_owned())),
+        None => {
+            return Err(Error::NotALock {
+                key: key.clone(),
+                problem: "it has no schema number".to_owned(),
+            });
+        }
     }
-    read(document, key).map_err(|Unreadable(field)| {
-        not_a_lock(format!("its field {field} is missing or of the wrong type"))
-    })
+    read(document, key).map_err(|error| not_a_lock(key, error))
+}
+
+/// A lock as an eviction left it, with those who were evicted.
+///
+/// # Errors
+///
+/// As for [`told`].
+pub(crate) fn told_eviction(document: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
+    let Told { mut record, .. } = told(document, key)?;
+    record.evicted = holders(document, "evicted").map_err(|error| not_a_lock(key, error))?;
+    Ok(record)
+}
+
+fn not_a_lock(key: &Key, Unreadable(field): Unreadable) -> Error {
+    Error::NotALock {
+        key: key.clone(),
+        problem: format!("its field {field} is missing or of the wrong type"),
+    }
 }
 
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
 fn read(document: &RawDocument, key: &Key) -> Result<Told, Unreadable> {
-    let holders = get(document, "holders").and_then(RawBsonRef::as_array);
-    let holders = holders
-        .ok_or(Unreadable("holders"))?
-        .into_iter()
-        .map(|entry| {
-            let entry = entry.ok().and_then(RawBsonRef::as_document);
-            holder(entry.ok_or(Unreadable("holders"))?)
-        })
-        .collect::<Result<_, _>>()?;
+    let holders = holders(document, "holders")?;
     let fence = Fence::new(number(document, "fence")?);
     let expires_at = date(document, "expires_at")?;
     let record = LockRecord::new(key.clone(), fence, holders, expires_at);
     let now = now(document)?;
     Ok(Told { record, now })
+}
+
+fn holders(document: &RawDocument, field: &'static str) -> Result<Vec<Holder>, Unreadable> {
+    let holders = get(document, field).and_then(RawBsonRef::as_array);
+    let holders = holders.ok_or(Unreadable(field))?.into_iter();
+    holders
+        .map(|entry| {
+            let entry = entry.ok().and_then(RawBsonRef::as_document);
+            holder(entry.ok_or(Unreadable(field))?)
+        })
+        .collect()
 }
 
 /// A limiter from a document read with the dialect's projection.
@@ -164,7 +184,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::{DateTime as Date, Document, RawDocumentBuf, doc};
+    use mongodb::bson::{Bson, DateTime as Date, Document, RawDocumentBuf, doc};
 
     use super::*;
 
@@ -197,6 +217,25 @@ mod tests {
         assert_eq!((holder.lease, &*holder.owner), (lease, "me"));
         assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
         assert_eq!(holder.note.as_deref(), Some("nightly"));
+    }
+
+    #[test]
+    fn only_the_answer_to_an_eviction_looks_at_who_was_evicted() {
+        let mut evicted = lock(LeaseId::random());
+        let holders = evicted.remove("holders").unwrap();
+        evicted.extend(doc! { "holders": [], "evicted": holders });
+        let raw = |document: &Document| RawDocumentBuf::try_from(document).unwrap();
+        let record = told_eviction(&raw(&evicted), &key()).unwrap();
+        assert!(record.holders.is_empty());
+        assert_eq!(record.evicted[0].note.as_deref(), Some("nightly"));
+        for damage in [Bson::from("nobody"), Bson::from(vec![7])] {
+            evicted.insert("evicted", damage);
+            let error = told_eviction(&raw(&evicted), &key()).unwrap_err();
+            assert!(
+                matches!(&error, Error::NotALock { problem, .. } if problem.contains("evicted"))
+            );
+            assert!(told(&evicted, &key()).is_ok());
+        }
     }
 
     #[test]

@@ -40,19 +40,22 @@ pub(crate) fn projection() -> Document {
     doc! { "schema": 1, "fence": 1, "holders": 1, "expires_at": 1, "now": "$$NOW" }
 }
 
-/// Ends every live lease and raises the fence.
+/// The same of an eviction, with those who were evicted.
+pub(crate) fn eviction_projection() -> Document {
+    let mut shown = projection();
+    shown.insert("evicted", 1);
+    shown
+}
+
+/// Ends every live lease and raises the fence. The names of the leases go from the holders.
 pub(crate) fn evict() -> Vec<Document> {
-    let live = doc! { "$filter": { "input": "$holders", "cond": is_live() } };
-    let ended = doc! { "$map": {
-        "input": live,
-        "in": { "$mergeObjects": ["$$this", { "expires_at": "$$NOW" }] },
-    } };
     let evicted = doc! {
         "_id": "$_id",
         "schema": SCHEMA,
         "fence": next_fence(),
-        "holders": ended,
+        "holders": [],
         "expires_at": "$$NOW",
+        "evicted": { "$filter": { "input": "$holders", "cond": is_live() } },
     };
     replace_if(is_ours(), evicted)
 }

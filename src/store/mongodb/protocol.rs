@@ -155,7 +155,12 @@ fn statements() -> Vec<(String, String)> {
     for (name, request) in fixed::conversions() {
         add(name, change(dialect::convert(&request), false));
     }
-    add("evict", change(dialect::evict(), false));
+    let shown = dialect::eviction_projection();
+    let filter = dialect::filter(&key);
+    add(
+        "evict",
+        find_and_modify(filter, dialect::evict(), false, shown),
+    );
     let expired = dialect::expired(&key);
     add("remove expired", delete("db.locks.deleteOne", expired));
     let shown = [dialect::filter(&key).into(), dialect::projection().into()];
