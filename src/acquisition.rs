@@ -51,6 +51,21 @@ pub(crate) async fn acquire(
     key: Result<Key, Error>,
     patience: Patience,
 ) -> Result<Attempt, Error> {
+    let min_hold = ask.min_hold;
+    let end = acquire_one_of_several(ask, key, patience).await;
+    if let Ok(Attempt::Acquired(lease)) = &end {
+        lease.hold().set_min_hold(min_hold);
+    }
+    end
+}
+
+/// The same for a set of leases, of which nobody has any before all are there: without the minimum hold,
+/// which would keep what is given back from the set that asks for it again.
+pub(crate) async fn acquire_one_of_several(
+    ask: Ask,
+    key: Result<Key, Error>,
+    patience: Patience,
+) -> Result<Attempt, Error> {
     let asked = Asked::begins(&ask, key.as_ref().ok(), patience);
     let (shared, keep_alive) = (ask.shared.clone(), ask.keep_alive);
     let (reply, outcome) = oneshot::channel();
@@ -104,7 +119,6 @@ type Reply = oneshot::Sender<Result<Attempt, Error>>;
 struct Acquisition {
     shared: Arc<Shared>,
     request: Arc<AcquireRequest>,
-    min_hold: Option<Duration>,
     /// When the caller began to wait.
     since: Instant,
     calls: Calls<AcquireAnswer>,
@@ -130,7 +144,6 @@ impl Acquisition {
         Ok(Self {
             shared,
             request: Arc::new(request),
-            min_hold: ask.min_hold,
             since,
             calls: Calls::new(),
             granted: false,
@@ -342,7 +355,6 @@ impl Acquisition {
         };
         let terms = Terms {
             request: self.request.clone(),
-            min_hold: self.min_hold,
             clock_margin: self.shared.clock_margin,
         };
         let Some(hold) = Hold::new(terms, &grant, sent) else {

@@ -138,7 +138,8 @@ macro_rules! lease_options {
             /// another clock would run it again.
             ///
             /// It counts on the server's clock and in whole milliseconds, and not for a holder that dies:
-            /// then the ttl counts. At most [`MAX_TTL`](crate::MAX_TTL).
+            /// then the ttl counts; nor for a grant that nobody took, or a set of which a part was not to be
+            /// had. At most [`MAX_TTL`](crate::MAX_TTL).
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.ask.min_hold = Some(time);
                 self

@@ -34,7 +34,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) request: Arc<AcquireRequest>,
-    pub(crate) min_hold: Option<Duration>,
     pub(crate) clock_margin: Duration,
 }
 
@@ -45,6 +44,9 @@ pub(crate) struct Hold {
     /// When its grant came in.
     since: Instant,
     state: Sender<State>,
+    /// For how long, counted from the grant, the key stays held although the lease is released. It is set
+    /// when the lease is in the hands of its caller: a grant that nobody took leaves nothing behind.
+    min_hold: OnceLock<Duration>,
     kept: AtomicBool,
     /// Whether a request for it may still be on its way to the server.
     open: AtomicBool,
@@ -67,6 +69,7 @@ impl Hold {
             acquired_at: grant.acquired_at,
             since,
             state: Sender::new(state),
+            min_hold: OnceLock::new(),
             kept: AtomicBool::new(false),
             open: AtomicBool::new(false),
             run: OnceLock::new(),
@@ -91,7 +94,15 @@ impl Hold {
     }
 
     pub(crate) fn min_hold(&self) -> Option<Duration> {
-        self.terms.min_hold
+        self.min_hold.get().copied()
+    }
+
+    /// The lease has come to its caller, who asked for this minimum hold.
+    pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
+        if let Some(min_hold) = min_hold {
+            // It comes to a caller once.
+            let _ = self.min_hold.set(min_hold);
+        }
     }
 
     pub(crate) fn acquired_at(&self) -> DateTime<Utc> {

@@ -28,7 +28,8 @@ use crate::{
 ///
 /// As for [`Acquire`](crate::Acquire), for the first key that cannot be had, and
 /// [`Error::Lost`] if one was lost while another was waited for. What was taken is released before the
-/// error is told.
+/// error is told, without the [`min_hold`](AcquireAll::min_hold), which only counts once the whole set is
+/// there.
 ///
 /// # Cancel safety
 ///
@@ -74,7 +75,7 @@ impl AcquireAll {
                 Patience::For(wait) => Patience::For(wait.saturating_sub(start.elapsed())),
                 patience => patience,
             };
-            let outcome = acquisition::acquire(ask, Ok(key.clone()), patience).await;
+            let outcome = acquisition::acquire_one_of_several(ask, Ok(key.clone()), patience).await;
             match outcome.and_then(Attempt::acquired) {
                 Ok(lease) => taken.leases.push(lease),
                 Err(error) => return Err(taken.give_back(error).await),
@@ -90,10 +91,13 @@ impl AcquireAll {
                 return Err(taken.give_back(error).await);
             }
         }
-        match taken.loss() {
-            Some(error) => Err(taken.give_back(error).await),
-            None => Ok(taken),
+        if let Some(error) = taken.loss() {
+            return Err(taken.give_back(error).await);
         }
+        for lease in &taken.leases {
+            lease.hold().set_min_hold(self.ask.min_hold);
+        }
+        Ok(taken)
     }
 }
 

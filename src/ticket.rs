@@ -137,13 +137,13 @@ impl Resume {
         };
         let terms = Terms {
             request: Arc::new(request),
-            min_hold: self.ticket.min_hold_ms.map(Duration::from_millis),
             clock_margin: shared.clock_margin,
         };
         // The answer took so long that nothing is left of it.
         let Some(hold) = Hold::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
+        hold.set_min_hold(self.ticket.min_hold_ms.map(Duration::from_millis));
         let lease = Lease::new(shared.clone(), hold);
         if shared.keeper.closing().is_cancelled() {
             return Err(Error::Closed);

@@ -162,6 +162,47 @@ async fn a_set_that_is_dropped_or_not_to_be_had_leaves_no_lock() {
     last.release().await.unwrap();
 }
 
+/// What is given back is no work that was done: the set would wait for what it left itself.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
+    let (store, leases) = setup();
+    let ask = || leases.acquire_all(["key", "z"], TTL).min_hold(TTL * 100);
+    let last = leases.acquire("z", TTL * 10).await.unwrap();
+    let error = ask().wait_for(TTL).await.unwrap_err();
+    assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    assert!(is_free(&store).await);
+    assert!(timeout(TTL, ask()).await.is_err(), "dropped while it waits");
+    assert!(until_free(&store).await < MOMENT);
+    last.release().await.unwrap();
+
+    let start = Instant::now();
+    let set = ask().await.unwrap();
+    assert!(start.elapsed() < MOMENT);
+    set.release().await.unwrap();
+    sleep(TTL * 99).await;
+    assert!(!is_free(&store).await, "a whole set has its minimum hold");
+    sleep(TTL * 2).await;
+    assert!(is_free(&store).await);
+}
+
+/// Its answer came after its caller had gone, or lay there for too long.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_took_leaves_no_minimum_hold() {
+    let (store, leases) = setup();
+    for late in [MOMENT * 2, TTL] {
+        store.next([Fate::AnswerLate(MOMENT)]);
+        let acquire = leases.acquire("key", TTL).min_hold(TTL * 100);
+        let mut acquire = acquire.into_future();
+        assert!(futures::poll!(&mut acquire).is_pending());
+        sleep(late).await;
+        match late == TTL {
+            true => assert!(acquire.await.is_err()),
+            false => drop(acquire),
+        }
+        assert!(until_free(&store).await < TTL);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ticket_travels_as_text() {
     let (store, leases) = setup();

@@ -10,8 +10,9 @@ use std::{
 
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Fence, Grant, Key, LeaseId,
-    MemoryStore, MongoStore, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Fence, Grant, Key,
+    LeaseId, Leases, MemoryStore, MongoStore, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    RenewRequest, Store,
 };
 use mongodb::bson::{Bson, doc};
 use tokio::{task::JoinSet, time::sleep};
@@ -160,6 +161,22 @@ async fn the_latest_of_several_expiries_counts() {
         sleep(SHORT).await;
         assert_eq!(acquire(&store, ask(LeaseId::random())).await, None);
     }
+}
+
+/// What is given back is no work that was done: the set would wait for what it left itself.
+#[tokio::test]
+async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let leases = Leases::new(fixture.store().await);
+    let ask = || leases.acquire_all(["a", "b"], LONG).min_hold(LONG);
+    let last = leases.acquire("b", LONG).await.unwrap();
+    let error = ask().wait_for(SHORT).await.unwrap_err();
+    assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    let free = async || leases.inspect("a").await.unwrap().unwrap().is_free();
+    assert!(free().await);
+    last.release().await.unwrap();
+    ask().await.unwrap().release().await.unwrap();
+    assert!(!free().await, "a whole set has its minimum hold");
 }
 
 /// Sums beyond what 64 bits hold are refusals, in memory and in MongoDB.
