@@ -53,6 +53,7 @@ use tokio::time::{Instant, sleep};
 pub use self::{
     batch::{a_batch_does_what_its_requests_say, racing_batches_share_no_key},
     cleanup::{
+        a_fence_ahead_of_the_clock_outlives_a_clean_up,
         clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
         remove_expired_removes_only_what_is_dead,
     },
@@ -135,6 +136,7 @@ macro_rules! conformance_suite {
             remove_expired_removes_only_what_is_dead
             clean_up_racing_with_takeover_removes_no_live_lock
             purge_removes_only_what_is_long_dead
+            a_fence_ahead_of_the_clock_outlives_a_clean_up
             odd_keys_are_just_text
             a_list_shows_what_its_filter_describes
             pages_show_every_lock_that_stays_once

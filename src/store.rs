@@ -94,7 +94,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// not among the holders any more, so that nothing renews or releases them, whatever the clock says.
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
-    /// Removes the document of this key if no holder is live. Returns whether it did.
+    /// Removes the document of this key if no holder is live and the clock has passed its fence. Returns
+    /// whether it did.
     ///
     /// The check and the removal are one step on the server's clock, so this can never remove a
     /// lock that was just taken over.
@@ -106,7 +107,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Limiters of one key with windows of another length, or of the other kind, count for themselves.
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
 
-    /// Removes every lock without a live holder since this long, and every limiter that means nothing
+    /// Removes every lock that had no live holder for this long, and whose fence the clock passed this long
+    /// ago ([`rules::remove_expired`](crate::rules::remove_expired)), and every limiter that means nothing
     /// any more since this long. Returns how many it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 

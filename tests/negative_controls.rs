@@ -68,6 +68,8 @@ controls! {
         clean_up_racing_with_takeover_removes_no_live_lock;
     a_purge_that_forgets_the_retention: PurgesBlindly is caught by
         purge_removes_only_what_is_long_dead;
+    a_clean_up_by_the_expiry_alone: RemovesFencesAhead is caught by
+        a_fence_ahead_of_the_clock_outlives_a_clean_up;
     keys_that_are_trimmed: TrimsKeys is caught by odd_keys_are_just_text;
     a_release_that_does_nothing: NeverReleases is caught by
         a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,

@@ -121,6 +121,33 @@ async fn takeovers(store: &Arc<dyn Store>, key: &crate::Key) -> Outcome {
     Ok(())
 }
 
+/// After both ways of clean-up a grant has a greater fence than all before it, however many there were in
+/// a moment: a fence that is ahead of the clock keeps its document.
+pub async fn a_fence_ahead_of_the_clock_outlives_a_clean_up(clients: &Clients) -> Outcome {
+    let key = fresh_key("ahead")?;
+    for _ in 0..3 {
+        let lease = request(&key, "holder", LONG);
+        let mut last = granted(&clients.first, &lease).await?.fence;
+        for _ in 0..10 {
+            if let Some(eviction) = clients.second.evict(&key).await? {
+                last = eviction.fence;
+            }
+        }
+        clients.first.remove_expired(&key).await?;
+        clients.first.purge(Duration::ZERO).await?;
+        let next = request(&key, "next", LONG);
+        let grant = granted(&clients.second, &next).await?;
+        ensure!(
+            grant.fence > last,
+            "a clean-up has brought the fence from {last} to {}",
+            grant.fence
+        );
+        let release = ReleaseRequest::new(key.clone(), next.lease);
+        clients.second.release(&release).await?;
+    }
+    Ok(())
+}
+
 /// A purge removes what has been dead for its retention, and keeps what is alive or died lately.
 pub async fn purge_removes_only_what_is_long_dead(clients: &Clients) -> Outcome {
     let live = request(&fresh_key("live")?, "holder", LONG);

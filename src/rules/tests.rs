@@ -409,6 +409,10 @@ fn clean_up_waits_for_the_retention_and_for_the_fence() {
     ahead.fence = Fence::new(20_000);
     assert!(!remove_expired(Some(&ahead), Duration::ZERO, at(20_000)).answer);
     assert!(remove_expired(Some(&ahead), Duration::ZERO, at(20_001)).answer);
+    assert!(!remove_expired(Some(&ahead), day, at(86_420_000)).answer);
+    assert!(remove_expired(Some(&ahead), day, at(86_420_001)).answer);
+    ahead.fence = Fence::new(i64::MAX);
+    assert!(!remove_expired(Some(&ahead), Duration::ZERO, at(8_000_000_000_000)).answer);
 }
 
 /// Readers that hold the key for as long as any, as many as it may have.

@@ -125,8 +125,12 @@ impl MongoStore {
         }
     }
 
-    /// How long the document of a dead lock is kept, and with it the key's last fence; a day by
-    /// default. Takes effect with [`prepare`](MongoStore::prepare), in whole seconds.
+    /// How long the document of a dead lock is kept, and with it the key's last fence; a day by default.
+    ///
+    /// It counts from the expiry, and from the moment at which the clock has passed the fence, whichever is
+    /// later, and is rounded up: by a 24th, at most an hour. A lease that is released early leaves the
+    /// date as it was. Locks take it over with their next grant, limiters, in whole seconds, with
+    /// [`prepare`](MongoStore::prepare); a shorter one brings no date of a lock forward.
     ///
     /// A fence goes on rising after that too, unless the server's clock goes back by more than
     /// this.
@@ -264,7 +268,11 @@ impl Store for MongoStore {
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
         let found = self
-            .change(&request.key, dialect::convert(request), false)
+            .change(
+                &request.key,
+                dialect::convert(request, self.retention),
+                false,
+            )
             .await?;
         Ok(match found {
             Some((record, now)) => rules::answer_convert(Some(&record), request, now),
@@ -324,7 +332,7 @@ impl Store for MongoStore {
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
         let evicted = self
             .locks
-            .find_one_and_update(dialect::filter(key), dialect::evict())
+            .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
             .projection(dialect::eviction_projection())
             .return_document(ReturnDocument::After)
             .await

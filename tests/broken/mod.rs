@@ -39,6 +39,7 @@ pub enum Fault {
     RenewalsShorten,
     RemovesBlindly,
     PurgesBlindly,
+    RemovesFencesAhead,
     TrimsKeys,
     NeverReleases,
     ForgetsSomeReleases,
@@ -131,6 +132,14 @@ impl BrokenStore {
 
     fn record(&self, key: &Key) -> Option<LockRecord> {
         self.records.lock().get(&self.key(key)).cloned()
+    }
+
+    /// A lock in the eyes of a clean-up.
+    fn as_it_is_cleaned_up(&self, mut record: LockRecord) -> LockRecord {
+        if self.is(Fault::RemovesFencesAhead) {
+            record.fence = Fence::new(0);
+        }
+        record
     }
 
     fn write(&self, key: &Key, write: Write) {
@@ -413,6 +422,7 @@ impl Store for BrokenStore {
             self.write(key, Write::Remove);
             return Ok(record.is_some());
         }
+        let record = record.map(|record| self.as_it_is_cleaned_up(record));
         let decision = rules::remove_expired(record.as_ref(), Duration::ZERO, self.now());
         self.write(key, decision.write);
         Ok(decision.answer)
@@ -467,7 +477,10 @@ impl Store for BrokenStore {
         let mut records = self.records.lock();
         let mut limiters = self.limiters.lock();
         let before = records.len() + limiters.len();
-        records.retain(|_, record| !rules::remove_expired(Some(record), retention, now).answer);
+        records.retain(|_, record| {
+            let record = self.as_it_is_cleaned_up(record.clone());
+            !rules::remove_expired(Some(&record), retention, now).answer
+        });
         let keeps = |record: &LimiterRecord| !rules::is_over(record, retention, now);
         limiters.retain(|_, record| !self.is(Fault::LimitersArePurged) && keeps(record));
         Ok((before - records.len() - limiters.len()) as u64)

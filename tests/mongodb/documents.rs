@@ -8,9 +8,8 @@ use leasehold::{
     ReleaseRequest, RenewRequest, Store,
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use tokio::time::{Instant, sleep};
 
-use super::{Engine, Fixture, LONG, SHORT};
+use super::{Engine, Fixture, LONG};
 
 /// Runs every operation on a key whose document is not a lock of this version. Each must be refused
 /// and leave the document alone.
@@ -98,6 +97,15 @@ async fn a_document_of_somebody_else_is_refused_and_left_alone() {
     }
 }
 
+const NAMES: [&str; 6] = [
+    "_id",
+    "schema",
+    "fence",
+    "holders",
+    "expires_at",
+    "cleanup_at",
+];
+
 #[tokio::test]
 async fn the_document_has_its_final_shape() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -109,7 +117,7 @@ async fn the_document_has_its_final_shape() {
     let stored = stored.unwrap().unwrap();
 
     let names: Vec<_> = stored.keys().map(String::as_str).collect();
-    assert_eq!(names, ["_id", "schema", "fence", "holders", "expires_at"]);
+    assert_eq!(names, NAMES);
     assert_eq!(stored.get_str("_id"), Ok("report:42"));
     assert_eq!(stored.get_i64("schema"), Ok(1));
     assert_eq!(stored.get_i64("fence"), Ok(lease.fence().get()));
@@ -163,7 +171,7 @@ async fn every_mode_and_the_note_have_their_final_shape() {
         let stored = collection.find_one(doc! { "_id": name }).await;
         let stored = stored.unwrap().unwrap();
         let names: Vec<_> = stored.keys().map(String::as_str).collect();
-        assert_eq!(names, ["_id", "schema", "fence", "holders", "expires_at"]);
+        assert_eq!(names, NAMES);
         let holders = stored.get_array("holders").unwrap();
         let holder = holders[0].as_document().unwrap();
         assert_eq!(holder.keys().last().unwrap(), "note");
@@ -240,108 +248,4 @@ async fn a_key_whose_latest_expiry_is_past_is_free_for_everybody() {
             assert_eq!(stored.get_array("holders").map(Vec::len), Ok(1));
         }
     }
-}
-
-/// The indexes that `prepare` makes, for locks and for limiters, as the server shows them.
-async fn ttl_indexes(fixture: &Fixture) -> [Document; 2] {
-    let mut cursor = fixture
-        .collection()
-        .await
-        .client()
-        .database(super::DATABASE)
-        .run_cursor_command(doc! { "listIndexes": &fixture.name })
-        .await
-        .unwrap();
-    let mut found = Vec::new();
-    while cursor.advance().await.unwrap() {
-        let index = cursor.deserialize_current().unwrap();
-        if index.contains_key("expireAfterSeconds") {
-            found.push(index);
-        }
-    }
-    found.try_into().unwrap()
-}
-
-fn seconds(index: &Document) -> i64 {
-    match index.get("expireAfterSeconds") {
-        Some(Bson::Int32(seconds)) => (*seconds).into(),
-        Some(Bson::Int64(seconds)) => *seconds,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn prepare_can_be_repeated_and_by_many_at_once() {
-    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
-        let fixture = Fixture::new(engine);
-        let stores = [
-            fixture.store().await,
-            fixture.store().await,
-            fixture.store().await,
-        ];
-        for _ in 0..2 {
-            let prepared = futures::future::join_all(stores.iter().map(|store| store.prepare()));
-            for outcome in prepared.await {
-                outcome.unwrap();
-            }
-        }
-        let [locks, limiters] = ttl_indexes(&fixture).await;
-        for (index, field) in [(locks, "expires_at"), (limiters, "over_at")] {
-            assert_eq!(seconds(&index), 24 * 60 * 60);
-            assert_eq!(index.get_document("key"), Ok(&doc! { field: 1 }));
-        }
-    }
-}
-
-#[tokio::test]
-async fn prepare_takes_over_a_changed_retention() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    fixture.store().await.prepare().await.unwrap();
-    let week = Duration::from_secs(7 * 24 * 60 * 60);
-    let store = fixture.store().await.retention(week);
-    store.prepare().await.unwrap();
-    let retentions = async || ttl_indexes(&fixture).await.map(|index| seconds(&index));
-    assert_eq!(retentions().await, [7 * 24 * 60 * 60; 2]);
-    let ever = fixture.store().await.retention(Duration::MAX);
-    ever.prepare().await.unwrap();
-    assert_eq!(retentions().await, [i64::from(i32::MAX); 2]);
-}
-
-/// On the complete server, whose TTL monitor runs every second.
-#[tokio::test]
-async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let store = fixture.store().await.retention(Duration::ZERO);
-    store.prepare().await.unwrap();
-    let collection = fixture.collection().await;
-    let past = DateTime::from_millis(0);
-    let later = doc! { "_id": "later schema", "schema": 2, "expires_at": past };
-    let foreign = doc! { "_id": "foreign", "expires_at": past, "over_at": past };
-    collection.insert_many([later, foreign]).await.unwrap();
-    let leases = Leases::new(store);
-    let live = leases.acquire("live", LONG).await.unwrap();
-    let dead = leases.acquire("dead", SHORT).await.unwrap();
-    let fence = dead.fence();
-    dead.detach();
-    let year = Duration::from_secs(365 * 24 * 60 * 60);
-    leases.limiter("year", 1, year).permit().await.unwrap();
-    leases
-        .limiter("moment", 1, Duration::from_millis(1))
-        .permit()
-        .await
-        .unwrap();
-
-    let start = Instant::now();
-    let moment = doc! { "_id": { "limiter": "moment", "window": 1_i64, "kind": "fixed" } };
-    while leases.inspect("dead").await.unwrap().is_some()
-        || collection.find_one(moment.clone()).await.unwrap().is_some()
-    {
-        assert!(start.elapsed() < Duration::from_secs(60), "not removed");
-        sleep(Duration::from_millis(50)).await;
-    }
-    let left = collection.distinct("_id", doc! {}).await.unwrap();
-    assert_eq!(left.len(), 4, "{left:?}");
-    live.renew().await.unwrap();
-    let next = leases.acquire("dead", LONG).await.unwrap();
-    assert!(next.fence() > fence);
 }

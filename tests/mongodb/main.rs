@@ -6,6 +6,7 @@ mod common;
 mod accounts;
 mod batches;
 mod cancel;
+mod cleanup;
 mod commands;
 mod conformance;
 mod distributed_lock;

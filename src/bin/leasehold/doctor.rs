@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Those that `MongoStore::prepare` makes.
-const TTL_INDEXES: [&str; 2] = ["leasehold_expires_at", "leasehold_over_at"];
+const TTL_INDEXES: [&str; 2] = ["leasehold_cleanup_at", "leasehold_over_at"];
 /// Of the lock that is taken for a try.
 const TTL: Duration = Duration::from_secs(10);
 /// How many round trips are measured.

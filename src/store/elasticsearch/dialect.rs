@@ -341,7 +341,7 @@ impl Dialect {
         let dead = json!({ "bool": { "filter": [
             { "term": { "schema": SCHEMA } },
             { "range": { "expires_at": { "lte": since } } },
-            { "range": { "fence.time": { "lt": "now" } } },
+            { "range": { "fence.time": { "lt": since } } },
         ] } });
         let over = json!({ "bool": { "filter": [
             { "term": { "limiter": LIMITER_SCHEMA } },

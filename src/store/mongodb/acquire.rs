@@ -23,9 +23,9 @@ impl MongoStore {
         request: &AcquireRequest,
     ) -> Result<Option<AcquireAnswer>, Error> {
         let sent = Instant::now();
-        let alone = dialect::take_over_alone(request);
+        let alone = dialect::take_over_alone(request, self.retention);
         let hasty = alone.is_some();
-        let update = alone.unwrap_or_else(|| dialect::acquire(request));
+        let update = alone.unwrap_or_else(|| dialect::acquire(request, self.retention));
         let outcome = self
             .locks
             .find_one_and_update(dialect::filter(&request.key), update)
@@ -67,7 +67,11 @@ impl MongoStore {
     ) -> Result<AcquireAnswer, Error> {
         let upsert = request.in_place_of.is_none();
         let found = self
-            .change(&request.key, dialect::acquire(request), upsert)
+            .change(
+                &request.key,
+                dialect::acquire(request, self.retention),
+                upsert,
+            )
             .await?;
         match found {
             Some((record, now)) => {
@@ -92,7 +96,10 @@ impl MongoStore {
         &self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
-        if self.update(request, dialect::release(request)).await? {
+        if self
+            .update(request, dialect::release(request, self.retention))
+            .await?
+        {
             return Ok(ReleaseAnswer::Released);
         }
         explained(self.explain_refusal(&request.key).await)?;

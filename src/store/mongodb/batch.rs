@@ -18,12 +18,18 @@ impl MongoStore {
         let statements = requests.iter().map(|request| match request {
             BatchRequest::Acquire(request) => {
                 let upsert = request.in_place_of.is_none();
-                statement(&request.key, dialect::acquire(request), upsert)
+                statement(
+                    &request.key,
+                    dialect::acquire(request, self.retention),
+                    upsert,
+                )
             }
             // The upsert has it fail where there is no document either.
-            BatchRequest::Release(request) => {
-                statement(&request.key, dialect::release_or_fail(request), true)
-            }
+            BatchRequest::Release(request) => statement(
+                &request.key,
+                dialect::release_or_fail(request, self.retention),
+                true,
+            ),
         });
         let shown = requests.iter().filter_map(|request| match request {
             BatchRequest::Acquire(request) => Some(request.key.as_str()),

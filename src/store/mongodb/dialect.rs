@@ -30,6 +30,10 @@ use crate::{Key, LeaseId, ListRequest, record::SCHEMA};
 /// A thousand years, in milliseconds. Dates end somewhere, and no sum or difference is to go there.
 const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
+const HOUR: i64 = 60 * 60 * 1_000;
+/// The end of the year 9999, in milliseconds: later than that a fence is no date.
+const LAST: i64 = 253_402_300_799_999;
+
 /// Finds the document of a key on the server's shortest path.
 pub(crate) fn filter(key: &Key) -> Document {
     doc! { "_id": key.as_str() }
@@ -48,13 +52,14 @@ pub(crate) fn eviction_projection() -> Document {
 }
 
 /// Ends every live lease and raises the fence. The names of the leases go from the holders.
-pub(crate) fn evict() -> Vec<Document> {
+pub(crate) fn evict(retention: Duration) -> Vec<Document> {
     let evicted = doc! {
         "_id": "$_id",
         "schema": SCHEMA,
         "fence": next_fence(),
         "holders": [],
         "expires_at": "$$NOW",
+        "cleanup_at": cleanup_at("$$NOW", next_fence(), retention),
         "evicted": { "$filter": { "input": "$holders", "cond": is_live() } },
     };
     replace_if(is_ours(), evicted)
@@ -93,8 +98,8 @@ fn removable(retention: Duration) -> Document {
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
     doc! { "$and": [
         is_ours(),
-        { "$lte": ["$expires_at", since] },
-        { "$lt": ["$fence", { "$toLong": "$$NOW" }] },
+        { "$lte": ["$expires_at", since.clone()] },
+        { "$lt": ["$fence", { "$toLong": since }] },
     ] }
 }
 
@@ -110,14 +115,36 @@ fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {
 }
 
 /// The document with these holders, and the latest of their expiries, or now if there are none.
-fn with_holders(holders: Document) -> Document {
+fn with_holders(holders: Document, retention: Duration) -> Document {
+    let expires_at = doc! { "$ifNull": [{ "$max": "$$holders.expires_at" }, "$$NOW"] };
     doc! { "$let": {
         "vars": { "holders": holders },
         "in": { "$mergeObjects": ["$$ROOT", {
             "holders": "$$holders",
-            "expires_at": { "$ifNull": [{ "$max": "$$holders.expires_at" }, "$$NOW"] },
+            "expires_at": expires_at.clone(),
+            "cleanup_at": cleanup_at(expires_at, "$fence", retention),
         }] },
     } }
+}
+
+/// From when on the TTL index removes a document with this expiry and fence, both of which have to be past
+/// for the retention: without the document the next fence is taken from the clock.
+///
+/// It goes up in steps and never down, so that grants, renewals and releases of a key that is in use leave
+/// its entry in the index where it is, but for one an hour.
+fn cleanup_at(
+    expires_at: impl Into<Bson>,
+    fence: impl Into<Bson>,
+    retention: Duration,
+) -> Document {
+    let retention = millis(retention).min(LONGEST);
+    let step = (retention / 24).clamp(1, HOUR);
+    let latest = doc! { "$max": [{ "$toLong": expires_at.into() }, fence.into()] };
+    // The clock has passed a fence in the millisecond after it.
+    let past = doc! { "$add": [{ "$min": [latest, LAST] }, retention + 1] };
+    let steps = doc! { "$ceil": { "$divide": [past, step] } };
+    let at = doc! { "$toDate": { "$multiply": [steps, step] } };
+    doc! { "$max": ["$cleanup_at", at] }
 }
 
 /// Whether the document is a lock: a number under `schema` may be anybody's.

@@ -20,6 +20,8 @@ pub(crate) const STORE: &str = "MongoDB";
 pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 /// An index of this name or with these fields exists with other options.
 pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
+/// There is no index of this name.
+pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
 /// Unauthorized, and authentication failed.
 const DENIED: [i32; 2] = [13, 18];

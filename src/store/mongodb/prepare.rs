@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use mongodb::{
     IndexModel,
     bson::{Document, doc},
@@ -11,7 +12,7 @@ use mongodb::{
 use super::{
     MongoStore,
     concern::majority,
-    error::{INDEX_CONFLICTS, code, sorted},
+    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, code, sorted},
 };
 use crate::{
     Error, keeper,
@@ -21,11 +22,15 @@ use crate::{
 /// How long `prepare` may take: an index on a collection that is in use takes its time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The TTL index on `expires_at` that `prepare` made before locks had a date for their clean-up.
+const ONCE_OURS: &str = "leasehold_expires_at";
+
 /// A TTL index.
 pub(super) struct Index {
     pub(super) name: &'static str,
-    /// From when on the retention counts.
+    /// From when on the time counts after which it removes a document.
     pub(super) field: &'static str,
+    pub(super) expires_after: Duration,
     /// What a later version or somebody else put into the collection is left alone.
     pub(super) ours: Document,
 }
@@ -34,13 +39,16 @@ impl MongoStore {
     /// Creates the TTL indexes that remove dead locks and limiters, and the collection with them.
     ///
     /// It can be repeated, at every start of the application for example, and by several
-    /// processes at once; a changed [`retention`](MongoStore::retention) is taken over. Locking
+    /// processes at once; a changed [`retention`](MongoStore::retention) of limiters is taken over. Locking
     /// works without it, but then documents of dead locks stay until a
     /// [`purge`](crate::Leases::purge).
     ///
     /// # Errors
     ///
-    /// As [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
+    /// [`Error::NotPrepared`] if the collection has another TTL index on `expires_at`: it would remove locks
+    /// whose fence is ahead of the clock, and the next fence would be smaller. Drop it.
+    ///
+    /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
     /// changed retention, has no right `collMod`. The locks work all the same.
     ///
     /// # Cancel safety
@@ -49,17 +57,17 @@ impl MongoStore {
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
         keeper::call("prepare", PREPARE_TIMEOUT, async move {
-            for index in indexes() {
+            for index in indexes(this.retention) {
                 this.create(index).await?;
             }
-            Ok(())
+            this.without_early_removal().await
         })
         .await
     }
 
     async fn create(&self, index: Index) -> Result<(), Error> {
         // The index takes whole seconds in 32 bits.
-        let seconds = self.retention.as_secs().min(i32::MAX as u64);
+        let seconds = index.expires_after.as_secs().min(i32::MAX as u64);
         let options = IndexOptions::builder()
             .name(index.name.to_owned())
             .expire_after(Duration::from_secs(seconds))
@@ -84,18 +92,53 @@ impl MongoStore {
             Err(error) => Err(sorted(error)),
         }
     }
+
+    /// Drops the TTL index on the expiry that was ours once, and refuses anybody else's: both remove a
+    /// document although its fence is ahead of the clock.
+    async fn without_early_removal(&self) -> Result<(), Error> {
+        let indexes = self.locks.list_indexes().await.map_err(sorted)?;
+        let indexes: Vec<_> = indexes.try_collect().await.map_err(sorted)?;
+        for index in indexes.into_iter().filter(removes_by_expiry) {
+            let name = index.options.and_then(|options| options.name);
+            let name = name.unwrap_or_default();
+            if name != ONCE_OURS {
+                let problem = format!(
+                    "its TTL index {name} on expires_at removes locks whose fence is ahead of the clock, \
+                     drop it"
+                );
+                return Err(Error::NotPrepared {
+                    store: STORE,
+                    problem,
+                });
+            }
+            match self.locks.drop_index(name).await {
+                // Another process was faster.
+                Err(gone) if code(&gone) == Some(INDEX_NOT_FOUND) => {}
+                dropped => dropped.map_err(sorted)?,
+            }
+        }
+        Ok(())
+    }
 }
 
-pub(super) fn indexes() -> [Index; 2] {
+fn removes_by_expiry(index: &IndexModel) -> bool {
+    let is_ttl = |options: &IndexOptions| options.expire_after.is_some();
+    index.options.as_ref().is_some_and(is_ttl) && index.keys.contains_key("expires_at")
+}
+
+/// The TTL indexes, of which that of locks goes by a date that the statements write with the retention.
+pub(super) fn indexes(retention: Duration) -> [Index; 2] {
     [
         Index {
-            name: "leasehold_expires_at",
-            field: "expires_at",
+            name: "leasehold_cleanup_at",
+            field: "cleanup_at",
+            expires_after: Duration::ZERO,
             ours: doc! { "schema": SCHEMA, "fence": { "$type": "number" } },
         },
         Index {
             name: "leasehold_over_at",
             field: "over_at",
+            expires_after: retention,
             ours: doc! { "limiter": LIMITER_SCHEMA },
         },
     ]

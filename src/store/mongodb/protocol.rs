@@ -103,12 +103,11 @@ fn list() -> String {
 }
 
 fn indexes() -> String {
-    let seconds = fixed::RETENTION.as_secs() as i64;
-    let created = prepare::indexes().map(|index| {
+    let created = prepare::indexes(fixed::RETENTION).map(|index| {
         let keys = doc! { index.field: 1 };
         let options = doc! {
             "name": index.name,
-            "expireAfterSeconds": seconds,
+            "expireAfterSeconds": index.expires_after.as_secs() as i64,
             "partialFilterExpression": index.ours,
         };
         call("db.locks.createIndex", &[keys.into(), options.into()])
@@ -122,13 +121,16 @@ fn statements() -> Vec<(String, String)> {
     let mut add = |name: &str, text: String| statements.push((name.to_owned(), text));
     for (name, request) in fixed::acquires() {
         let upsert = request.in_place_of.is_none();
-        match dialect::take_over_alone(&request) {
+        match dialect::take_over_alone(&request, fixed::RETENTION) {
             // Its lease id is new, so that the answer tells the time by itself.
             Some(alone) => {
                 let sent = find_and_modify(dialect::filter(&key), alone, upsert, doc! {});
                 add(name, sent);
             }
-            None => add(name, change(dialect::acquire(&request), upsert)),
+            None => add(
+                name,
+                change(dialect::acquire(&request, fixed::RETENTION), upsert),
+            ),
         }
     }
     let handover = fixed::acquires().map(|(_, request)| request);
@@ -137,29 +139,38 @@ fn statements() -> Vec<(String, String)> {
         .find(|request| request.in_place_of.is_some());
     add(
         "acquire handover again",
-        change(dialect::acquire(again.unwrap()), false),
+        change(dialect::acquire(again.unwrap(), fixed::RETENTION), false),
     );
-    let renewal = dialect::renew(&fixed::renewal());
+    let renewal = dialect::renew(&fixed::renewal(), fixed::RETENTION);
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));
     let release = fixed::release();
     add("release alone", update(dialect::release_alone(&release)));
-    add("release", update(dialect::release(&release)));
+    add(
+        "release",
+        update(dialect::release(&release, fixed::RETENTION)),
+    );
     let held_on = fixed::release_with_a_minimum_hold();
-    add("release min hold", update(dialect::release(&held_on)));
-    let one_of_many = dialect::release_or_fail(&release.clone().alone());
+    add(
+        "release min hold",
+        update(dialect::release(&held_on, fixed::RETENTION)),
+    );
+    let one_of_many = dialect::release_or_fail(&release.clone().alone(), fixed::RETENTION);
     add(
         "release many",
         batch(vec![statement(&key, one_of_many, true)]),
     );
     for (name, request) in fixed::conversions() {
-        add(name, change(dialect::convert(&request), false));
+        add(
+            name,
+            change(dialect::convert(&request, fixed::RETENTION), false),
+        );
     }
     let shown = dialect::eviction_projection();
     let filter = dialect::filter(&key);
     add(
         "evict",
-        find_and_modify(filter, dialect::evict(), false, shown),
+        find_and_modify(filter, dialect::evict(fixed::RETENTION), false, shown),
     );
     let expired = dialect::expired(&key);
     add("remove expired", delete("db.locks.deleteOne", expired));

@@ -13,7 +13,7 @@ use crate::{Error, RenewAnswer, RenewAnswers, RenewRequest, rules};
 impl MongoStore {
     pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
         let found = self
-            .change(&request.key, dialect::renew(request), false)
+            .change(&request.key, dialect::renew(request, self.retention), false)
             .await?;
         Ok(match found {
             Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
@@ -28,7 +28,7 @@ impl MongoStore {
     ) -> Result<RenewAnswers, Error> {
         let statements = requests
             .iter()
-            .map(|request| statement(&request.key, dialect::renew(request), false))
+            .map(|request| statement(&request.key, dialect::renew(request, self.retention), false))
             .collect();
         let keys = requests.iter().map(|request| request.key.as_str());
         let Left { failed, documents } = self.change_many(statements, keys.collect()).await?;

@@ -1,16 +1,20 @@
 //! Who is granted a key.
 
+use std::time::Duration;
+
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{any, from_now, holds, is_lease, is_live, is_ours, literal, next_fence, replace_if};
+use super::{
+    any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, literal, next_fence, replace_if,
+};
 use crate::{AcquireRequest, Mode, record::SCHEMA};
 
 /// Grants the lease if no live holder conflicts with it. Needs an upsert, unless it is asked for in the
 /// place of another.
-pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
+pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     match request.mode {
-        Mode::Exclusive if !request.reentrant => alone(request),
-        _ => beside(request),
+        Mode::Exclusive if !request.reentrant => alone(request, retention),
+        _ => beside(request, retention),
     }
 }
 
@@ -18,18 +22,21 @@ pub(crate) fn acquire(request: &AcquireRequest) -> Vec<Document> {
 /// that is not for the place of another, or not for the whole key.
 ///
 /// No document but a lock has the id of a lease there, so that nothing else has to be looked at.
-pub(crate) fn take_over_alone(request: &AcquireRequest) -> Option<Vec<Document>> {
+pub(crate) fn take_over_alone(
+    request: &AcquireRequest,
+    retention: Duration,
+) -> Option<Vec<Document>> {
     let from = request.in_place_of?;
     let whole = request.mode == Mode::Exclusive && !request.reentrant;
     let only = doc! { "$eq": ["$holders.lease", [from.to_string()]] };
-    whole.then(|| replace_if(only, sole(request)))
+    whole.then(|| replace_if(only, sole(request, retention)))
 }
 
 /// Grants the lease if nobody is live.
 ///
 /// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is
 /// past. A missing expiry sorts before every date, so an upsert's new document is free too.
-fn alone(request: &AcquireRequest) -> Vec<Document> {
+fn alone(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => doc! { "$and": [
             { "$lte": ["$expires_at", "$$NOW"] },
@@ -40,18 +47,19 @@ fn alone(request: &AcquireRequest) -> Vec<Document> {
             doc! { "$and": [is_ours(), holds(lease), { "$not": [any(other)] }] }
         }
     };
-    replace_if(free, sole(request))
+    replace_if(free, sole(request, retention))
 }
 
 /// The document of a lock with no other holder.
-fn sole(request: &AcquireRequest) -> Document {
+fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     let (fence, expires_at) = (next_fence(), from_now(request.ttl));
     doc! {
         "_id": "$_id",
         "schema": SCHEMA,
         "fence": fence.clone(),
-        "holders": [holder(request, fence.into(), &expires_at)],
-        "expires_at": expires_at,
+        "holders": [holder(request, fence.clone().into(), &expires_at)],
+        "expires_at": expires_at.clone(),
+        "cleanup_at": cleanup_at(expires_at, fence, retention),
     }
 }
 
@@ -60,7 +68,7 @@ fn sole(request: &AcquireRequest) -> Document {
 /// Only here can there be too many of them: an exclusive grant is the only one.
 ///
 /// Like [`alone`] it takes a key whose latest expiry is past for free, whatever its holders say.
-fn beside(request: &AcquireRequest) -> Vec<Document> {
+fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     // Somebody else's `holders` may be anything, and a filter of what is no list is an error.
     let held = doc! { "$and": [is_ours(), { "$gt": ["$expires_at", "$$NOW"] }] };
     let counts = match request.in_place_of {
@@ -81,17 +89,20 @@ fn beside(request: &AcquireRequest) -> Vec<Document> {
         Some(lease) => doc! { "$and": [is_ours(), holds(lease), room] },
     };
     let expires_at = from_now(request.ttl);
+    let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
+    let newest = doc! { "$max": ["$fence", "$$fence"] };
     let granted = doc! { "$let": {
         "vars": { "fence": fence(request) },
         "in": {
             "_id": "$_id",
             "schema": SCHEMA,
-            "fence": { "$max": ["$fence", "$$fence"] },
+            "fence": newest.clone(),
             "holders": { "$concatArrays": [
                 "$$live",
                 [holder(request, "$$fence".into(), &expires_at)],
             ] },
-            "expires_at": { "$max": [{ "$max": "$$live.expires_at" }, expires_at] },
+            "expires_at": latest.clone(),
+            "cleanup_at": cleanup_at(latest, newest, retention),
         },
     } };
     vec![doc! { "$replaceWith": { "$let": {

@@ -1,15 +1,17 @@
 //! What a holder can do with its grant.
 
+use std::time::Duration;
+
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    LONGEST, any, from_now, holds, is_lease, is_live, is_ours, millis, next_fence, replace_if,
-    with_holders,
+    LONGEST, any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, millis, next_fence,
+    replace_if, with_holders,
 };
 use crate::{ConvertRequest, LeaseId, MinHold, Mode, ReleaseRequest, RenewRequest};
 
 /// Gives a live lease its ttl anew, unless it lives for longer than that.
-pub(crate) fn renew(request: &RenewRequest) -> Vec<Document> {
+pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let live = doc! { "$and": [
         is_ours(),
@@ -17,11 +19,12 @@ pub(crate) fn renew(request: &RenewRequest) -> Vec<Document> {
     ] };
     let expires_at = doc! { "$max": ["$$this.expires_at", from_now(request.ttl)] };
     let renewed = doc! { "expires_at": expires_at };
-    replace_if(live, with_holders(changed("$holders", lease, renewed)))
+    let holders = changed("$holders", lease, renewed);
+    replace_if(live, with_holders(holders, retention))
 }
 
 /// Makes a live lease shared, or exclusive if nobody else is live. Only an upgrade has a new fence.
-pub(crate) fn convert(request: &ConvertRequest) -> Vec<Document> {
+pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let is_mine = |mode: Mode| {
         let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
@@ -42,7 +45,8 @@ pub(crate) fn convert(request: &ConvertRequest) -> Vec<Document> {
     let mut lock = Document::new();
     if let Some(fence) = fence {
         mine.insert("fence", fence.clone());
-        lock.insert("fence", fence);
+        lock.insert("fence", fence.clone());
+        lock.insert("cleanup_at", cleanup_at("$expires_at", fence, retention));
     }
     lock.insert("holders", changed("$holders", lease, mine));
     replace_if(possible, doc! { "$mergeObjects": ["$$ROOT", lock] })
@@ -52,7 +56,8 @@ pub(crate) fn convert(request: &ConvertRequest) -> Vec<Document> {
 /// is not among the holders.
 pub(crate) const NOT_HELD: i32 = 241;
 
-/// Drops the lease if it is the only one in the document. No document but a lock has the id of a lease
+/// Drops the lease if it is the only one in the document, which is to be cleaned up no sooner than before.
+/// No document but a lock has the id of a lease
 /// there, so that nothing else has to be looked at.
 pub(crate) fn release_alone(request: &ReleaseRequest) -> Vec<Document> {
     release_alone_or(request, "$$ROOT".into())
@@ -60,18 +65,18 @@ pub(crate) fn release_alone(request: &ReleaseRequest) -> Vec<Document> {
 
 /// Drops the lease from the holders. One that is live with a minimum hold that is not over stays
 /// until then, under a name that nobody has.
-pub(crate) fn release(request: &ReleaseRequest) -> Vec<Document> {
-    release_or(request, "$$ROOT".into())
+pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
+    release_or(request, retention, "$$ROOT".into())
 }
 
 /// The same for a command with many changes, which tells nothing of each but its error.
-pub(crate) fn release_or_fail(request: &ReleaseRequest) -> Vec<Document> {
+pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     // Not a constant, which the server would work out, and fail on, before it looks at the document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$holders" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
     match request.alone && request.min_hold.is_none() {
         true => release_alone_or(request, fails),
-        false => release_or(request, fails),
+        false => release_or(request, retention, fails),
     }
 }
 
@@ -81,7 +86,7 @@ fn release_alone_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> 
     vec![doc! { "$replaceWith": { "$cond": [alone, released, otherwise] } }]
 }
 
-fn release_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
+fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) -> Vec<Document> {
     let lease = request.lease;
     let holds = doc! { "$and": [is_ours(), holds(lease)] };
     let other = doc! { "$not": [is_lease(lease)] };
@@ -95,7 +100,7 @@ fn release_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
             changed(left, lease, held_on)
         }
     };
-    let released = with_holders(holders);
+    let released = with_holders(holders, retention);
     vec![doc! { "$replaceWith": { "$cond": [holds, released, otherwise] } }]
 }
 

@@ -51,18 +51,18 @@ fn changes() -> Vec<Vec<Document>> {
     let (key, lease) = (key("k"), LeaseId::random());
     let asked = asked(&ask("k"));
     let release = ReleaseRequest::new(key.clone(), lease);
-    let mut changes: Vec<_> = asked.iter().map(acquire).collect();
-    changes.extend(asked.iter().filter_map(take_over_alone));
+    let mut changes: Vec<_> = asked.iter().map(|it| acquire(it, TTL)).collect();
+    changes.extend(asked.iter().filter_map(|it| take_over_alone(it, TTL)));
     changes.extend([
-        renew(&RenewRequest::new(key.clone(), lease, TTL)),
-        convert(&ConvertRequest::upgrade(key.clone(), lease)),
-        convert(&ConvertRequest::downgrade(key, lease)),
-        self::release(&release),
+        renew(&RenewRequest::new(key.clone(), lease, TTL), TTL),
+        convert(&ConvertRequest::upgrade(key.clone(), lease), TTL),
+        convert(&ConvertRequest::downgrade(key, lease), TTL),
+        self::release(&release, TTL),
         release_alone(&release),
-        release_or_fail(&release),
-        release_or_fail(&release.clone().alone()),
-        self::release(&release.min_hold(TTL, LeaseId::random())),
-        evict(),
+        release_or_fail(&release, TTL),
+        release_or_fail(&release.clone().alone(), TTL),
+        self::release(&release.min_hold(TTL, LeaseId::random()), TTL),
+        evict(TTL),
         touch(ObjectId::new()),
     ]);
     changes.extend(permits("k").iter().map(permit));
@@ -81,7 +81,7 @@ fn permits(name: &str) -> [PermitRequest; 2] {
 fn assert_literal(request: &AcquireRequest) {
     let collect = |request: &AcquireRequest| {
         let mut found = Vec::new();
-        for stage in acquire(request) {
+        for stage in acquire(request, TTL) {
             texts(&stage.into(), "", &mut found);
         }
         found
@@ -131,7 +131,7 @@ fn ten_thousand_texts_stand_in_literals_and_are_sent_as_they_are() {
         assert_literal(request);
         assert_eq!(literals(&permits(&name)[number % 2]), tame[number % 2]);
         let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
-        let mut sent = acquire(request);
+        let mut sent = acquire(request, TTL);
         sent.extend([page(&list), filter(&request.key), expired(&request.key)]);
         for document in sent {
             let sent = RawDocumentBuf::try_from(&document).unwrap();
@@ -165,7 +165,7 @@ fn the_key_of_a_limiter_stands_in_a_literal() {
 
 #[test]
 fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
-    let sent = |request: &AcquireRequest| format!("{:?}", acquire(request));
+    let sent = |request: &AcquireRequest| format!("{:?}", acquire(request, TTL));
     for costly in ["$filter", "$map", "$let", "note"] {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
         let control = ask("k").permits(1, 2).reentrant().note("");
@@ -205,7 +205,7 @@ fn an_endless_time_stays_within_the_dates() {
     assert!(filter.contains("31536000000000"), "{filter}");
     let (lease, under) = (LeaseId::random(), LeaseId::random());
     let held_on = ReleaseRequest::new(key("k"), lease).min_hold(Duration::MAX, under);
-    let held_on = format!("{:?}", release(&held_on));
+    let held_on = format!("{:?}", release(&held_on, Duration::MAX));
     assert!(held_on.contains("31536000000000"), "{held_on}");
 }
 

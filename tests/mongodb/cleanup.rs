@@ -1,0 +1,312 @@
+//! Clean-up: the TTL indexes, and the date that they go by.
+
+use std::time::Duration;
+
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Error, Fence, Key, LeaseId, Leases, ReleaseRequest, RenewAnswer,
+    RenewRequest, Store,
+};
+use mongodb::{
+    IndexModel,
+    bson::{Bson, DateTime, Document, doc},
+    options::IndexOptions,
+};
+use tokio::time::{Instant, sleep};
+
+use super::{Engine, Fixture, LONG, SHORT};
+
+const HOUR: i64 = 60 * 60 * 1_000;
+const DAY: i64 = 24 * HOUR;
+
+/// The indexes that `prepare` makes, for locks and for limiters, as the server shows them.
+async fn ttl_indexes(fixture: &Fixture) -> [Document; 2] {
+    let mut cursor = fixture
+        .collection()
+        .await
+        .client()
+        .database(super::DATABASE)
+        .run_cursor_command(doc! { "listIndexes": &fixture.name })
+        .await
+        .unwrap();
+    let mut found = Vec::new();
+    while cursor.advance().await.unwrap() {
+        let index = cursor.deserialize_current().unwrap();
+        if index.contains_key("expireAfterSeconds") {
+            found.push(index);
+        }
+    }
+    found.try_into().unwrap()
+}
+
+fn seconds(index: &Document) -> i64 {
+    match index.get("expireAfterSeconds") {
+        Some(Bson::Int32(seconds)) => (*seconds).into(),
+        Some(Bson::Int64(seconds)) => *seconds,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn prepare_can_be_repeated_and_by_many_at_once() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let stores = [
+            fixture.store().await,
+            fixture.store().await,
+            fixture.store().await,
+        ];
+        for _ in 0..2 {
+            let prepared = futures::future::join_all(stores.iter().map(|store| store.prepare()));
+            for outcome in prepared.await {
+                outcome.unwrap();
+            }
+        }
+        let [locks, limiters] = ttl_indexes(&fixture).await;
+        // The date of a lock has its retention in it.
+        for (index, field, after) in [
+            (locks, "cleanup_at", 0),
+            (limiters, "over_at", 24 * 60 * 60),
+        ] {
+            assert_eq!(seconds(&index), after);
+            assert_eq!(index.get_document("key"), Ok(&doc! { field: 1 }));
+        }
+    }
+}
+
+#[tokio::test]
+async fn prepare_takes_over_a_changed_retention() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    fixture.store().await.prepare().await.unwrap();
+    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    let store = fixture.store().await.retention(week);
+    store.prepare().await.unwrap();
+    let retentions = async || ttl_indexes(&fixture).await.map(|index| seconds(&index));
+    assert_eq!(retentions().await, [0, 7 * 24 * 60 * 60]);
+    let ever = fixture.store().await.retention(Duration::MAX);
+    ever.prepare().await.unwrap();
+    assert_eq!(retentions().await, [0, i64::from(i32::MAX)]);
+}
+
+/// On the complete server, whose TTL monitor runs every second.
+#[tokio::test]
+async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = fixture.store().await.retention(Duration::ZERO);
+    store.prepare().await.unwrap();
+    let collection = fixture.collection().await;
+    let past = DateTime::from_millis(0);
+    let later = doc! { "_id": "later schema", "schema": 2, "expires_at": past, "cleanup_at": past };
+    let foreign = doc! { "_id": "foreign", "cleanup_at": past, "over_at": past };
+    collection.insert_many([later, foreign]).await.unwrap();
+    let leases = Leases::new(store);
+    let live = leases.acquire("live", LONG).await.unwrap();
+    let dead = leases.acquire("dead", SHORT).await.unwrap();
+    let fence = dead.fence();
+    dead.detach();
+    let year = Duration::from_secs(365 * 24 * 60 * 60);
+    leases.limiter("year", 1, year).permit().await.unwrap();
+    leases
+        .limiter("moment", 1, Duration::from_millis(1))
+        .permit()
+        .await
+        .unwrap();
+
+    let start = Instant::now();
+    let moment = doc! { "_id": { "limiter": "moment", "window": 1_i64, "kind": "fixed" } };
+    while leases.inspect("dead").await.unwrap().is_some()
+        || collection.find_one(moment.clone()).await.unwrap().is_some()
+    {
+        assert!(start.elapsed() < Duration::from_secs(60), "not removed");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let left = collection.distinct("_id", doc! {}).await.unwrap();
+    assert_eq!(left.len(), 4, "{left:?}");
+    live.renew().await.unwrap();
+    let next = leases.acquire("dead", LONG).await.unwrap();
+    assert!(next.fence() > fence);
+}
+
+/// The date of the only document, in milliseconds.
+async fn cleanup_at(fixture: &Fixture) -> i64 {
+    let stored = fixture.collection().await.find_one(doc! {}).await;
+    let stored = stored.unwrap().unwrap();
+    stored
+        .get_datetime("cleanup_at")
+        .unwrap()
+        .timestamp_millis()
+}
+
+/// It is the later of the latest expiry and the moment after the fence, a retention on, rounded up. Where it
+/// is late enough it stays, so that its entry in the index does.
+#[tokio::test]
+async fn the_date_of_the_clean_up_goes_up_in_steps() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        let key = Key::new("key").unwrap();
+        let ask = || AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+        let after = async |millis: i64| {
+            let date = cleanup_at(&fixture).await;
+            let late = date - millis;
+            assert!(
+                (DAY..=DAY + HOUR).contains(&(late - 1)),
+                "{engine:?}: {late}"
+            );
+            assert_eq!(date % HOUR, 0);
+        };
+        let expiry = |answer: &AcquireAnswer| match answer {
+            AcquireAnswer::Granted(grant) => grant.expires_at.timestamp_millis(),
+            AcquireAnswer::Held(held) => panic!("{held:?}"),
+        };
+        for request in [
+            ask(),
+            ask().shared(),
+            ask().permits(1, 2),
+            ask().reentrant(),
+        ] {
+            let granted = store.acquire(&request).await.unwrap();
+            after(expiry(&granted)).await;
+            let before = cleanup_at(&fixture).await;
+            let release = ReleaseRequest::new(key.clone(), request.lease);
+            store.release(&release.clone().alone()).await.unwrap();
+            store.release(&release).await.unwrap();
+            assert_eq!(cleanup_at(&fixture).await, before);
+        }
+
+        let request = ask();
+        let granted = store.acquire(&request).await.unwrap();
+        let renewal = RenewRequest::new(key.clone(), request.lease, LONG * 100);
+        let renewed = store.renew(std::slice::from_ref(&renewal)).await.unwrap();
+        let Ok(RenewAnswer::Renewed(renewed)) = &renewed[0] else {
+            panic!("{renewed:?}");
+        };
+        after(renewed.expires_at.timestamp_millis()).await;
+        let long = Duration::from_secs(3 * 24 * 60 * 60);
+        let release = ReleaseRequest::new(key.clone(), request.lease);
+        let release = release.min_hold(long, LeaseId::random());
+        store.release(&release).await.unwrap();
+        after(expiry(&granted) - LONG.as_millis() as i64 + 3 * DAY).await;
+
+        // Ahead of the clock, up to where no calendar goes.
+        for fence in [DateTime::now().timestamp_millis() + 30 * DAY, i64::MAX / 2] {
+            let ahead = doc! { "$set": { "fence": fence } };
+            collection.update_one(doc! {}, ahead).await.unwrap();
+            let eviction = store.evict(&key).await.unwrap().unwrap();
+            assert_eq!(eviction.fence, Fence::new(fence + 1));
+            match fence < i64::MAX / 2 {
+                true => after(eviction.fence.get()).await,
+                false => assert!(cleanup_at(&fixture).await > 200_000_000_000_000),
+            }
+        }
+        let granted = store.acquire(&ask()).await.unwrap();
+        assert!(matches!(granted, AcquireAnswer::Granted(_)), "{granted:?}");
+    }
+}
+
+/// A document that goes while its fence is ahead of the clock would let the next fence fall. The complete
+/// server's TTL monitor runs every second.
+#[tokio::test]
+async fn a_fence_ahead_of_the_clock_keeps_its_document() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let store = fixture.store().await.retention(Duration::ZERO);
+    store.prepare().await.unwrap();
+    let collection = fixture.collection().await;
+    let leases = Leases::new(store.clone());
+    let ahead = doc! { "$set": { "fence": DateTime::now().timestamp_millis() + HOUR } };
+    let raise = async |key: &str| {
+        let raised = collection.update_one(doc! { "_id": key }, ahead.clone());
+        assert_eq!(raised.await.unwrap().modified_count, 1);
+    };
+    let mut fences = Vec::new();
+    leases.acquire("evicted", LONG).await.unwrap().detach();
+    raise("evicted").await;
+    fences.push(leases.evict("evicted").await.unwrap().unwrap().fence);
+    for (key, shared) in [("released", false), ("shared", true)] {
+        leases.acquire(key, LONG).await.unwrap().detach();
+        raise(key).await;
+        // Its own holder is in the way, and its fence goes on from there.
+        leases.evict(key).await.unwrap();
+        let next = leases.acquire(key, SHORT);
+        let next = if shared { next.shared() } else { next };
+        let next = next.await.unwrap();
+        fences.push(next.fence());
+        next.release().await.unwrap();
+    }
+
+    // All of these are dead before the monitor begins a round in which it removes the last one.
+    let start = Instant::now();
+    for round in 0..3 {
+        let dead = leases
+            .acquire(format!("dead {round}"), SHORT)
+            .await
+            .unwrap();
+        let (key, fence) = (dead.key().clone(), dead.fence());
+        dead.release().await.unwrap();
+        while leases.inspect(&key).await.unwrap().is_some() {
+            assert!(start.elapsed() < Duration::from_secs(300), "not removed");
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert!(leases.acquire(&key, SHORT).await.unwrap().fence() > fence);
+    }
+    store.purge(Duration::ZERO).await.unwrap();
+    for (key, fence) in ["evicted", "released", "shared"].into_iter().zip(fences) {
+        let key = Key::new(key).unwrap();
+        assert!(!store.remove_expired(&key).await.unwrap());
+        let state = leases.inspect(&key).await.unwrap();
+        assert!(
+            state.is_some_and(|state| state.is_free() && state.fence == fence),
+            "{key}"
+        );
+        assert!(leases.acquire(&key, SHORT).await.unwrap().fence() > fence);
+    }
+}
+
+/// A purge waits for its retention after the fence too.
+#[tokio::test]
+async fn a_purge_counts_its_retention_from_the_fence() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (store, collection) = (fixture.store().await, fixture.collection().await);
+    let past = DateTime::from_millis(0);
+    let passed = DateTime::now().timestamp_millis() - LONG.as_millis() as i64;
+    collection
+        .insert_one(doc! {
+            "_id": "key", "schema": 1_i64, "fence": passed, "holders": [], "expires_at": past,
+        })
+        .await
+        .unwrap();
+    assert_eq!(store.purge(LONG * 2).await.unwrap(), 0);
+    assert_eq!(store.purge(LONG / 2).await.unwrap(), 1);
+}
+
+/// It would remove a document although its fence is ahead of the clock.
+#[tokio::test]
+async fn a_ttl_index_on_the_expiry_goes_or_is_refused() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        let index = |name: &str| {
+            let options = IndexOptions::builder().name(name.to_owned());
+            let options = options.expire_after(Duration::from_secs(60)).build();
+            let keys = doc! { "expires_at": 1 };
+            IndexModel::builder().keys(keys).options(options).build()
+        };
+        let names = async || collection.list_index_names().await.unwrap();
+        let ours = ["_id_", "leasehold_cleanup_at", "leasehold_over_at"];
+        collection
+            .create_index(index("leasehold_expires_at"))
+            .await
+            .unwrap();
+        store.prepare().await.unwrap();
+        assert_eq!(names().await, ours);
+
+        collection.create_index(index("somebody's")).await.unwrap();
+        let error = store.prepare().await.unwrap_err();
+        assert!(
+            matches!(&error, Error::NotPrepared { problem, .. } if problem.contains("somebody's")),
+            "{error:?}"
+        );
+        collection.drop_index("somebody's").await.unwrap();
+        store.prepare().await.unwrap();
+        assert_eq!(names().await, ours);
+    }
+}
