@@ -9,6 +9,7 @@ mod dialect;
 mod error;
 mod guarded;
 mod permit;
+mod place;
 mod prepare;
 #[cfg(test)]
 mod protocol;
@@ -28,6 +29,8 @@ use self::{
     acquire::Asked,
     answer::{Effect, Outcome},
     dialect::Dialect,
+    place::Place,
+    send::Knows,
 };
 pub use self::{guarded::GuardedIndex, transport::Transport};
 use crate::{
@@ -57,6 +60,35 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 /// application's. The locks have an index of their own, behind an alias:
 /// [`prepare`](IndexStore::prepare) creates both, and nothing works without it.
 ///
+/// # Where the locks are
+///
+/// The index has two aliases: the one that the store is given, `app-locks` say, and `app-locks-write`,
+/// which operations are sent to. The second is there because a rollover, or whatever else moves the first,
+/// leaves it where it is, and because an update of a missing index would create it, with a mapping that is
+/// guessed, where one of an alias does not.
+///
+/// Before its first operation a store asks where they lead (one request, which all clones and all
+/// operations that wait for it share), and requires that both lead to **one index**, with the mapping of
+/// locks and **without ingest pipelines**, which could change a lock or its id. Otherwise that operation and
+/// the next ones fail with [`Error::NotPrepared`], which names what is in the way; as soon as that is gone
+/// they succeed. [`check`](IndexStore::check) asks the same. From then on each answer has to be of the
+/// document that was asked for, in that index. One of another document is no grant and no refusal, but
+/// [`Error::Interrupted`], whose source names both, and the next operation asks anew where the locks are.
+///
+/// - **A rollover** while locks are held: processes that run go on with the index that they have. Those
+///   that start are refused until the alias is back.
+/// - **A move** to another index: stop all writes (`index.blocks.write`), copy the documents, give the new
+///   index the mapping and both aliases in one `_aliases` request that takes them from the old one. What is
+///   asked of the new index for the first time fails as above, and is asked again.
+/// - **A deletion** ends every lease in the index, as [`evict`](crate::Leases::evict) ends one: their holders
+///   hear of it with the next renewal, and may work until then. Nothing is created again by anything but
+///   [`prepare`](IndexStore::prepare); after it the same processes go on in the new index.
+/// - **A pipeline that is put on the index later** is found as soon as it writes an `_id` or `_index`, by
+///   the first answer, and in any case by the next process that starts, and by
+///   [`check`](IndexStore::check). One that changes the fields of a lock and nothing else is not found by a
+///   process that runs: the answer shows the document as the script made it. Locks can be granted twice
+///   then. Whoever may change the settings of the index can do that.
+///
 /// # What it guarantees
 ///
 /// - Every operation is one scripted update of one document, in one request. The primary shard runs
@@ -72,7 +104,8 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 /// - What changes nothing may be answered by the primary alone: that a key is held, that a lease is not,
 ///   and what [`inspect`](crate::Leases::inspect) shows may come from a primary that was cut off a
 ///   moment ago. Lists come from any copy.
-/// - `wait_for_active_shards` is a look before the write and no promise about it. With no replica in
+/// - [`wait_for_active_shards`](IndexStore::wait_for_active_shards) is a look before the write and no
+///   promise about it. With no replica in
 ///   sync, which [`replicas`](IndexStore::replicas) of 0 makes the rule, a grant is on one disk only.
 ///   If that is lost, or an operator brings back an old copy (`allocate_stale_primary`, a snapshot),
 ///   the key can be granted again before the lease is over.
@@ -80,6 +113,14 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 ///   clock margin of 100 ms is covered;
 ///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
 /// - A purge judges by the clock of any node that has a copy, the margin included, in whole seconds.
+///
+/// # Privileges
+///
+/// With the security of Elasticsearch on, a role needs `read`, `write`, `view_index_metadata` (where the
+/// locks are) and `maintenance` (lists and purges refresh) for the alias and what begins with its name,
+/// `app-locks*`. [`prepare`](IndexStore::prepare) needs `manage` on the same, and with
+/// [`stored_scripts`](IndexStore::stored_scripts) the right to store scripts. On OpenSearch
+/// the permission in the place of `view_index_metadata` is `indices:admin/get`.
 ///
 /// Looking at a key is an update that changes nothing, because a get does not tell the time: it
 /// needs the right to write, as everything else here. Where the security plugin of OpenSearch is
@@ -113,18 +154,25 @@ pub struct IndexStore<C> {
     dialect: Dialect,
     replicas: Option<u32>,
     clock: Arc<ServerClock>,
+    place: Arc<Place>,
 }
 
 impl<C: Transport> IndexStore<C> {
     /// A store behind this alias. Nothing is sent yet.
     ///
-    /// The index itself has the name of the alias and `-v1` behind it.
+    /// The index itself has the name of the alias and `-v1` behind it, and a second alias with `-write`
+    /// behind the name ([where the locks are](IndexStore#where-the-locks-are)).
     pub fn new(client: C, alias: impl Into<String>) -> Self {
+        Self::of(client, Dialect::of_locks(alias.into()))
+    }
+
+    fn of(client: C, dialect: Dialect) -> Self {
         Self {
             client,
-            dialect: Dialect::new(alias.into()),
+            dialect,
             replicas: None,
             clock: Arc::default(),
+            place: Arc::default(),
         }
     }
 
@@ -132,6 +180,23 @@ impl<C: Transport> IndexStore<C> {
     /// one, as soon as the cluster has a second node for it.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = Some(replicas);
+        self
+    }
+
+    /// Has each write wait until so many copies of its shard are active, the primary among them. By default
+    /// the setting of the index decides (`index.write.wait_for_active_shards`), which is 1 unless somebody
+    /// changed it: the primary alone.
+    ///
+    /// With 2, and a replica, nothing is granted while only one node has the locks, whose disk would take
+    /// them along. The price is that nothing is granted then: after 5 s an operation fails with
+    /// [`Error::Interrupted`], renewals and releases too, so that leases are lost. More copies than the
+    /// index has are [`Error::Store`].
+    ///
+    /// It is a look before the write and no promise about it: a replica that fails between the two is
+    /// struck off, and the write is acknowledged without it. What is acknowledged is on every copy in sync
+    /// with or without it.
+    pub fn wait_for_active_shards(mut self, copies: u32) -> Self {
+        self.dialect.wait_for_active_shards(copies);
         self
     }
 
@@ -284,6 +349,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let index = self.located().await?;
         if request.after.is_none() {
             // Searches see what was written up to a refresh.
             self.ask(&self.dialect.refresh()).await?;
@@ -295,6 +361,10 @@ impl<C: Transport> Store for IndexStore<C> {
         let mut page = Page::default();
         let mut looked_at = hits.len();
         for hit in hits {
+            if hit["_index"] != *index {
+                let problem = format!("a search of {index} found {} in it", hit["_index"]);
+                return Err(self.elsewhere(&index, problem));
+            }
             // What the pages go by, whatever the id is.
             let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
@@ -340,6 +410,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.located().await?;
         self.ask(&self.dialect.refresh()).await?;
         // The search inside may run on a replica, by the clock of its node.
         let retention = retention.saturating_add(CLOCK_MARGIN);

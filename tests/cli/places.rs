@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use elasticsearch::{
+    Elasticsearch,
+    http::{Method, headers::HeaderMap, transport::Transport},
+};
 use leasehold::{Leases, MongoStore};
 use mongodb::{Client, bson::Document};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::{
@@ -54,4 +59,44 @@ fn stored_scripts() {
     place.leasehold(["prepare"]).with(0);
     the_doctor_is_content(&place);
     a_command_runs_under_a_lease(&place);
+}
+
+/// An index that somebody has given a pipeline is refused by the doctor, and by `prepare`.
+#[test]
+fn the_doctor_tells_of_a_pipeline() {
+    for engine in [Engine::Elasticsearch, Engine::OpenSearch] {
+        let place = Place::on(engine);
+        place.leasehold(["prepare"]).with(0);
+        let (_, alias) = place.0.rsplit_once('/').unwrap();
+        let index = format!("{alias}-v1");
+        set_pipeline(engine, &index, "dedup");
+
+        let ended = place.leasehold(["doctor", "--json"]);
+        let found: Value = serde_json::from_str(ended.with(1)).unwrap();
+        let findings = found["findings"].as_array().unwrap();
+        let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+        assert_eq!(prepared["grade"], "bad", "{found:#}");
+        let refused = place.leasehold(["prepare"]);
+        for said in [prepared["text"].as_str().unwrap(), refused.saying(78)] {
+            for word in ["index.final_pipeline", "dedup", &index, "_none"] {
+                assert!(said.contains(word), "{said}");
+            }
+        }
+        set_pipeline(engine, &index, "_none");
+        place.leasehold(["prepare"]).with(0);
+        the_doctor_is_content(&place);
+    }
+}
+
+fn set_pipeline(engine: Engine, index: &str, pipeline: &str) {
+    let client = Elasticsearch::new(Transport::single_node(&engine.address()).unwrap());
+    let path = format!("{index}/_settings");
+    let body = json!({ "index.final_pipeline": pipeline }).to_string();
+    let set = async {
+        let transport = client.transport();
+        let headers = HeaderMap::new();
+        let sent = transport.send(Method::Put, &path, headers, None::<&()>, Some(body), None);
+        sent.await.unwrap().error_for_status_code().unwrap();
+    };
+    Runtime::new().unwrap().block_on(set);
 }

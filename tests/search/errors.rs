@@ -16,11 +16,11 @@ use super::{
     BOTH, Fixture, LONG,
     common::{
         every,
-        liar::{Liar, Reply},
+        liar::{Liar, Lie, Reply},
         proxy::Proxy,
     },
     elasticsearch,
-    nonsense::http,
+    nonsense::{http, located},
     refusals,
 };
 
@@ -138,6 +138,35 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     lease.release().await.unwrap();
 }
 
+/// The privileges that the documentation of the store names, and no others.
+#[tokio::test]
+async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
+    let fixture = Fixture::secured().await;
+    let prepared = fixture.on_elasticsearch().stored_scripts();
+    prepared.prepare().await.unwrap();
+    let name = &fixture.alias;
+    let privileges = ["read", "write", "view_index_metadata", "maintenance"];
+    let role = json!({ "indices": [{ "names": [format!("{name}*")], "privileges": privileges }] });
+    let role = fixture
+        .ask(Put, &format!("_security/role/{name}"), role)
+        .await;
+    assert_eq!(role["role"]["created"], true, "{role}");
+    let user = json!({ "password": "only-locks", "roles": [name] });
+    fixture
+        .ask(Put, &format!("_security/user/{name}"), user)
+        .await;
+    let client = elasticsearch(&format!("http://{name}:only-locks@{}", fixture.host()));
+    let store = ElasticsearchStore::new(client, name).stored_scripts();
+    store.check().await.unwrap();
+    let leases = Leases::new(store.clone());
+    for (operation, outcome) in every::of_a_handle(&leases, LONG).await {
+        outcome.unwrap_or_else(|error| panic!("{operation}: {error:?}"));
+    }
+    for (operation, outcome) in every::of_a_holder(&store).await {
+        outcome.unwrap_or_else(|error| panic!("{operation}: {error:?}"));
+    }
+}
+
 /// The lease id makes a second try harmless, whether the request or its answer was lost.
 #[tokio::test]
 async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
@@ -217,8 +246,13 @@ pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
 /// not know yet. Found by the fault laboratory, which restarts the node under its clients.
 #[tokio::test]
 async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
-    for starts in [true, false] {
-        let liar = Liar::saying(Arc::new(move |request| of_no_index(request, starts)));
+    for (starts, is_known) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut lie: Lie = Arc::new(move |request| of_no_index(request, starts));
+        if is_known {
+            // By the client, which has used it before.
+            lie = located(lie);
+        }
+        let liar = Liar::saying(lie);
         let url = format!("http://{}", liar.await.address);
         let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
         let request = AcquireRequest::exclusive(
@@ -271,13 +305,13 @@ async fn refusing(status: &'static str, kind: &str) -> Leases {
     let in_item = json!({ "errors": true, "items": [item] }).to_string();
     let error = json!({ "root_cause": [error], "type": kind, "reason": "because" });
     let whole = json!({ "status": code, "error": error }).to_string();
-    let lie = Liar::saying(Arc::new(move |request: &[u8]| {
+    let lie = Liar::saying(located(Arc::new(move |request: &[u8]| {
         let bulk = String::from_utf8_lossy(request).contains("/_bulk");
         Reply::Says(match bulk {
             true => http("200 OK", in_item.as_bytes()),
             false => http(status, whole.as_bytes()),
         })
-    }));
+    })));
     let url = format!("http://{}", lie.await.address);
     Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
 }
@@ -307,7 +341,8 @@ async fn a_primary_that_is_not_there_is_ambiguous() {
         let fixture = Fixture::new(engine);
         let nowhere = json!({
             "settings": { "index.routing.allocation.require._name": "nobody" },
-            "aliases": { &fixture.alias: {} },
+            "mappings": { "_meta": { "leasehold_schema": 1 } },
+            "aliases": { &fixture.alias: {}, fixture.write_alias(): {} },
         });
         let path = format!("{}?wait_for_active_shards=0", fixture.index());
         fixture.ask(Put, &path, nowhere).await;

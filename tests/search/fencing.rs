@@ -22,28 +22,28 @@ pub enum Guard {
 }
 
 impl Guard {
-    async fn claim(&self, id: &str) -> Result<Option<Value>, Error> {
+    pub async fn claim(&self, id: &str) -> Result<Option<Value>, Error> {
         match self {
             Self::Elasticsearch(guard) => guard.claim(id).await,
             Self::OpenSearch(guard) => guard.claim(id).await,
         }
     }
 
-    async fn index(&self, id: &str, document: &Value) -> Result<(), Error> {
+    pub async fn index(&self, id: &str, document: &Value) -> Result<(), Error> {
         match self {
             Self::Elasticsearch(guard) => guard.index(id, document).await,
             Self::OpenSearch(guard) => guard.index(id, document).await,
         }
     }
 
-    async fn update(&self, id: &str, partial: &Value) -> Result<bool, Error> {
+    pub async fn update(&self, id: &str, partial: &Value) -> Result<bool, Error> {
         match self {
             Self::Elasticsearch(guard) => guard.update(id, partial).await,
             Self::OpenSearch(guard) => guard.update(id, partial).await,
         }
     }
 
-    async fn delete(&self, id: &str) -> Result<bool, Error> {
+    pub async fn delete(&self, id: &str) -> Result<bool, Error> {
         match self {
             Self::Elasticsearch(guard) => guard.delete(id).await,
             Self::OpenSearch(guard) => guard.delete(id).await,
@@ -63,10 +63,10 @@ impl Guard {
 }
 
 /// An index of the application: the alias of a fixture, and the index behind it.
-struct Documents(Fixture);
+pub struct Documents(Fixture);
 
 impl Documents {
-    async fn new(engine: Engine) -> Self {
+    pub async fn new(engine: Engine) -> Self {
         Self::mapped(engine, json!({})).await
     }
 
@@ -79,7 +79,11 @@ impl Documents {
         Self(fixture)
     }
 
-    fn guard(&self, fence: i64) -> Guard {
+    pub fn fixture(&self) -> &Fixture {
+        &self.0
+    }
+
+    pub fn guard(&self, fence: i64) -> Guard {
         self.guard_of(&self.0.url, &self.0.alias, fence)
     }
 
@@ -94,7 +98,7 @@ impl Documents {
     }
 
     /// A write that no fence guards.
-    async fn put(&self, id: &str, document: Value) {
+    pub async fn put(&self, id: &str, document: Value) {
         let path = format!("{}/_doc/{id}", self.0.alias);
         let answer = self.0.ask(Put, &path, document).await;
         assert!(answer["error"].is_null(), "{answer}");
@@ -106,7 +110,7 @@ impl Documents {
         self.0.ask(Get, &path, Value::Null).await
     }
 
-    async fn source(&self, id: &str) -> Value {
+    pub async fn source(&self, id: &str) -> Value {
         self.get(id).await["_source"].take()
     }
 }

@@ -52,7 +52,10 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
         let fixture = Fixture::prepared(engine).await;
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
-        let path = format!("POST /{}/_bulk?", fixture.alias.replace('-', "%2D"));
+        let path = format!("POST /{}/_bulk?", fixture.write_alias().replace('-', "%2D"));
+        // Where the limiters are is asked for once.
+        Leases::new(store.clone()).inspect("key").await.unwrap();
+        proxy.http_requests();
         let one_bulk = |what: &str| {
             let requests = proxy.http_requests();
             assert_eq!(requests.len(), 1, "{what}: {requests:?}");

@@ -14,6 +14,8 @@ mod fuzz;
 mod limits;
 mod model;
 mod nonsense;
+mod pipelines;
+mod places;
 mod prepare;
 mod processes;
 mod protocol;
@@ -107,6 +109,17 @@ impl Fixture {
         }
     }
 
+    async fn check(&self) -> Result<(), Error> {
+        match self.engine {
+            Engine::OpenSearch => {
+                OpenSearchStore::new(opensearch(&self.url), &self.alias)
+                    .check()
+                    .await
+            }
+            _ => self.on_elasticsearch().check().await,
+        }
+    }
+
     fn on_elasticsearch(&self) -> ElasticsearchStore {
         ElasticsearchStore::new(elasticsearch(&self.url), &self.alias)
     }
@@ -130,6 +143,11 @@ impl Fixture {
     /// The index behind the alias.
     fn index(&self) -> String {
         format!("{}-v1", self.alias)
+    }
+
+    /// The alias that operations are sent to.
+    fn write_alias(&self) -> String {
+        format!("{}-write", self.alias)
     }
 
     /// The host and port of the engine.

@@ -18,7 +18,31 @@ use super::{
 /// How long a call of the handle may take.
 const CALL: Duration = Duration::from_millis(300);
 
+/// What a cluster says to where the locks of the alias `locks` are.
+const WHERE: &[u8] = b"GET /locks,locks%2Dwrite";
+/// The index that is said then.
+const INDEX: &str = "locks-v1";
+
+/// The same lie, to all but the question where the locks are.
+pub fn located(lie: Lie) -> Lie {
+    let index = json!({
+        "aliases": { "locks": {}, "locks-write": {} },
+        "mappings": { "_meta": { "leasehold_schema": 1 } },
+        "settings": { "index": {} },
+    });
+    let index = json!({ INDEX: index }).to_string();
+    Arc::new(move |asked: &[u8]| match asked.starts_with(WHERE) {
+        true => Reply::Says(http("200 OK", index.as_bytes())),
+        false => lie(asked),
+    })
+}
+
 async fn store(lie: Lie) -> ElasticsearchStore {
+    store_that_is_nowhere(located(lie)).await
+}
+
+/// That is lied to about where its locks are as well.
+async fn store_that_is_nowhere(lie: Lie) -> ElasticsearchStore {
     let liar = Liar::saying(lie).await;
     ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
 }
@@ -47,21 +71,43 @@ fn each(update: Value) -> Lie {
 }
 
 fn of_each(update: &Value, asked: &[u8]) -> String {
-    // A bulk has it in the line before each change, an update in its path.
-    let changes = String::from_utf8_lossy(asked)
-        .matches("\"retry_on_conflict\":")
-        .count();
-    let mut answer = update.clone();
-    answer["items"] = vec![json!({ "update": update }); changes].into();
+    let told = |id: &String| {
+        let mut told = update.clone();
+        for (field, value) in [("_index", INDEX), ("_id", id)] {
+            if told.get(field).is_none() {
+                told[field] = json!(value);
+            }
+        }
+        told
+    };
+    let answers: Vec<_> = ids(asked).iter().map(told).collect();
+    let mut answer = answers.first().unwrap_or(update).clone();
+    let items = answers.iter().map(|update| json!({ "update": update }));
+    answer["items"] = items.collect();
     answer.to_string()
+}
+
+/// The documents that are to be changed: a bulk has each in a line of its own, an update in its path.
+fn ids(asked: &[u8]) -> Vec<String> {
+    let asked = String::from_utf8_lossy(asked);
+    if asked.contains("/_bulk?") {
+        let lines = asked.split(r#"{"update":{"_id":""#).skip(1);
+        let ids = lines.filter_map(|line| line.split('"').next());
+        return ids.map(str::to_owned).collect();
+    }
+    let path = asked.split("/_update/").nth(1);
+    let id = path.and_then(|path| path.split('?').next());
+    id.into_iter().map(str::to_owned).collect()
 }
 
 /// Everything fails, the holder's operations and the setting up as well.
 async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
-    let store = store(lie).await;
-    let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
-    outcomes.extend(every::of_a_holder(&store).await);
-    outcomes.push(("prepare", store.prepare().await));
+    let mut outcomes = Vec::new();
+    for store in [store(lie.clone()).await, store_that_is_nowhere(lie).await] {
+        outcomes.extend(every::of_a_handle(&leases(&store), CALL).await);
+        outcomes.extend(every::of_a_holder(&store).await);
+        outcomes.push(("prepare", store.prepare().await));
+    }
     let error = |(name, outcome): (_, Result<(), Error>)| match outcome {
         Ok(()) => panic!("{name} takes {what} for an answer"),
         Err(error) => error,
@@ -193,7 +239,7 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
 /// Who sends one change gets one item, or does not know what came of it.
 #[tokio::test]
 async fn a_bulk_of_one_is_answered_by_one_item() {
-    let update = json!({ "status": 200, "result": "updated" });
+    let update = json!({ "status": 200, "result": "updated", "_index": INDEX, "_id": "key" });
     let items = |number| json!({ "items": vec![json!({ "update": update }); number] });
     let release = ReleaseRequest::new(Key::new("key").unwrap(), LeaseId::random());
     for (answer, is_one) in [
@@ -267,7 +313,7 @@ fn timeless_lock() -> Value {
 
 /// That an update changed nothing of this document, which a search finds too.
 fn noop(source: &Value) -> Value {
-    let hit = json!({ "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
+    let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
     json!({
         "status": 200, "result": "noop", "get": { "_source": source }, "hits": { "hits": [hit] },
     })
@@ -363,23 +409,82 @@ async fn times_and_counts_without_measure_are_no_panic() {
             for result in ["noop", "updated"] {
                 let mut update = noop(&lock);
                 update["result"] = json!(result);
-                // To the lease that asks, whoever it is: the grant is its own.
-                let lie: Lie = Arc::new(move |asked: &[u8]| {
-                    let text = of_each(&update, asked);
-                    let asked = String::from_utf8_lossy(asked);
-                    let lease = asked
-                        .split("\"lease\":\"")
-                        .nth(1)
-                        .and_then(|it| it.get(..36));
-                    let nobody = "00000000-0000-4000-8000-000000000000";
-                    let text = text.replace(nobody, lease.unwrap_or(nobody));
-                    Reply::Says(http("200 OK", text.as_bytes()))
-                });
-                let store = store(lie).await;
+                let store = store(mine(update)).await;
                 every::of_a_holder(&store).await;
                 let leases = Leases::builder(store).call_timeout(CALL / 10).build();
                 every::of_a_handle(&leases, CALL / 10).await;
             }
         }
     }
+}
+
+/// The same lock as an answer to everything: a grant, a renewal, a release, as it is asked for. Of another
+/// document, or of one in another index, it is none of them.
+#[tokio::test]
+async fn an_answer_of_another_document_is_an_error_of_every_operation() {
+    let others = [
+        json!({ "_id": "other" }),
+        json!({ "_index": "other" }),
+        json!({ "_id": "other", "_index": "other" }),
+        json!({ "_id": null }),
+        json!({ "_index": null }),
+        json!({ "_id": 7, "_index": [INDEX] }),
+        // The control.
+        json!({}),
+    ];
+    for other in others {
+        let is_right = other == json!({});
+        for result in ["created", "updated", "noop", "deleted"] {
+            let mut update = noop(&lock());
+            update["result"] = json!(result);
+            update["deleted"] = json!(1);
+            if other.get("_index").is_some() {
+                update["hits"]["hits"][0]["_index"] = other["_index"].clone();
+            }
+            for (name, value) in other.as_object().unwrap() {
+                update[name] = value.clone();
+            }
+            let what = format!("{result} of {other}");
+            let store = store(mine(update)).await;
+            let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+            outcomes.extend(every::of_a_holder(&store).await);
+            let granted = outcomes
+                .iter()
+                .any(|(name, outcome)| *name == "store acquire" && outcome.is_ok());
+            assert_eq!(
+                granted,
+                is_right && result != "deleted",
+                "{what}: {outcomes:?}"
+            );
+            if is_right {
+                continue;
+            }
+            for (name, outcome) in outcomes {
+                match outcome {
+                    // They do not go by an id, and the index of a hit may be right.
+                    Ok(()) if ["purge", "list", "release_owner"].contains(&name) => {}
+                    Ok(()) => panic!("{name} takes {what} for an answer"),
+                    Err(Error::TimedOut { .. } | Error::WaitTimedOut { .. }) => {}
+                    Err(error) => {
+                        assert!(error.is_ambiguous(), "{name}, {what}: {error:?}");
+                        let source = std::error::Error::source(&error).unwrap().to_string();
+                        assert!(source.contains("not to what was asked"), "{name}: {source}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The answer to every lease that asks: the lock is its own.
+fn mine(update: Value) -> Lie {
+    Arc::new(move |asked: &[u8]| {
+        let text = of_each(&update, asked);
+        let asked = String::from_utf8_lossy(asked);
+        let mut parts = asked.split("\"lease\":\"").skip(1);
+        let lease = parts.next().and_then(|it| it.get(..36));
+        let nobody = "00000000-0000-4000-8000-000000000000";
+        let text = text.replace(nobody, lease.unwrap_or(nobody));
+        Reply::Says(http("200 OK", text.as_bytes()))
+    })
 }

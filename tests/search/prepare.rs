@@ -24,11 +24,14 @@ async fn prepare_can_be_repeated_and_by_many_at_once() {
         let shown = fixture.ask(Get, &fixture.index(), Value::Null).await;
         let index = &shown[fixture.index()];
         assert_eq!(index["mappings"]["dynamic"], "strict");
-        assert_eq!(index["aliases"], json!({ &fixture.alias: {} }));
+        let aliases = json!({ &fixture.alias: {}, fixture.write_alias(): {} });
+        assert_eq!(index["aliases"], aliases);
         let settings = &index["settings"]["index"];
         assert_eq!(settings["number_of_shards"], "1");
         assert_eq!(settings["translog"]["durability"], "request");
         assert_eq!(settings["auto_expand_replicas"], "0-1");
+        assert_eq!(settings["default_pipeline"], "_none");
+        assert_eq!(settings["final_pipeline"], "_none");
     }
 }
 

@@ -24,7 +24,15 @@ async fn each_operation_is_one_request() {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         let leases = Leases::new(store.clone());
-        let alias = fixture.alias.replace('-', "%2D");
+        let alias = fixture.write_alias().replace('-', "%2D");
+        // Where the locks are is asked for once, by the first of all.
+        leases.inspect("key").await.unwrap();
+        let first = proxy.http_requests();
+        let question = format!("GET /{},{alias}?", fixture.alias.replace('-', "%2D"));
+        assert!(
+            first[0].starts_with(&question) && first.len() == 2,
+            "{first:?}"
+        );
         let one = |path: &str, what: &str| {
             let requests = proxy.http_requests();
             assert_eq!(requests.len(), 1, "{what}: {requests:?}");
@@ -90,6 +98,8 @@ async fn a_thousand_renewals_are_one_request() {
             RenewRequest::new(key, LeaseId::random(), LONG)
         };
         let requests: Vec<_> = (0..1_000).map(request).collect();
+        store.renew(&[request(0)]).await.unwrap();
+        proxy.http_requests();
         let answers = store.renew(&requests).await.unwrap();
         assert_eq!(answers.len(), 1_000);
         let sent = proxy.http_requests();

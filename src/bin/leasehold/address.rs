@@ -70,8 +70,8 @@ pub(crate) enum Make {
 pub(crate) enum Backend {
     File(SqliteStore),
     MongoDb(Collection<Document>),
-    Elasticsearch(Arc<ElasticsearchStore>, Elasticsearch, String),
-    OpenSearch(Arc<OpenSearchStore>, OpenSearch, String),
+    Elasticsearch(Arc<ElasticsearchStore>, Elasticsearch),
+    OpenSearch(Arc<OpenSearchStore>, OpenSearch),
 }
 
 impl Opened {
@@ -275,7 +275,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
             if stored {
                 store = store.stored_scripts();
             }
-            let backend = Backend::OpenSearch(Arc::new(store), client, alias);
+            let backend = Backend::OpenSearch(Arc::new(store), client);
             Ok(Opened::new(place, backend))
         }
         Engine::Elasticsearch => {
@@ -283,7 +283,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
             if stored {
                 store = store.stored_scripts();
             }
-            let backend = Backend::Elasticsearch(Arc::new(store), client, alias);
+            let backend = Backend::Elasticsearch(Arc::new(store), client);
             Ok(Opened::new(place, backend))
         }
     }

@@ -147,10 +147,8 @@ async fn server(backend: &Backend) -> Finding {
                 Err(_) => Finding::new("kind", Grade::Mind, "it does not tell what it is"),
             }
         }
-        Backend::Elasticsearch(_, client, _) => of_index("elasticsearch", nodes(client).await),
-        Backend::OpenSearch(_, client, _) => {
-            of_index("opensearch", nodes_of_opensearch(client).await)
-        }
+        Backend::Elasticsearch(_, client) => of_index("elasticsearch", nodes(client).await),
+        Backend::OpenSearch(_, client) => of_index("opensearch", nodes_of_opensearch(client).await),
     }
 }
 
@@ -225,24 +223,8 @@ async fn indexes(backend: &Backend) -> Finding {
             Err(error) if is_missing(&error) => of_indexes(&[]),
             Err(_) => unseen(),
         },
-        Backend::Elasticsearch(_, client, alias) => {
-            let (indices, parts) = (client.indices(), [alias.as_str()]);
-            let parts = elasticsearch::indices::IndicesExistsParts::Index(&parts);
-            let answer = indices.exists(parts).send().await;
-            of_alias(
-                alias,
-                answer.ok().map(|answer| answer.status_code().as_u16()),
-            )
-        }
-        Backend::OpenSearch(_, client, alias) => {
-            let (indices, parts) = (client.indices(), [alias.as_str()]);
-            let parts = opensearch::indices::IndicesExistsParts::Index(&parts);
-            let answer = indices.exists(parts).send().await;
-            of_alias(
-                alias,
-                answer.ok().map(|answer| answer.status_code().as_u16()),
-            )
-        }
+        Backend::Elasticsearch(store, _) => of_check(store.check().await),
+        Backend::OpenSearch(store, _) => of_check(store.check().await),
     }
 }
 
@@ -263,14 +245,16 @@ fn of_indexes(names: &[String]) -> Finding {
     }
 }
 
-fn of_alias(alias: &str, status: Option<u16>) -> Finding {
-    match status {
-        Some(200..300) => Finding::new("prepared", Grade::Good, "yes"),
-        Some(404) => {
-            let text = format!("there is no index behind {alias}: run `leasehold prepare`");
+/// Whether the aliases lead to one index, with the mapping of locks and without ingest pipelines.
+fn of_check(checked: Result<(), Error>) -> Finding {
+    match checked {
+        Ok(()) => Finding::new("prepared", Grade::Good, "yes"),
+        Err(Error::NotPrepared { problem, .. }) => {
+            let text = format!("no: {problem}; then run `leasehold prepare`");
             Finding::new("prepared", Grade::Bad, text)
         }
-        _ => unseen(),
+        Err(Error::Denied { .. }) => unseen(),
+        Err(error) => Finding::new("prepared", Grade::Bad, told(&error)),
     }
 }
 

@@ -21,23 +21,84 @@ pub(crate) struct Outcome {
     pub(super) source: Value,
 }
 
+/// What became of a change, and of which document the answer tells that.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) outcome: Result<Outcome, Refusal>,
+    /// Where the document is.
+    pub(crate) index: Option<String>,
+    id: Option<String>,
+}
+
+impl Answer {
+    /// A refusal as the answer to a whole request.
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        Self {
+            index: refusal.index().map(str::to_owned),
+            id: None,
+            outcome: Err(refusal),
+        }
+    }
+
+    /// What became of the change of this document, in this index if that is known.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, if the answer is of another document, or does not tell of which. Then another
+    /// document may have been changed, and nothing is known of this one.
+    pub(crate) fn of(
+        self,
+        id: &str,
+        index: Option<&str>,
+    ) -> Result<Result<Outcome, Refusal>, String> {
+        let is_told = match &self.outcome {
+            Ok(_) => true,
+            // That there is no such document is an answer as well, and may leave out what it is about.
+            Err(refusal) if refusal.is_missing_document() => false,
+            Err(_) => return Ok(self.outcome),
+        };
+        let is = |told: &Option<String>, asked: &str| match told {
+            Some(told) => told == asked,
+            None => !is_told,
+        };
+        if is(&self.id, id) && index.is_none_or(|index| is(&self.index, index)) {
+            return Ok(self.outcome);
+        }
+        let shown = |text: Option<&str>| text.map_or("?".to_owned(), |text| format!("[{text}]"));
+        Err(format!(
+            "it is of the document {} in the index {}, and {} in {} was asked for: an ingest pipeline \
+             sends what is written elsewhere, or an alias was moved",
+            shown(self.id.as_deref()),
+            shown(self.index.as_deref()),
+            shown(Some(id)),
+            shown(index),
+        ))
+    }
+}
+
 /// Reads the answer to an update, or an item of the answer to a bulk.
-pub(crate) fn outcome(status: u16, mut answer: Value) -> Result<Outcome, Refusal> {
+pub(crate) fn read(status: u16, mut answer: Value) -> Answer {
     let effect = match answer["result"].as_str() {
-        Some("created" | "updated") => Effect::Written,
-        Some("deleted") => Effect::Deleted,
-        Some("noop") => Effect::None,
-        _ => return Err(Refusal::read(status, &answer)),
+        Some("created" | "updated") => Ok(Effect::Written),
+        Some("deleted") => Ok(Effect::Deleted),
+        Some("noop") => Ok(Effect::None),
+        _ => Err(Refusal::read(status, &answer)),
     };
     let source = answer.pointer_mut("/get/_source").map(Value::take);
-    Ok(Outcome {
-        effect,
-        source: source.unwrap_or_default(),
-    })
+    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+    let refused = effect.as_ref().err().and_then(Refusal::index);
+    Answer {
+        index: refused.map(str::to_owned).or_else(|| text("_index")),
+        id: text("_id"),
+        outcome: effect.map(|effect| Outcome {
+            effect,
+            source: source.unwrap_or_default(),
+        }),
+    }
 }
 
 /// Reads the answer to a bulk of updates, in the order of its items.
-pub(crate) fn outcomes(mut answer: Value) -> Vec<Result<Outcome, Refusal>> {
+pub(crate) fn read_bulk(mut answer: Value) -> Vec<Answer> {
     let items = answer.get_mut("items").and_then(Value::as_array_mut);
     let items = items.into_iter().flatten();
     items
@@ -46,7 +107,7 @@ pub(crate) fn outcomes(mut answer: Value) -> Vec<Result<Outcome, Refusal>> {
             let item = item.unwrap_or_default();
             let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
             // As the whole answer has, so that nonsense is what it would be alone.
-            outcome(status.unwrap_or(200), item)
+            read(status.unwrap_or(200), item)
         })
         .collect()
 }
@@ -159,7 +220,7 @@ mod tests {
     #[test]
     fn a_lock_is_read_with_every_field() {
         let answer = json!({ "result": "noop", "get": { "_source": lock() } });
-        let outcome = outcome(200, answer).unwrap();
+        let outcome = read(200, answer).outcome.unwrap();
         assert_eq!(outcome.effect, Effect::None);
         let (record, now) = outcome.record(&key()).unwrap();
         assert_eq!(now.unwrap().timestamp_millis(), 5);
@@ -220,10 +281,11 @@ mod tests {
             json!({ "result": 7 }),
             json!("text"),
         ] {
-            assert!(outcome(200, answer.clone()).is_err());
-            assert!(outcomes(answer).is_empty());
+            assert!(read(200, answer.clone()).outcome.is_err());
+            assert!(read_bulk(answer).is_empty());
         }
-        let empty = outcome(200, json!({ "result": "updated", "get": 7 })).unwrap();
+        let empty = read(200, json!({ "result": "updated", "get": 7 }));
+        let empty = empty.outcome.unwrap();
         assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
     }
 
@@ -236,10 +298,8 @@ mod tests {
             json!({ "update": 7 }),
             json!(7),
         ] {
-            let refusal = outcomes(json!({ "items": [item] }))
-                .pop()
-                .unwrap()
-                .unwrap_err();
+            let answer = read_bulk(json!({ "items": [item] })).pop().unwrap();
+            let refusal = answer.outcome.unwrap_err();
             let error = refusal.sorted("Elasticsearch", None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
@@ -252,12 +312,70 @@ mod tests {
             { "update": { "status": 404, "error": error } },
             { "update": { "status": 200, "result": "noop", "get": { "_source": lock() } } },
         ] });
-        let outcomes = outcomes(answer);
-        assert!(
-            outcomes[0]
-                .as_ref()
-                .is_err_and(Refusal::is_missing_document)
-        );
-        assert!(outcomes[1].is_ok());
+        let answers = read_bulk(answer);
+        let first = answers[0].outcome.as_ref();
+        assert!(first.is_err_and(Refusal::is_missing_document));
+        assert!(answers[1].outcome.is_ok());
+    }
+
+    /// One that writes and one that refuses, each of this document and of others.
+    #[test]
+    fn an_answer_of_another_document_is_none() {
+        let told = |result: &str, index: Value, id: Value| {
+            read(200, json!({ "result": result, "_index": index, "_id": id }))
+        };
+        for result in ["created", "updated", "noop", "deleted"] {
+            let right = told(result, json!("i"), json!("k"));
+            assert!(matches!(right.of("k", Some("i")), Ok(Ok(_))), "{result}");
+            for (index, id) in [("i", "other"), ("other", "k"), ("other", "other")] {
+                let problem = told(result, json!(index), json!(id)).of("k", Some("i"));
+                let problem = problem.unwrap_err();
+                assert!(
+                    problem.contains(&format!("[{id}] in the index [{index}]")),
+                    "{problem}"
+                );
+            }
+            for nothing in [Value::Null, json!(7), json!(["k"])] {
+                assert!(
+                    told(result, nothing.clone(), json!("k"))
+                        .of("k", Some("i"))
+                        .is_err()
+                );
+                assert!(
+                    told(result, json!("i"), nothing)
+                        .of("k", Some("i"))
+                        .is_err()
+                );
+            }
+            // Of a guard that does not know yet.
+            assert!(
+                told(result, json!("other"), json!("k"))
+                    .of("k", None)
+                    .is_ok()
+            );
+            assert!(
+                told(result, json!("i"), json!("other"))
+                    .of("k", None)
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn that_another_document_is_missing_is_no_answer() {
+        let missing = |index: Option<&str>, id: Option<&str>| {
+            let error = json!({ "type": "document_missing_exception", "index": index });
+            read(404, json!({ "_id": id, "error": error }))
+        };
+        for (index, id, is_it) in [
+            (Some("i"), Some("k"), true),
+            (Some("i"), None, true),
+            (None, Some("k"), true),
+            (Some("other"), Some("k"), false),
+            (Some("i"), Some("other"), false),
+        ] {
+            let answer = missing(index, id).of("k", Some("i"));
+            assert_eq!(answer.is_ok(), is_it, "{index:?} {id:?}");
+        }
     }
 }

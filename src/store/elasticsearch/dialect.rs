@@ -16,7 +16,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -35,6 +35,8 @@ const RETRIES: &str = "32";
 /// The same in a bulk. There only the other threads that the node writes with can be in between, one for
 /// each processor, and another run waits for nobody.
 const RETRIES_IN_BULK: u32 = 256;
+/// What the name of the write alias has behind that of the user's alias.
+const WRITE_ALIAS: &str = "-write";
 /// How long the node waits for a primary shard that is not there, at the most.
 const SHARD_TIMEOUT: &str = "5s";
 
@@ -51,9 +53,12 @@ pub(crate) enum Method {
 pub(crate) struct Request {
     pub(crate) method: Method,
     pub(crate) path: String,
-    pub(crate) query: &'static [(&'static str, &'static str)],
+    pub(crate) query: Query,
     pub(crate) body: Body,
 }
+
+/// What stands behind the path.
+pub(crate) type Query = Vec<(&'static str, Cow<'static, str>)>;
 
 /// The body of a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +79,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
+    /// The id of the document that is changed.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// The same with a document of nothing where there is none yet.
     pub(super) fn or_insert(mut self) -> Self {
         self.body["scripted_upsert"] = json!(true);
@@ -107,16 +117,46 @@ pub(crate) enum Target {
 /// Where the locks are and how scripts are named.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialect {
+    /// The name that the user gives.
     alias: String,
+    /// The name that operations are sent to.
+    target: String,
     stored_scripts: bool,
+    active_shards: Option<u32>,
 }
 
 impl Dialect {
-    pub(crate) fn new(alias: String) -> Self {
+    /// For locks, whose operations go to the [write alias](Self::write_alias).
+    pub(crate) fn of_locks(alias: String) -> Self {
+        let target = format!("{alias}{WRITE_ALIAS}");
         Self {
             alias,
+            target,
             stored_scripts: false,
+            active_shards: None,
         }
+    }
+
+    /// For documents of the application, in an index or behind an alias.
+    pub(crate) fn of_documents(name: String) -> Self {
+        Self {
+            target: name.clone(),
+            alias: name,
+            stored_scripts: false,
+            active_shards: None,
+        }
+    }
+
+    /// Has each write wait until so many copies of the shard are active.
+    pub(crate) fn wait_for_active_shards(&mut self, copies: u32) {
+        self.active_shards = Some(copies);
+    }
+
+    /// The alias of the one index that locks are written to. A rollover, which moves the alias of the
+    /// user to another index, leaves it where it is; and it can be required to be an alias, which the
+    /// name of the index cannot: an update creates an index that is not there.
+    pub(crate) fn write_alias(&self) -> &str {
+        &self.target
     }
 
     pub(crate) fn use_stored_scripts(&mut self) {
@@ -246,16 +286,23 @@ impl Dialect {
         Request {
             method: Method::Post,
             path: format!("{}/_update/{id}", self.path()),
-            query: match target {
-                Target::Alias => &[
-                    ("require_alias", "true"),
-                    ("retry_on_conflict", RETRIES),
-                    ("timeout", SHARD_TIMEOUT),
-                ],
-                Target::Any => &[("retry_on_conflict", RETRIES), ("timeout", SHARD_TIMEOUT)],
+            query: {
+                let required =
+                    (target == Target::Alias).then_some(("require_alias", "true".into()));
+                let mut query: Query = required.into_iter().collect();
+                query.push(("retry_on_conflict", RETRIES.into()));
+                self.with_waits(query)
             },
             body: Body::Json(change.body),
         }
+    }
+
+    /// The same with what a write waits for.
+    fn with_waits(&self, mut query: Query) -> Query {
+        query.push(("timeout", SHARD_TIMEOUT.into()));
+        let copies = self.active_shards.map(|copies| copies.to_string().into());
+        query.extend(copies.map(|copies| ("wait_for_active_shards", copies)));
+        query
     }
 
     /// Several changes, in one request. The answers stand in their order.
@@ -275,7 +322,7 @@ impl Dialect {
         Request {
             method: Method::Post,
             path: format!("{}/_bulk", self.path()),
-            query: &[("timeout", SHARD_TIMEOUT)],
+            query: self.with_waits(Query::new()),
             body: Body::Lines(lines.collect()),
         }
     }
@@ -285,19 +332,14 @@ impl Dialect {
         Request {
             method: Method::Post,
             path: format!("{}/_refresh", self.path()),
-            query: &[],
+            query: Query::new(),
             body: Body::None,
         }
     }
 
     /// A search for nothing, which fails as long as a node does not know what there is.
     pub(crate) fn look(&self) -> Request {
-        Request {
-            method: Method::Post,
-            path: format!("{}/_search", self.path()),
-            query: &[],
-            body: Body::Json(json!({ "size": 0 })),
-        }
+        look_at(&self.path())
     }
 
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
@@ -328,7 +370,7 @@ impl Dialect {
         Request {
             method: Method::Post,
             path: format!("{}/_search", self.path()),
-            query: &[],
+            query: Query::new(),
             body: Body::Json(body),
         }
     }
@@ -350,14 +392,30 @@ impl Dialect {
         Request {
             method: Method::Post,
             path: format!("{}/_delete_by_query", self.path()),
-            query: &[("conflicts", "proceed")],
+            query: vec![("conflicts", "proceed".into())],
             body: Body::Json(json!({ "query": { "bool": { "should": [dead, over] } } })),
         }
     }
 
+    /// The name that operations are sent to, as a segment of a path.
     pub(super) fn path(&self) -> String {
-        utf8_percent_encode(&self.alias, NON_ALPHANUMERIC).to_string()
+        encoded(&self.target)
     }
+}
+
+/// A search for nothing in what these names lead to.
+pub(super) fn look_at(names: &str) -> Request {
+    Request {
+        method: Method::Post,
+        path: format!("{names}/_search"),
+        query: Query::new(),
+        body: Body::Json(json!({ "size": 0 })),
+    }
+}
+
+/// A name as a segment of a path.
+pub(super) fn encoded(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 /// What is counted from now must end at a date: at most some 100,000 years.

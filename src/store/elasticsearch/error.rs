@@ -12,6 +12,7 @@ pub(crate) struct Refusal {
     status: u16,
     kind: String,
     reason: String,
+    index: Option<String>,
 }
 
 impl Refusal {
@@ -35,6 +36,7 @@ impl Refusal {
             status,
             kind: text(&root["type"]),
             reason,
+            index: root["index"].as_str().map(str::to_owned),
         }
     }
 
@@ -45,7 +47,13 @@ impl Refusal {
             kind: String::new(),
             reason: "the answer is not JSON: something between here and the cluster answered"
                 .to_owned(),
+            index: None,
         }
+    }
+
+    /// The index that it is about, if it tells.
+    pub(crate) fn index(&self) -> Option<&str> {
+        self.index.as_deref()
     }
 
     /// Whether it says that the document is not there, and not the index.

@@ -5,7 +5,7 @@ mod change;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -16,9 +16,8 @@ use serde_json::Value;
 use self::change::object;
 use super::{
     IndexStore, Transport,
-    answer::{Effect, Outcome},
-    dialect::{Change, Target},
-    error::Refusal,
+    answer::{Answer, Effect, Outcome},
+    dialect::{Change, Dialect, Target},
     send::is_missing_index,
 };
 use crate::{Error, Fence, Key};
@@ -89,6 +88,12 @@ use crate::{Error, Fence, Key};
 ///   index that is not there, with a mapping that is guessed, unless it asks for an alias. So that is asked
 ///   for first, and then whether the index is there. One that is deleted later, while the guard is in
 ///   use, is created again by the next write, as it would be by any other.
+/// - Each answer tells which document it is of, and in which index. One of another document is
+///   [`Error::Interrupted`], whose source names both: an ingest pipeline has written the `_id`, or the
+///   alias leads to another index than at the first call of the guard. The write is done then, elsewhere.
+///   A pipeline that sends everything behind an alias to one other index, from the first call on, is not
+///   found, nor one that changes the field with the fence: an update reads the document, and the pipeline
+///   gets what the script made of it. Let pipelines leave `_id`, `_index` and the field alone.
 /// - The field is a `long` where the mapping is dynamic. With `dynamic: strict` map it first, as a
 ///   `long`. `dynamic: false` needs nothing.
 /// - The documents need their `_source`, as all updates do, and the field in it.
@@ -151,6 +156,8 @@ pub struct GuardedIndex<C> {
     fence: Fence,
     /// Whether the name was found to be no alias but an index.
     is_index: Arc<AtomicBool>,
+    /// The index of the first answer, which all the others have to be of.
+    index: Arc<OnceLock<String>>,
 }
 
 impl<C: Transport> GuardedIndex<C> {
@@ -158,9 +165,10 @@ impl<C: Transport> GuardedIndex<C> {
     /// sent yet.
     pub fn new(client: C, index: impl Into<String>, fence: Fence) -> Self {
         Self {
-            store: IndexStore::new(client, index),
+            store: IndexStore::of(client, Dialect::of_documents(index.into())),
             fence,
             is_index: Arc::default(),
+            index: Arc::default(),
         }
     }
 
@@ -295,24 +303,33 @@ impl<C: Transport> GuardedIndex<C> {
 
     /// Sends one change. `None` if the document is not there.
     async fn change(&self, id: &Key, change: Change) -> Result<Option<Outcome>, Error> {
-        match self.answer(change).await? {
+        let asked = change.id().to_owned();
+        let answer = self.answer(change).await?;
+        // Where the documents are is what the first answer tells. It cannot be asked of an alias for
+        // nothing, and one that leads elsewhere later, to where no claim is, is found all the same.
+        let index = answer
+            .index
+            .as_ref()
+            .map(|told| self.index.get_or_init(|| told.clone()));
+        let outcome = answer.of(&asked, index.map(String::as_str));
+        match outcome.map_err(|problem| self.store.misdirected(problem))? {
             Ok(outcome) => Ok(Some(outcome)),
             Err(refusal) if refusal.is_missing_document() => Ok(None),
             Err(refusal) => Err(refusal.sorted_for_a_document(C::NAME, id)),
         }
     }
 
-    async fn answer(&self, change: Change) -> Result<Result<Outcome, Refusal>, Error> {
+    async fn answer(&self, change: Change) -> Result<Answer, Error> {
         let IndexStore { dialect, .. } = &self.store;
         if !self.is_index.load(Ordering::Relaxed) {
             let request = dialect.update(change.clone());
-            let outcome = self.store.change_once(&request).await?;
-            if !is_missing_index(&outcome) {
-                return Ok(outcome);
+            let answer = self.store.change_once(&request).await?;
+            if !is_missing_index(&answer) {
+                return Ok(answer);
             }
             // It is no alias: an index, or nothing, or a node that starts and does not know yet.
             if let Err(refusal) = self.store.send(&dialect.look()).await? {
-                return Ok(Err(refusal));
+                return Ok(Answer::refused(refusal));
             }
             self.is_index.store(true, Ordering::Relaxed);
         }

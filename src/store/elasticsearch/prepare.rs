@@ -1,22 +1,33 @@
 //! Creating the index, or finding that it is there.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use super::{IndexStore, Transport, dialect::Request, scripts::SCRIPTS, setup::is_ours};
+use super::{
+    IndexStore, Transport,
+    dialect::Request,
+    scripts::SCRIPTS,
+    setup::{fit_for_locks, missing_aliases},
+};
 use crate::Error;
 
 impl<C: Transport> IndexStore<C> {
-    /// Creates the index with its mapping, its alias and, if asked for, the stored scripts.
+    /// Creates the index with its mapping, its two aliases and, if asked for, the stored scripts.
     ///
     /// It can be repeated, at every start of the application for example, and by several processes
-    /// at once. An index that has the alias already is kept, whatever its name and settings; what
-    /// its mapping lacks is added. A failure is not remembered: the next call starts anew.
+    /// at once. An index that has one of the aliases already is kept, whatever its name and its other
+    /// settings; what it lacks of the mapping and the aliases is added. A failure is not remembered: the
+    /// next call starts anew.
+    ///
+    /// The index has `_none` for `index.default_pipeline` and `index.final_pipeline`, so that no template
+    /// gives it an ingest pipeline.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the alias, or the name of the index, belongs to an index without
-    /// the mapping of locks: such an index is left alone. Otherwise what the cluster answers, as
-    /// [`Error`] says.
+    /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index without
+    /// the mapping of locks or with an ingest pipeline, or the aliases are on several indices: they are
+    /// left alone. Otherwise what the cluster answers, as [`Error`] says.
     ///
     /// # Cancel safety
     ///
@@ -27,42 +38,70 @@ impl<C: Transport> IndexStore<C> {
                 self.confirmed(self.dialect.store_script(script)).await?;
             }
         }
-        let behind: Vec<String> = match self.send(&self.dialect.get_alias()).await? {
-            Ok(Value::Object(found)) => found.keys().cloned().collect(),
-            Ok(_) => return Err(self.senseless("it names no indices")),
-            Err(refusal) if refusal.is_missing() => Vec::new(),
-            Err(refusal) => return Err(refusal.sorted(C::NAME, None)),
-        };
-        match &*behind {
+        let mut behind = BTreeSet::new();
+        for alias in self.dialect.aliases() {
+            behind.extend(self.behind(alias).await?);
+        }
+        match &*Vec::from_iter(behind) {
             [] => {}
             [index] => return self.adopt(index).await,
             several => {
-                let several = several.join(", ");
-                return Err(
-                    self.not_prepared(format!("its alias is on several indices: {several}"))
-                );
+                let [alias, write_alias] = self.dialect.aliases();
+                let several = several.join(" and ");
+                return Err(self.not_prepared(format!(
+                    "its aliases {alias} and {write_alias} are on several indices, {several}: take \
+                     them from all but the one that has the locks"
+                )));
             }
         }
-        let index = self.dialect.index();
         match self.send(&self.dialect.create_index(self.replicas)).await? {
             Ok(answer) => self.confirm(&answer),
-            // Of another process just now, or one that lost its alias.
-            Err(refusal) if refusal.is_existing_index() => {
-                self.adopt(&index).await?;
-                self.confirmed(self.dialect.put_alias(&index)).await
-            }
+            // Of another process just now, or one that lost its aliases.
+            Err(refusal) if refusal.is_existing_index() => self.adopt(&self.dialect.index()).await,
             Err(refusal) => Err(refusal.sorted(C::NAME, None)),
         }
     }
 
-    /// Brings the mapping of an index up to date, if it is one of ours.
-    async fn adopt(&self, index: &str) -> Result<(), Error> {
-        let mapping = self.ask(&self.dialect.get_mapping(index)).await?;
-        if !is_ours(&mapping, index) {
-            let problem = format!("the index {index} is there, without the mapping of locks");
-            return Err(self.not_prepared(problem));
+    /// Whether locks can be acquired here, as the first operation of a process asks: both aliases lead to
+    /// one index, which has the mapping of locks and no ingest pipelines. It changes nothing.
+    ///
+    /// It asks anew each time, so it also finds what was changed after the first operation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] with what is in the way. Otherwise what the cluster answers, as [`Error`]
+    /// says.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any point.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.locate().await.map(drop)
+    }
+
+    /// The indices that have an alias.
+    async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
+        match self.send(&self.dialect.get_alias(alias)).await? {
+            Ok(Value::Object(found)) => Ok(found.keys().cloned().collect()),
+            Ok(_) => Err(self.senseless("it names no indices")),
+            Err(refusal) if refusal.is_missing() => Ok(Vec::new()),
+            Err(refusal) => Err(refusal.sorted(C::NAME, None)),
         }
-        self.confirmed(self.dialect.put_mapping(index)).await
+    }
+
+    /// Adds to an index what it lacks of the mapping and the aliases, if it is one of ours.
+    async fn adopt(&self, index: &str) -> Result<(), Error> {
+        let answer = self.ask(&self.dialect.describe(index)).await?;
+        let description = &answer[index];
+        fit_for_locks(index, description).map_err(|problem| self.not_prepared(problem))?;
+        self.confirmed(self.dialect.put_mapping(index)).await?;
+        match &*missing_aliases(description, self.dialect.aliases()) {
+            [] => Ok(()),
+            missing => {
+                let put = self.dialect.put_aliases(index, missing);
+                self.confirmed(put).await
+            }
+        }
     }
 
     async fn confirmed(&self, request: Request) -> Result<(), Error> {
@@ -78,7 +117,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    fn not_prepared(&self, problem: String) -> Error {
+    pub(super) fn not_prepared(&self, problem: String) -> Error {
         Error::NotPrepared {
             store: C::NAME,
             problem,

@@ -78,7 +78,7 @@ fn written(request: Request) -> String {
 }
 
 fn requests() -> Vec<(String, String)> {
-    let dialect = Dialect::new("app-locks".into());
+    let dialect = Dialect::of_locks("app-locks".into());
     let mut requests = Vec::new();
     let mut add = |name: &str, request: Request| requests.push((name.to_owned(), written(request)));
     let one = |change: Change| dialect.update(change);
@@ -107,10 +107,14 @@ fn requests() -> Vec<(String, String)> {
         "purge",
         dialect.purge(fixed::RETENTION + super::CLOCK_MARGIN),
     );
-    add("alias", dialect.get_alias());
+    add("index", dialect.get_index());
+    let [alias, write_alias] = dialect.aliases();
+    add("alias", dialect.get_alias(alias));
+    add("write alias", dialect.get_alias(write_alias));
     add("create", dialect.create_index(None));
     add("mapping", dialect.put_mapping(&dialect.index()));
-    add("put alias", dialect.put_alias(&dialect.index()));
+    let put = dialect.put_aliases(&dialect.index(), &dialect.aliases());
+    add("put aliases", put);
     requests
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     IndexStore, Transport,
-    answer::{Outcome, outcome, outcomes},
+    answer::{self, Answer, Outcome},
     dialect::{Body, Change, Request},
     error::{Refusal, unanswered},
     transport::{SealedRequest, SealedResponse},
@@ -49,57 +49,87 @@ impl<C: Transport> IndexStore<C> {
 
     /// Sends one change. `None` if the document is not there.
     pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
+        let index = self.located().await?;
+        let id = change.id().to_owned();
         let request = self.dialect.update(change);
-        let mut outcome = self.change_once(&request).await?;
+        let mut answer = self.change_once(&request).await?;
         let mut knows = Knows::Nothing;
-        if is_missing_index(&outcome) {
-            knows = self.knows().await?;
-            if knows == Knows::Index {
+        if is_missing_index(&answer) {
+            knows = self.knows(&self.dialect.look()).await?;
+            match knows {
                 // By now. What it does not take then is no alias.
-                outcome = self.change_once(&request).await?;
+                Knows::Index => answer = self.change_once(&request).await?,
+                Knows::Nothing => self.place.forget(&index),
+                Knows::NotYet => {}
             }
         }
-        match outcome {
-            Ok(outcome) => Ok(Some(outcome)),
-            Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(self.sorted(refusal, knows == Knows::NotYet, key)),
+        let recovers = knows == Knows::NotYet;
+        self.known(answer, &index, &id, key, recovers)
+    }
+
+    /// What became of a change of this document.
+    fn known(
+        &self,
+        answer: Answer,
+        index: &str,
+        id: &str,
+        key: &Key,
+        recovers: bool,
+    ) -> Result<Option<Outcome>, Error> {
+        match answer.of(id, Some(index)) {
+            Ok(Ok(outcome)) => Ok(Some(outcome)),
+            Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
+            Ok(Err(refusal)) => Err(self.sorted(refusal, recovers, Some(key))),
+            Err(problem) => Err(self.elsewhere(index, problem)),
         }
     }
 
-    pub(super) async fn change_once(
-        &self,
-        request: &Request,
-    ) -> Result<Result<Outcome, Refusal>, Error> {
+    /// An answer from another place than was asked. The next operation looks where the locks are: it may
+    /// be another index by now, or there are pipelines.
+    pub(super) fn elsewhere(&self, index: &str, problem: String) -> Error {
+        self.place.forget(index);
+        self.misdirected(problem)
+    }
+
+    /// An answer of another document. Whether anything was done to the one that was asked for is not known.
+    pub(super) fn misdirected(&self, problem: String) -> Error {
+        Error::Interrupted {
+            store: C::NAME,
+            source: Cause::text(format!("the answer is not to what was asked: {problem}")),
+        }
+    }
+
+    pub(super) async fn change_once(&self, request: &Request) -> Result<Answer, Error> {
         let answer = match self.send(request).await? {
             Ok(answer) => answer,
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) => return Ok(Answer::refused(refusal)),
         };
         if let Body::Json(_) = request.body {
-            return Ok(outcome(200, answer));
+            return Ok(answer::read(200, answer));
         }
-        match <[_; 1]>::try_from(outcomes(answer)) {
-            Ok([outcome]) => Ok(outcome),
+        match <[_; 1]>::try_from(answer::read_bulk(answer)) {
+            Ok([answer]) => Ok(answer),
             Err(_) => Err(self.senseless("it has not one item for the change")),
         }
     }
 
-    /// What a node knows that takes an index for missing. While it starts it knows of none, and says so to
-    /// an update of any, instead of that it does not know yet, as it says to a search.
-    pub(super) async fn knows(&self) -> Result<Knows, Error> {
-        Ok(match self.send(&self.dialect.look()).await? {
+    /// What a node knows that takes an index for missing, by this search. While it starts it knows of none,
+    /// and says so to an update of any, instead of that it does not know yet, as it says to a search.
+    pub(super) async fn knows(&self, look: &Request) -> Result<Knows, Error> {
+        Ok(match self.send(look).await? {
             Ok(_) => Knows::Index,
             Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
             Err(_) => Knows::NotYet,
         })
     }
 
-    pub(super) fn sorted(&self, refusal: Refusal, recovers: bool, key: &Key) -> Error {
+    pub(super) fn sorted(&self, refusal: Refusal, recovers: bool, key: Option<&Key>) -> Error {
         match recovers && refusal.is_missing_index() {
             true => Error::Interrupted {
                 store: C::NAME,
                 source: refusal.into(),
             },
-            false => refusal.sorted(C::NAME, Some(key)),
+            false => refusal.sorted(C::NAME, key),
         }
     }
 
@@ -116,25 +146,33 @@ impl<C: Transport> IndexStore<C> {
         &self,
         changes: Vec<(&Key, Change)>,
     ) -> Result<Vec<Result<Option<Outcome>, Error>>, Error> {
-        let (keys, changes): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+        let index = self.located().await?;
+        let keys: Vec<_> = changes
+            .iter()
+            .map(|(key, change)| (*key, change.id().to_owned()))
+            .collect();
+        let changes = changes.into_iter().map(|(_, change)| change).collect();
         let answer = self.ask(&self.dialect.bulk(changes)).await?;
-        let outcomes = outcomes(answer);
-        if outcomes.len() != keys.len() {
+        let answers = answer::read_bulk(answer);
+        if answers.len() != keys.len() {
             return Err(self.senseless("it has not as many items as there were changes"));
         }
-        // What the index is by now, the next request finds.
-        let recovers =
-            outcomes.iter().any(is_missing_index) && self.knows().await? != Knows::Nothing;
-        let known = |(key, outcome): (&Key, Result<Outcome, Refusal>)| match outcome {
-            Ok(outcome) => Ok(Some(outcome)),
-            Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(self.sorted(refusal, recovers, key)),
+        let mut recovers = false;
+        if answers.iter().any(is_missing_index) {
+            match self.knows(&self.dialect.look()).await? {
+                Knows::Nothing => self.place.forget(&index),
+                // What the index is by now, the next request finds.
+                Knows::Index | Knows::NotYet => recovers = true,
+            }
+        }
+        let known = |((key, id), answer): ((&Key, String), Answer)| {
+            self.known(answer, &index, &id, key, recovers)
         };
-        Ok(keys.into_iter().zip(outcomes).map(known).collect())
+        Ok(keys.into_iter().zip(answers).map(known).collect())
     }
 }
 
-pub(super) fn is_missing_index(outcome: &Result<Outcome, Refusal>) -> bool {
-    let refusal = outcome.as_ref().err();
+pub(super) fn is_missing_index(answer: &Answer) -> bool {
+    let refusal = answer.outcome.as_ref().err();
     refusal.is_some_and(Refusal::is_missing_index)
 }

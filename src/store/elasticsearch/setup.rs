@@ -1,16 +1,22 @@
 //! What is sent to set an index up: pure functions, as all of the dialect.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{
-    dialect::{Body, Dialect, Method, Request},
+    dialect::{Body, Dialect, Method, Query, Request, encoded, look_at},
     scripts::Script,
 };
 use crate::record::SCHEMA;
 
 /// The mark of our mappings.
 const OURS: &str = "leasehold_schema";
+/// The settings that name ingest pipelines. A template may have them, and the settings of an index go
+/// before those of its template.
+const PIPELINES: [&str; 2] = ["default_pipeline", "final_pipeline"];
+/// The name of no pipeline.
+const NO_PIPELINE: &str = "_none";
+/// How long is waited for the node that knows of the indices.
+const MASTER_TIMEOUT: &str = "5s";
 
 impl Dialect {
     /// The index behind the alias.
@@ -23,14 +29,14 @@ impl Dialect {
         Request {
             method: Method::Put,
             path: format!("_scripts/{}", script.stored_name()),
-            query: &[],
+            query: Query::new(),
             body: Body::Json(json!({
                 "script": { "lang": "painless", "source": script.source() },
             })),
         }
     }
 
-    /// Creates the index with its alias.
+    /// Creates the index with its aliases.
     pub(crate) fn create_index(&self, replicas: Option<u32>) -> Request {
         let mut settings = json!({
             // One shard: locks are small, and their lists are read whole.
@@ -38,20 +44,23 @@ impl Dialect {
             // An acknowledged write is on disk, whatever the cluster's default.
             "translog.durability": "request",
         });
+        for pipeline in PIPELINES {
+            settings[pipeline] = json!(NO_PIPELINE);
+        }
         match replicas {
             Some(replicas) => settings["number_of_replicas"] = json!(replicas),
             // One where there is a second node to have it.
             None => settings["auto_expand_replicas"] = json!("0-1"),
         }
-        let alias = self.alias();
+        let [alias, write_alias] = self.aliases();
         Request {
             method: Method::Put,
             path: encoded(&self.index()),
-            query: &[],
+            query: Query::new(),
             body: Body::Json(json!({
                 "settings": { "index": settings },
                 "mappings": mapping(),
-                "aliases": { alias: {} },
+                "aliases": { alias: {}, write_alias: {} },
             })),
         }
     }
@@ -61,49 +70,121 @@ impl Dialect {
         Request {
             method: Method::Put,
             path: format!("{}/_mapping", encoded(index)),
-            query: &[],
+            query: Query::new(),
             body: Body::Json(mapping()),
         }
     }
 
-    /// Gives an index that exists its alias.
-    pub(crate) fn put_alias(&self, index: &str) -> Request {
+    /// The alias of the user, and the one that operations are sent to.
+    pub(crate) fn aliases(&self) -> [&str; 2] {
+        [self.alias(), self.write_alias()]
+    }
+
+    /// Gives an index that exists what it lacks of its aliases.
+    pub(crate) fn put_aliases(&self, index: &str, aliases: &[&str]) -> Request {
+        let add = |alias: &&str| json!({ "add": { "index": index, "alias": alias } });
+        let actions: Vec<_> = aliases.iter().map(add).collect();
         Request {
-            method: Method::Put,
-            path: format!("{}/_alias/{}", encoded(index), self.path()),
-            query: &[],
+            method: Method::Post,
+            path: "_aliases".to_owned(),
+            query: Query::new(),
+            body: Body::Json(json!({ "actions": actions })),
+        }
+    }
+
+    /// Asks which indices have an alias.
+    pub(crate) fn get_alias(&self, alias: &str) -> Request {
+        Request {
+            method: Method::Get,
+            path: format!("_alias/{}", encoded(alias)),
+            query: Query::new(),
             body: Body::None,
         }
     }
 
-    /// Asks which indices have the alias.
-    pub(crate) fn get_alias(&self) -> Request {
-        Request {
-            method: Method::Get,
-            path: format!("_alias/{}", self.path()),
-            query: &[],
-            body: Body::None,
-        }
+    /// Asks for an index: its aliases, mapping and settings.
+    pub(crate) fn describe(&self, index: &str) -> Request {
+        description_of(encoded(index))
     }
 
-    /// Asks for the mapping of an index.
-    pub(crate) fn get_mapping(&self, index: &str) -> Request {
-        Request {
-            method: Method::Get,
-            path: format!("{}/_mapping", encoded(index)),
-            query: &[],
-            body: Body::None,
+    /// Asks for all that the aliases lead to.
+    pub(crate) fn get_index(&self) -> Request {
+        description_of(self.both())
+    }
+
+    /// A search for nothing in all that the aliases lead to.
+    pub(crate) fn look_at_both(&self) -> Request {
+        look_at(&self.both())
+    }
+
+    fn both(&self) -> String {
+        self.aliases().map(encoded).join(",")
+    }
+
+    /// The one index that both aliases lead to, if it is fit for locks, by the answer to
+    /// [`get_index`](Self::get_index). Otherwise what is in the way.
+    pub(crate) fn located(&self, answer: &Value) -> Result<String, String> {
+        let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
+        let [alias, write_alias] = self.aliases();
+        let (index, description) = match &*found {
+            [] => return Err(format!("there is no index behind {alias}")),
+            [one] => *one,
+            several => {
+                let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
+                return Err(format!(
+                    "the aliases {alias} and {write_alias} lead to several indices, {}, and a lock \
+                     in one is not seen in the other: take them from all but the one that has the \
+                     locks",
+                    names.join(" and "),
+                ));
+            }
+        };
+        if let Some(missing) = missing_aliases(description, self.aliases()).first() {
+            return Err(format!("the index {index} has not the alias {missing}"));
         }
+        fit_for_locks(index, description)?;
+        Ok(index.clone())
     }
 }
 
-/// Whether an index has a mapping of ours, by the answer to [`Dialect::get_mapping`].
-pub(crate) fn is_ours(answer: &Value, index: &str) -> bool {
-    !answer[index]["mappings"]["_meta"][OURS].is_null()
+fn description_of(names: String) -> Request {
+    Request {
+        method: Method::Get,
+        path: names,
+        query: vec![("master_timeout", MASTER_TIMEOUT.into())],
+        body: Body::None,
+    }
 }
 
-fn encoded(index: &str) -> String {
-    utf8_percent_encode(index, NON_ALPHANUMERIC).to_string()
+/// Those of the aliases that an index lacks.
+pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) -> Vec<&'a str> {
+    let mut missing = aliases.to_vec();
+    missing.retain(|alias| description["aliases"].get(alias).is_none());
+    missing
+}
+
+/// Whether locks can be in an index; otherwise what is in the way.
+pub(crate) fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
+    if description["mappings"]["_meta"][OURS].is_null() {
+        return Err(format!(
+            "the index {index} is there, without the mapping of locks"
+        ));
+    }
+    let settings = &description["settings"]["index"];
+    for setting in PIPELINES {
+        match &settings[setting] {
+            Value::Null => {}
+            Value::String(name) if name == NO_PIPELINE => {}
+            other => {
+                let name = other.as_str().unwrap_or("?");
+                return Err(format!(
+                    "index.{setting} of the index {index} is the ingest pipeline {name}, which can \
+                     change locks and their ids, so that two hold one key: set it to {NO_PIPELINE}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn mapping() -> Value {
@@ -148,4 +229,79 @@ fn mapping() -> Value {
             "over_at": date,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dialect() -> Dialect {
+        Dialect::of_locks("locks".into())
+    }
+
+    fn ours() -> Value {
+        json!({
+            "aliases": { "locks": {}, "locks-write": {} },
+            "mappings": mapping(),
+            "settings": { "index": { "default_pipeline": "_none", "final_pipeline": "_none" } },
+        })
+    }
+
+    fn located(description: Value) -> Result<String, String> {
+        dialect().located(&json!({ "locks-v1": description }))
+    }
+
+    #[test]
+    fn an_index_of_ours_is_found() {
+        assert_eq!(located(ours()).unwrap(), "locks-v1");
+        // One that the user has made, where no template names a pipeline.
+        let mut plain = ours();
+        plain["settings"]["index"] = json!({ "number_of_shards": "1" });
+        assert_eq!(located(plain).unwrap(), "locks-v1");
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named() {
+        for (place, value, problem) in [
+            (
+                "/settings/index/default_pipeline",
+                json!("dedup"),
+                "index.default_pipeline",
+            ),
+            (
+                "/settings/index/final_pipeline",
+                json!("dedup"),
+                "index.final_pipeline",
+            ),
+            (
+                "/settings/index/final_pipeline",
+                json!(["_none"]),
+                "index.final_pipeline",
+            ),
+            ("/mappings/_meta", json!({}), "without the mapping"),
+            ("/aliases", json!({ "locks": {} }), "the alias locks-write"),
+            ("/aliases", json!({ "locks-write": {} }), "the alias locks"),
+        ] {
+            let mut index = ours();
+            *index.pointer_mut(place).unwrap() = value;
+            let told = located(index).unwrap_err();
+            assert!(
+                told.contains(problem) && told.contains("locks-v1"),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_indices_are_none() {
+        let two = dialect().located(&json!({ "locks-v1": ours(), "locks-2": ours() }));
+        let told = two.unwrap_err();
+        assert!(
+            told.contains("locks-v1") && told.contains("locks-2"),
+            "{told}"
+        );
+        for nonsense in [json!({}), json!([]), json!(null), json!("locks-v1")] {
+            assert!(dialect().located(&nonsense).is_err());
+        }
+    }
 }

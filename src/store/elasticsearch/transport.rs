@@ -69,7 +69,7 @@ macro_rules! transport {
                     Method::Put => HttpMethod::Put,
                     Method::Post => HttpMethod::Post,
                 };
-                let query = (!request.query.is_empty()).then_some(request.query);
+                let query = (!request.query.is_empty()).then_some(&request.query);
                 let body = bytes(&request.body);
                 let response = self
                     .transport()

@@ -36,7 +36,7 @@ fn lines_of(request: &Request) -> &[Value] {
 
 #[test]
 fn a_script_is_the_same_text_for_every_request() {
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     let one = acquire(&dialect, "one");
     let other = ask("the other").permits(2, 4).reentrant().note("nightly");
     let other = dialect.update(dialect.acquire(&other));
@@ -47,7 +47,7 @@ fn a_script_is_the_same_text_for_every_request() {
 
 #[test]
 fn stored_scripts_are_named_and_not_sent() {
-    let mut dialect = Dialect::new("locks".into());
+    let mut dialect = Dialect::of_locks("locks".into());
     dialect.use_stored_scripts();
     let sent = acquire(&dialect, "key");
     let script = &json(&sent)["script"];
@@ -57,19 +57,19 @@ fn stored_scripts_are_named_and_not_sent() {
 
 #[test]
 fn a_key_is_one_segment_of_the_path() {
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     let sent = acquire(&dialect, "a/b?c#d é.");
-    assert_eq!(sent.path, "locks/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
-    assert!(sent.query.contains(&("require_alias", "true")));
+    assert_eq!(sent.path, "locks%2Dwrite/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
+    assert!(sent.query.contains(&("require_alias", "true".into())));
     assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
 }
 
 #[test]
 fn keys_that_a_path_would_drop_go_in_the_body() {
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     for dots in [".", ".."] {
         let sent = acquire(&dialect, dots);
-        assert_eq!(sent.path, "locks/_bulk");
+        assert_eq!(sent.path, "locks%2Dwrite/_bulk");
         let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], dots);
         assert_eq!(lines[0]["update"]["require_alias"], true);
@@ -79,7 +79,7 @@ fn keys_that_a_path_would_drop_go_in_the_body() {
 /// An `_update` that is overtaken stands in the queue of the shard again, and is overtaken there.
 #[test]
 fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     let lease = LeaseId::random();
     let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
     let crowded = [
@@ -101,7 +101,7 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     ];
     for change in crowded {
         let sent = dialect.update(change);
-        assert_eq!(sent.path, "locks/_bulk", "{sent:?}");
+        assert_eq!(sent.path, "locks%2Dwrite/_bulk", "{sent:?}");
         let [action, _] = lines_of(&sent) else {
             panic!("{sent:?}");
         };
@@ -115,14 +115,14 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     ];
     for change in alone {
         let sent = dialect.update(change);
-        assert_eq!(sent.path, "locks/_update/key", "{sent:?}");
+        assert_eq!(sent.path, "locks%2Dwrite/_update/key", "{sent:?}");
     }
 }
 
 #[test]
 fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
     assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
-    let purge = Dialect::new("locks".into()).purge(Duration::MAX);
+    let purge = Dialect::of_locks("locks".into()).purge(Duration::MAX);
     let dead = &json(&purge)["query"]["bool"]["should"][0];
     let range = &dead["bool"]["filter"][1]["range"];
     assert_eq!(range["expires_at"]["lte"], "now-2000000000s");
@@ -140,7 +140,7 @@ fn no_time_of_this_process_is_sent() {
             _ => {}
         }
     }
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
     let requests = [acquire(&dialect, "k"), dialect.search(&list)];
     for request in requests {
@@ -155,7 +155,7 @@ fn no_time_of_this_process_is_sent() {
 
 #[test]
 fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
-    let dialect = Dialect::new("locks".into());
+    let dialect = Dialect::of_locks("locks".into());
     let script = json(&acquire(&dialect, "tame"))["script"]["source"].clone();
     let mut random = Texts::new(0);
     for number in 0..10_000 {
@@ -168,7 +168,7 @@ fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
         let change = dialect.acquire(&request);
         let sent = dialect.update(change.clone());
         if ![".", ".."].contains(&&*name) {
-            let id = sent.path.strip_prefix("locks/_update/").unwrap();
+            let id = sent.path.strip_prefix("locks%2Dwrite/_update/").unwrap();
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'%';
             assert!(id.bytes().all(plain), "{id}");
             assert_eq!(percent_decode_str(id).decode_utf8().unwrap(), name);
@@ -203,4 +203,24 @@ fn ten_thousand_texts_are_parameters_and_one_segment_of_the_path() {
             *name
         );
     }
+}
+
+#[test]
+fn each_write_waits_for_as_many_copies_as_the_user_says() {
+    let waits = |dialect: &Dialect| {
+        let one = dialect.update(dialect.acquire(&ask("key")));
+        let many = dialect.bulk(vec![dialect.acquire(&ask("key"))]);
+        [one, many].map(|sent| {
+            let mut waits = sent.query.into_iter();
+            let copies = waits.find(|(name, _)| *name == "wait_for_active_shards");
+            copies.map(|(_, copies)| copies.into_owned())
+        })
+    };
+    let mut dialect = Dialect::of_locks("locks".into());
+    assert_eq!(waits(&dialect), [None, None], "it is a matter of the index");
+    dialect.wait_for_active_shards(2);
+    assert_eq!(
+        waits(&dialect),
+        [Some("2".to_owned()), Some("2".to_owned())]
+    );
 }

@@ -92,7 +92,7 @@ mod tests {
     const FENCE: Fence = Fence::new(7);
 
     fn dialect() -> Dialect {
-        Dialect::new("orders".into())
+        Dialect::of_documents("orders".into())
     }
 
     fn id(text: &str) -> Key {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn an_alias_is_required_unless_the_index_is_known() {
         let change = |text| dialect().guarded_claim(&id(text), FENCE);
-        let required = ("require_alias", "true");
+        let required = ("require_alias", "true".into());
         let first = dialect().update_at(change("a/b"), Target::Alias);
         assert_eq!(first.path, "orders/_update/a%2Fb");
         assert!(first.query.contains(&required));

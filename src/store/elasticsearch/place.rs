@@ -1,0 +1,182 @@
+//! Which index the locks are in: asked for before the first operation, checked, and remembered.
+//!
+//! All who ask at the same time are served by one request, and a failure is nobody's but theirs: who comes
+//! later asks anew. Each request belongs to the caller that sends it, so that one that is dropped leaves the
+//! turn to the next.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::RwLock;
+use tokio::sync::Mutex;
+
+use super::{IndexStore, Knows, Transport};
+use crate::Error;
+
+/// The index, once it is known.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    known: RwLock<Option<Arc<str>>>,
+    /// How many requests have begun.
+    begun: AtomicU64,
+    /// The turn to ask, and what the last request that failed was told, with its number.
+    turn: Mutex<Option<(u64, Error)>>,
+}
+
+impl Place {
+    /// The index, by this request if it is not known yet.
+    pub(super) async fn get(
+        &self,
+        request: impl Future<Output = Result<String, Error>>,
+    ) -> Result<Arc<str>, Error> {
+        if let Some(index) = self.known() {
+            return Ok(index);
+        }
+        let came = self.begun.load(Ordering::Relaxed);
+        let mut failed = self.turn.lock().await;
+        if let Some(index) = self.known() {
+            return Ok(index);
+        }
+        match &*failed {
+            // It began after this caller came, so it answers this one too. Otherwise a crowd before a
+            // cluster that does not answer would wait for one after the other.
+            Some((number, error)) if *number > came => return Err(error.clone()),
+            _ => {}
+        }
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        match request.await {
+            Ok(index) => {
+                let index: Arc<str> = index.into();
+                *failed = None;
+                *self.known.write() = Some(index.clone());
+                Ok(index)
+            }
+            Err(error) => {
+                *failed = Some((number, error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    fn known(&self) -> Option<Arc<str>> {
+        self.known.read().clone()
+    }
+
+    /// Has the next caller ask anew, unless another index than this one is known by now.
+    pub(super) fn forget(&self, index: &str) {
+        let mut known = self.known.write();
+        if known.as_deref() == Some(index) {
+            *known = None;
+        }
+    }
+}
+
+impl<C: Transport> IndexStore<C> {
+    /// The name of the index that the locks are in.
+    pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
+        self.place.get(self.locate()).await
+    }
+
+    /// Asks for the index behind the aliases, and requires that it is fit for locks.
+    pub(super) async fn locate(&self) -> Result<String, Error> {
+        let refusal = match self.send(&self.dialect.get_index()).await? {
+            Ok(answer) => {
+                let index = self.dialect.located(&answer);
+                return index.map_err(|problem| self.not_prepared(problem));
+            }
+            Err(refusal) => refusal,
+        };
+        let knows = match refusal.is_missing_index() {
+            true => self.knows(&self.dialect.look_at_both()).await?,
+            false => Knows::Nothing,
+        };
+        // It may be there by now, or be one that a node which starts does not know of.
+        Err(self.sorted(refusal, knows != Knows::Nothing, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, time::Duration};
+
+    use futures::future::join_all;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::Cause;
+
+    #[derive(Default)]
+    struct Asked(AtomicU64);
+
+    impl Asked {
+        async fn saying(&self, told: Result<&str, ()>) -> Result<String, Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            told.map(str::to_owned).map_err(|()| Error::Interrupted {
+                store: "store",
+                source: Cause::text("no answer"),
+            })
+        }
+
+        fn times(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn all_who_come_at_once_are_served_by_one_request() {
+        let (place, asked) = (Place::default(), Asked::default());
+        let told = join_all((0..100).map(|_| place.get(asked.saying(Ok("a"))))).await;
+        assert!(
+            told.iter()
+                .all(|it| it.as_deref().is_ok_and(|it| it == "a"))
+        );
+        assert_eq!(asked.times(), 1);
+    }
+
+    /// Who is in the queue is told with the first, and who comes later asks again.
+    #[tokio::test]
+    async fn a_failure_is_shared_and_not_remembered() {
+        let (place, asked) = (Place::default(), Asked::default());
+        let told = join_all((0..100).map(|_| place.get(asked.saying(Err(()))))).await;
+        assert!(told.iter().all(Result::is_err));
+        assert_eq!(asked.times(), 1);
+        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
+        assert_eq!(asked.times(), 2);
+    }
+
+    /// A failure that began before this caller came says nothing of the time since.
+    #[tokio::test]
+    async fn who_comes_while_a_request_is_under_way_does_not_take_its_failure() {
+        let (place, asked) = (Place::default(), Asked::default());
+        let first = place.get(asked.saying(Err(())));
+        let second = async {
+            tokio::task::yield_now().await;
+            assert_eq!(asked.times(), 1, "the first is under way");
+            place.get(asked.saying(Ok("a"))).await
+        };
+        let (first, second) = tokio::join!(first, second);
+        assert!(first.is_err() && second.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_leaves_the_turn_to_the_next() {
+        let (place, asked) = (Place::default(), Asked::default());
+        let gone = timeout(Duration::from_millis(1), place.get(pending())).await;
+        assert!(gone.is_err());
+        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn only_the_index_that_is_known_is_forgotten() {
+        let (place, asked) = (Place::default(), Asked::default());
+        for (forgotten, times) in [("other", 1), ("a", 2)] {
+            place.get(asked.saying(Ok("a"))).await.unwrap();
+            place.forget(forgotten);
+            place.get(asked.saying(Ok("a"))).await.unwrap();
+            assert_eq!(asked.times(), times);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Ingest pipelines, which can change what is written: its id, its index, its fields.
+
+use elasticsearch::http::Method::{Delete, Put};
+use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Error, Key, LeaseId, Leases, Store};
+use serde_json::{Value, json};
+
+use super::{BOTH, Fixture, LONG, ask, fencing::Documents};
+
+const SETTINGS: [&str; 2] = ["default_pipeline", "final_pipeline"];
+
+/// Gives each document an id by what is in it, as it is done against duplicates.
+fn writes_ids() -> Value {
+    json!({ "script": { "source": "ctx._id = ctx._id + '-' + ctx.written_at" } })
+}
+
+/// Leaves the id, and drops what it takes for empty noise.
+fn empties_holders() -> Value {
+    json!({ "set": { "field": "holders", "value": [] } })
+}
+
+/// Stores a pipeline of this one processor, with the name of the fixture's alias.
+async fn store_pipeline(fixture: &Fixture, processor: Value) {
+    let path = format!("_ingest/pipeline/{}", fixture.alias);
+    let stored = fixture
+        .ask(Put, &path, json!({ "processors": [processor] }))
+        .await;
+    assert_eq!(stored["acknowledged"], true, "{stored}");
+}
+
+/// Puts it on the index, or takes it away.
+async fn set_pipeline(fixture: &Fixture, setting: &str, pipeline: &str) {
+    let path = format!("{}/_settings", fixture.index());
+    let setting = format!("index.{setting}");
+    let set = fixture.ask(Put, &path, json!({ setting: pipeline })).await;
+    assert_eq!(set["acknowledged"], true, "{set}");
+}
+
+/// How many of two processes, which start now, hold one key at the same time.
+async fn holders(fixture: &Fixture) -> usize {
+    let mut leases = Vec::new();
+    for _ in 0..2 {
+        let process = Leases::new(fixture.store());
+        if let Ok(Attempt::Acquired(lease)) = process.try_acquire("key", LONG).await {
+            leases.push(lease);
+        }
+    }
+    leases.iter().filter(|lease| lease.is_live()).count()
+}
+
+fn names(error: &Error, text: &str) -> bool {
+    let source = std::error::Error::source(error).map(ToString::to_string);
+    error.to_string().contains(text) || source.is_some_and(|source| source.contains(text))
+}
+
+#[tokio::test]
+async fn a_template_with_a_pipeline_makes_no_two_holders() {
+    for engine in BOTH {
+        for setting in SETTINGS {
+            for processor in [writes_ids(), empties_holders()] {
+                let fixture = Fixture::new(engine);
+                store_pipeline(&fixture, processor.clone()).await;
+                let template = format!("_index_template/{}", fixture.alias);
+                let settings = json!({ format!("index.{setting}"): fixture.alias });
+                let put = json!({
+                    "index_patterns": [format!("{}*", fixture.alias)],
+                    "priority": 1_000,
+                    "template": { "settings": settings },
+                });
+                let put = fixture.ask(Put, &template, put).await;
+                assert_eq!(put["acknowledged"], true, "{put}");
+                fixture.prepare().await.unwrap();
+                let holders = holders(&fixture).await;
+                fixture.ask(Delete, &template, Value::Null).await;
+                assert_eq!(holders, 1, "{engine:?}, {setting}, {processor}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_index_with_a_pipeline_is_refused_until_it_has_none() {
+    for engine in BOTH {
+        for setting in SETTINGS {
+            for processor in [writes_ids(), empties_holders()] {
+                let fixture = Fixture::prepared(engine).await;
+                store_pipeline(&fixture, processor.clone()).await;
+                set_pipeline(&fixture, setting, &fixture.alias).await;
+                let store = fixture.store();
+                let shared = ask().shared();
+                let errors = [
+                    fixture.prepare().await.unwrap_err(),
+                    fixture.check().await.unwrap_err(),
+                    store.acquire(&ask()).await.unwrap_err(),
+                    store.acquire(&shared).await.unwrap_err(),
+                ];
+                for error in errors {
+                    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+                    let text = error.to_string();
+                    let setting = format!("index.{setting} of the index {}", fixture.index());
+                    assert!(
+                        text.contains(&setting) && text.contains("set it to _none"),
+                        "{text}"
+                    );
+                    assert!(text.contains(&fixture.alias), "{text}");
+                }
+                assert_eq!(
+                    holders(&fixture).await,
+                    0,
+                    "{engine:?}, {setting}, {processor}"
+                );
+
+                // A failure is not remembered.
+                set_pipeline(&fixture, setting, "_none").await;
+                let answer = store.acquire(&ask()).await.unwrap();
+                assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");
+                fixture.check().await.unwrap();
+                fixture.prepare().await.unwrap();
+            }
+        }
+    }
+}
+
+/// By the ids of the answers. What goes as a bulk is not written through a pipeline, so there it is a grant
+/// that is stored where it belongs.
+#[tokio::test]
+async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
+    for engine in BOTH {
+        for setting in SETTINGS {
+            for shared in [false, true] {
+                let fixture = Fixture::prepared(engine).await;
+                let request = |key: &str| {
+                    let key = Key::new(key).unwrap();
+                    let request =
+                        AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+                    if shared { request.reentrant() } else { request }
+                };
+                let processes = [fixture.store(), fixture.store()];
+                for store in &processes {
+                    store.acquire(&request("before")).await.unwrap();
+                }
+                store_pipeline(&fixture, writes_ids()).await;
+                set_pipeline(&fixture, setting, &fixture.alias).await;
+                let mut granted = 0;
+                for store in &processes {
+                    let mut request = request("key");
+                    request.owner = LeaseId::random().to_string().into();
+                    match store.acquire(&request).await {
+                        Ok(AcquireAnswer::Granted(_)) => granted += 1,
+                        Ok(AcquireAnswer::Held(_)) => {}
+                        Err(error) => {
+                            assert!(!shared && error.is_ambiguous(), "{error:?}");
+                            assert!(names(&error, "[key-1"), "{error:?}");
+                            // The next one looks where the locks are.
+                            let again = store.acquire(&request).await.unwrap_err();
+                            assert!(matches!(again, Error::NotPrepared { .. }), "{again:?}");
+                            assert!(names(&again, &fixture.alias), "{again:?}");
+                        }
+                    }
+                }
+                assert_eq!(granted, usize::from(shared), "{engine:?}, {setting}");
+            }
+        }
+    }
+}
+
+/// With `Leases`, which tries again: the error tells of the pipeline.
+#[tokio::test]
+async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let leases = Leases::new(fixture.store());
+        leases.acquire("before", LONG).await.unwrap().detach();
+        store_pipeline(&fixture, writes_ids()).await;
+        set_pipeline(&fixture, "default_pipeline", &fixture.alias).await;
+        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        assert!(names(&error, &fixture.alias), "{error:?}");
+    }
+}
+
+/// The pipelines of an index of the application are the application's. An id that one of them writes is
+/// not that of the document that was guarded.
+#[tokio::test]
+async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let fixture = documents.fixture();
+        documents.put("a", json!({ "total": 1 })).await;
+        let path = json!({ "script": { "source": "ctx._id = 'b'" } });
+        store_pipeline(fixture, path).await;
+        set_pipeline(fixture, "default_pipeline", &fixture.alias).await;
+        let guard = documents.guard(7);
+        let errors = [
+            guard.claim("a").await.map(drop).unwrap_err(),
+            guard.index("a", &json!({ "total": 2 })).await.unwrap_err(),
+            guard
+                .update("a", &json!({ "total": 3 }))
+                .await
+                .map(drop)
+                .unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.is_ambiguous() && names(&error, "[b]"), "{error:?}");
+        }
+        assert_eq!(documents.source("a").await, json!({ "total": 1 }));
+        // One that leaves the id alone is no trouble.
+        let stamp = json!({ "set": { "field": "by", "value": "pipeline" } });
+        store_pipeline(fixture, stamp).await;
+        guard.index("a", &json!({ "total": 4 })).await.unwrap();
+        assert_eq!(documents.source("a").await["by"], "pipeline");
+    }
+}

@@ -1,0 +1,289 @@
+//! Where the locks are, as it changes under the processes: rollovers, moves, deletions, copies that are
+//! missing.
+
+use std::sync::Arc;
+
+use elasticsearch::http::Method::{Delete, Get, Post, Put};
+use futures::future::join_all;
+use leasehold::{
+    AcquireAnswer, Attempt, Error, Leases, OpenSearchStore, ReleaseAnswer, ReleaseRequest, Store,
+};
+use serde_json::{Value, json};
+
+use super::{
+    BOTH, Engine, Fixture, LONG, ask, common::proxy::Proxy, fencing::Documents, granted, opensearch,
+};
+
+/// The mapping of the locks of this fixture.
+async fn mapping(fixture: &Fixture) -> Value {
+    let path = format!("{}/_mapping", fixture.index());
+    let shown = fixture.ask(Get, &path, Value::Null).await;
+    shown[fixture.index()]["mappings"].clone()
+}
+
+/// Rolls the alias over to an index that has the mapping of locks, as one of a careful template would have:
+/// by the API, which takes the alias from the old index, or with both behind it and the new one to write to.
+async fn roll_over(fixture: &Fixture, by_api: bool) -> String {
+    let next = format!("{}-2", fixture.alias);
+    let mut index = json!({ "mappings": mapping(fixture).await });
+    let answer = if by_api {
+        let path = format!("{}/_rollover/{next}", fixture.alias);
+        fixture.ask(Post, &path, index).await
+    } else {
+        index["aliases"] = json!({ &fixture.alias: { "is_write_index": true } });
+        fixture.ask(Put, &next, index).await
+    };
+    assert_eq!(answer["acknowledged"], true, "{answer}");
+    next
+}
+
+#[tokio::test]
+async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
+    for engine in BOTH {
+        for by_api in [true, false] {
+            let fixture = Fixture::prepared(engine).await;
+            let before = Leases::new(fixture.store());
+            let lease = before.acquire("key", LONG).await.unwrap();
+            let next = roll_over(&fixture, by_api).await;
+
+            // One that starts after it.
+            let after = Leases::new(fixture.store());
+            let refused = after.try_acquire("key", LONG).await;
+            let error = refused.map(drop).unwrap_err();
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(
+                text.contains(&next) && text.contains(&fixture.index()),
+                "{text}"
+            );
+            let error = fixture.prepare().await.unwrap_err();
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+
+            // Those that run go on.
+            lease.renew().await.unwrap();
+            let held = before.try_acquire("key", LONG).await.unwrap();
+            assert!(matches!(held, Attempt::Held(_)), "{held:?}");
+            let other = before.acquire("other", LONG).await.unwrap();
+            other.release().await.unwrap();
+            let locks = Leases::new(fixture.store());
+            assert!(locks.inspect("key").await.is_err());
+
+            // And the others with them, as soon as the alias is back.
+            fixture.ask(Delete, &next, Value::Null).await;
+            fixture.prepare().await.unwrap();
+            let held = after.try_acquire("key", LONG).await.unwrap();
+            assert!(matches!(held, Attempt::Held(_)), "{held:?}");
+            lease.release().await.unwrap();
+        }
+    }
+}
+
+/// The write alias moves at one moment, for all: what was asked of the old index is answered by the new
+/// one, which is no answer.
+#[tokio::test]
+async fn a_move_to_another_index_is_told_and_then_followed() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let (running, shared) = (fixture.store(), ask().shared());
+        granted(&*running, &ask_for("old")).await;
+        granted(&*running, &shared).await;
+        let (old, new) = (fixture.index(), format!("{}-moved", fixture.alias));
+        let index = json!({ "mappings": mapping(&fixture).await });
+        fixture.ask(Put, &new, index).await;
+        let turn = json!({ "actions": [
+            { "add": { "index": new, "aliases": [fixture.alias, fixture.write_alias()] } },
+            { "remove": { "index": old, "aliases": [fixture.alias, fixture.write_alias()] } },
+        ] });
+        let turned = fixture.ask(Post, "_aliases", turn).await;
+        assert_eq!(turned["acknowledged"], true, "{turned}");
+
+        // That there is no such document is no answer either.
+        let release = ReleaseRequest::new(shared.key.clone(), shared.lease);
+        let error = running.release(&release).await.unwrap_err();
+        assert!(error.is_ambiguous(), "{error:?}");
+        let told = std::error::Error::source(&error).unwrap().to_string();
+        assert!(
+            told.contains(&format!("[{new}]")) && told.contains(&format!("[{old}]")),
+            "{told}"
+        );
+        assert_eq!(
+            running.release(&release).await.unwrap(),
+            ReleaseAnswer::NotHeld
+        );
+
+        // From now on all are in the new one.
+        let request = ask_for("new");
+        granted(&*running, &request).await;
+        let held = fixture.store().acquire(&ask_for("new")).await.unwrap();
+        assert!(matches!(held, AcquireAnswer::Held(_)), "{held:?}");
+        let path = format!("{new}/_doc/new");
+        let stored = fixture.ask(Get, &path, Value::Null).await;
+        assert_eq!(
+            stored["_source"]["holders"][0]["lease"],
+            request.lease.to_string()
+        );
+    }
+}
+
+fn ask_for(key: &str) -> leasehold::AcquireRequest {
+    let mut request = ask();
+    request.key = leasehold::Key::new(key).unwrap();
+    request
+}
+
+/// A deletion ends all leases, and nothing but `prepare` makes an index.
+#[tokio::test]
+async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let (running, other) = (Leases::new(fixture.store()), Leases::new(fixture.store()));
+        let lease = running.acquire("key", LONG).await.unwrap();
+        other.acquire("other", LONG).await.unwrap().detach();
+        fixture.ask(Delete, &fixture.index(), Value::Null).await;
+        for leases in [&running, &other] {
+            for _ in 0..2 {
+                let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
+                assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+                let error = leases
+                    .try_acquire("key", LONG)
+                    .shared()
+                    .await
+                    .map(drop)
+                    .unwrap_err();
+                assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            }
+        }
+        for name in [
+            fixture.index(),
+            fixture.alias.clone(),
+            fixture.write_alias(),
+        ] {
+            let found = fixture.ask(Get, &name, Value::Null).await;
+            assert_eq!(found["status"], 404, "{found}");
+        }
+
+        // As soon as there is one again they agree on it.
+        fixture.prepare().await.unwrap();
+        let second = other.acquire("key", LONG).await.unwrap();
+        let held = running.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(held, Attempt::Held(_)), "{held:?}");
+        let lost = lease.renew().await.unwrap_err();
+        assert!(
+            matches!(lost, Error::Lost { .. }) && !lease.is_live(),
+            "{lost:?}"
+        );
+        second.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_that_comes_first_asks_once_where_the_locks_are() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let asked =
+            |requests: &[String]| requests.iter().filter(|it| it.starts_with("GET ")).count();
+        let requests: Vec<_> = (0..50).map(|_| ask().shared()).collect();
+        for answer in join_all(requests.iter().map(|it| store.acquire(it))).await {
+            assert!(
+                matches!(answer, Ok(AcquireAnswer::Granted(_))),
+                "{answer:?}"
+            );
+        }
+        assert_eq!(asked(&proxy.http_requests()), 1);
+        store.acquire(&ask()).await.unwrap();
+        assert_eq!(asked(&proxy.http_requests()), 0);
+    }
+}
+
+/// An answer that is lost is no failure to stay with, and the next one asks again.
+#[tokio::test]
+async fn a_lost_answer_to_where_the_locks_are_is_asked_for_again() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        proxy.lose_the_answer_to("master_timeout");
+        let error = store.acquire(&ask()).await.unwrap_err();
+        assert!(error.is_retryable(), "{error:?}");
+        granted(&*store, &ask()).await;
+    }
+}
+
+/// A write that waits for a second copy of its shard, where there is one node.
+#[tokio::test]
+async fn copies_that_are_missing_are_waited_for_if_the_user_says_so() {
+    for engine in BOTH {
+        let fixture = Fixture::new(engine);
+        let store = |copies: Option<u32>| -> Arc<dyn Store> {
+            macro_rules! with_copies {
+                ($store:expr) => {
+                    match copies {
+                        Some(copies) => Arc::new($store.wait_for_active_shards(copies)),
+                        None => Arc::new($store),
+                    }
+                };
+            }
+            match engine {
+                Engine::OpenSearch => {
+                    with_copies!(OpenSearchStore::new(
+                        opensearch(&fixture.url),
+                        &fixture.alias
+                    ))
+                }
+                _ => with_copies!(fixture.on_elasticsearch()),
+            }
+        };
+        match engine {
+            Engine::OpenSearch => {
+                let store = OpenSearchStore::new(opensearch(&fixture.url), &fixture.alias);
+                store.replicas(1).prepare().await.unwrap();
+            }
+            _ => fixture
+                .on_elasticsearch()
+                .replicas(1)
+                .prepare()
+                .await
+                .unwrap(),
+        }
+        for request in [ask(), ask().shared()] {
+            let error = store(Some(2)).acquire(&request).await.unwrap_err();
+            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+            assert!(store(None).inspect(&request.key).await.unwrap().is_none());
+            // More than there are.
+            let error = store(Some(3)).acquire(&request).await.unwrap_err();
+            assert!(!error.is_retryable(), "{error:?}");
+        }
+        granted(&*store(Some(1)), &ask_for("one copy")).await;
+        granted(&*store(None), &ask_for("as the index has it")).await;
+    }
+}
+
+/// What is claimed in one index is not guarded in another.
+#[tokio::test]
+async fn a_guard_whose_alias_leads_elsewhere_says_so() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let fixture = documents.fixture();
+        documents.put("a", json!({ "total": 1 })).await;
+        let guard = documents.guard(7);
+        assert!(guard.claim("a").await.unwrap().is_some());
+        let next = format!("{}-2", fixture.alias);
+        let path = format!("{}/_rollover/{next}", fixture.alias);
+        let rolled = fixture.ask(Post, &path, json!({})).await;
+        assert_eq!(rolled["acknowledged"], true, "{rolled}");
+        let errors = [
+            guard.claim("a").await.map(drop).unwrap_err(),
+            guard.index("a", &json!({ "total": 2 })).await.unwrap_err(),
+            guard.delete("b").await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            let told = std::error::Error::source(&error).unwrap().to_string();
+            assert!(
+                error.is_ambiguous() && told.contains(&format!("[{next}]")),
+                "{error:?}"
+            );
+        }
+    }
+}
