@@ -189,8 +189,8 @@ impl<C: Transport> IndexStore<C> {
     ///
     /// With 2, and a replica, nothing is granted while only one node has the locks, whose disk would take
     /// them along. The price is that nothing is granted then: after 5 s an operation fails with
-    /// [`Error::Interrupted`], renewals and releases too, so that leases are lost. More copies than the
-    /// index has are [`Error::Store`].
+    /// [`Error::Interrupted`], renewals and releases too, so that leases are lost. With more copies than the
+    /// index has ([`replicas`](IndexStore::replicas) and the primary) that is always so.
     ///
     /// It is a look before the write and no promise about it: a replica that fails between the two is
     /// struck off, and the write is acknowledged without it. What is acknowledged is on every copy in sync

@@ -163,6 +163,22 @@ async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
     }
 }
 
+/// Of a key that was locked before: the document is there, under its own id.
+#[tokio::test]
+async fn a_key_that_was_locked_before_is_not_granted_through_a_pipeline() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let leases = Leases::new(fixture.store());
+        let before = leases.acquire("key", LONG).await.unwrap();
+        before.release().await.unwrap();
+        store_pipeline(&fixture, writes_ids()).await;
+        set_pipeline(&fixture, "final_pipeline", &fixture.alias).await;
+        let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+        assert!(names(&error, &fixture.alias), "{error:?}");
+    }
+}
+
 /// With `Leases`, which tries again: the error tells of the pipeline.
 #[tokio::test]
 async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
@@ -190,6 +206,12 @@ async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
         store_pipeline(fixture, path).await;
         set_pipeline(fixture, "default_pipeline", &fixture.alias).await;
         let guard = documents.guard(7);
+        let error = guard
+            .index("new", &json!({ "total": 2 }))
+            .await
+            .unwrap_err();
+        assert!(error.is_ambiguous() && names(&error, "[b]"), "{error:?}");
+        // Of a document that is there the engine finds that it is not the one that was read.
         let errors = [
             guard.claim("a").await.map(drop).unwrap_err(),
             guard.index("a", &json!({ "total": 2 })).await.unwrap_err(),
@@ -200,7 +222,7 @@ async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
                 .unwrap_err(),
         ];
         for error in errors {
-            assert!(error.is_ambiguous() && names(&error, "[b]"), "{error:?}");
+            assert!(matches!(error, Error::Contention { .. }), "{error:?}");
         }
         assert_eq!(documents.source("a").await, json!({ "total": 1 }));
         // One that leaves the id alone is no trouble.

@@ -1,8 +1,8 @@
 //! Which index the locks are in: asked for before the first operation, checked, and remembered.
 //!
-//! All who ask at the same time are served by one request, and a failure is nobody's but theirs: who comes
-//! later asks anew. Each request belongs to the caller that sends it, so that one that is dropped leaves the
-//! turn to the next.
+//! One request serves all callers that wait for it. Its failure is told to those that came before it was
+//! sent, and is not remembered: a caller that comes later sends another. Each request belongs to the caller
+//! that sends it, so that one that is dropped leaves the turn to the next.
 
 use std::sync::{
     Arc,
@@ -136,15 +136,16 @@ mod tests {
         assert_eq!(asked.times(), 1);
     }
 
-    /// Who is in the queue is told with the first, and who comes later asks again.
+    /// The first sends one request. The others come while it is under way, so that one of them sends
+    /// another, which is told to all of them.
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
         let (place, asked) = (Place::default(), Asked::default());
         let told = join_all((0..100).map(|_| place.get(asked.saying(Err(()))))).await;
         assert!(told.iter().all(Result::is_err));
-        assert_eq!(asked.times(), 1);
-        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
         assert_eq!(asked.times(), 2);
+        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
+        assert_eq!(asked.times(), 3);
     }
 
     /// A failure that began before this caller came says nothing of the time since.

@@ -79,7 +79,15 @@ impl<C: Transport> IndexStore<C> {
         match answer.of(id, Some(index)) {
             Ok(Ok(outcome)) => Ok(Some(outcome)),
             Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
-            Ok(Err(refusal)) => Err(self.sorted(refusal, recovers, Some(key))),
+            Ok(Err(refusal)) => {
+                let error = self.sorted(refusal, recovers, Some(key));
+                if let Error::Contention { .. } = error {
+                    // A pipeline that changes the id of a document that is there looks like that: the
+                    // write is not of the version that the document of the other id has.
+                    self.place.forget(index);
+                }
+                Err(error)
+            }
             Err(problem) => Err(self.elsewhere(index, problem)),
         }
     }
