@@ -12,6 +12,7 @@ mod evictions;
 mod fencing;
 mod fuzz;
 mod limits;
+mod misdirected;
 mod model;
 mod nonsense;
 mod pipelines;

@@ -49,6 +49,11 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
             // One that starts after it.
             let after = Leases::new(fixture.store());
             let refused = after.try_acquire("key", LONG).await;
+            let granted = matches!(refused, Ok(Attempt::Acquired(_)));
+            assert!(
+                !granted,
+                "{engine:?}: two hold one key, by the API: {by_api}"
+            );
             let error = refused.map(drop).unwrap_err();
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
             let text = error.to_string();

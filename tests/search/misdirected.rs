@@ -1,0 +1,67 @@
+//! Answers of other documents than were asked for, as fakes give them.
+
+use leasehold::Error;
+use serde_json::json;
+
+use super::{
+    common::every,
+    nonsense::{CALL, INDEX, leases, lock, mine, noop, store},
+};
+
+/// Each answer shows a lock of the lease that asks: a grant, a renewal, or a release, whatever it was. As
+/// the answer of another document, or of one in another index, it is none of them.
+#[tokio::test]
+async fn an_answer_of_another_document_is_an_error_of_every_operation() {
+    let others = [
+        json!({ "_id": "other" }),
+        json!({ "_index": "other" }),
+        json!({ "_id": "other", "_index": "other" }),
+        json!({ "_id": null }),
+        json!({ "_index": null }),
+        json!({ "_id": 7, "_index": [INDEX] }),
+        // The control.
+        json!({}),
+    ];
+    for other in others {
+        let is_right = other == json!({});
+        for result in ["created", "updated", "noop", "deleted"] {
+            let mut update = noop(&lock());
+            update["result"] = json!(result);
+            update["deleted"] = json!(1);
+            if other.get("_index").is_some() {
+                update["hits"]["hits"][0]["_index"] = other["_index"].clone();
+            }
+            for (name, value) in other.as_object().unwrap() {
+                update[name] = value.clone();
+            }
+            let what = format!("{result} of {other}");
+            let store = store(mine(update)).await;
+            let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+            outcomes.extend(every::of_a_holder(&store).await);
+            let granted = outcomes
+                .iter()
+                .any(|(name, outcome)| *name == "store acquire" && outcome.is_ok());
+            assert_eq!(
+                granted,
+                is_right && result != "deleted",
+                "{what}: {outcomes:?}"
+            );
+            if is_right {
+                continue;
+            }
+            for (name, outcome) in outcomes {
+                match outcome {
+                    // They do not go by an id, and the index of a hit may be right.
+                    Ok(()) if ["purge", "list", "release_owner"].contains(&name) => {}
+                    Ok(()) => panic!("{name} takes {what} for an answer"),
+                    Err(Error::TimedOut { .. } | Error::WaitTimedOut { .. }) => {}
+                    Err(error) => {
+                        assert!(error.is_ambiguous(), "{name}, {what}: {error:?}");
+                        let source = std::error::Error::source(&error).unwrap().to_string();
+                        assert!(source.contains("not to what was asked"), "{name}: {source}");
+                    }
+                }
+            }
+        }
+    }
+}
