@@ -177,6 +177,17 @@ pub enum Error {
         source: Cause,
     },
 
+    /// The server has no journal, so what it acknowledges would not survive its end. Nothing was changed.
+    #[error(
+        "{store} has no journal, so a lease that it grants would not survive its end: give it a storage engine with a journal, or bear the loss and say journal(false) to the store"
+    )]
+    NoJournal {
+        /// The kind of store.
+        store: &'static str,
+        /// What the server said.
+        source: Cause,
+    },
+
     /// The future was polled outside a tokio runtime. Nothing was sent.
     #[error("leasehold needs a tokio runtime with time enabled: await it inside one")]
     NoRuntime,
@@ -347,6 +358,7 @@ impl Error {
             | Self::InvalidBurst { .. }
             | Self::NotPrepared { .. }
             | Self::File { .. }
+            | Self::NoJournal { .. }
             | Self::NoRuntime
             | Self::Denied { .. }
             | Self::UnsupportedSchema { .. }

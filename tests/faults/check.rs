@@ -21,6 +21,8 @@ pub enum Kind {
     LostWrite,
     Left,
     Unavailable,
+    /// What was acknowledged is not there any more.
+    Forgotten,
     /// The run is worth nothing.
     Run,
 }

@@ -23,6 +23,7 @@ use super::{
     network::Network,
     report::Report,
     schedule,
+    weather::Altered,
     work::{CAPACITY, CONTENDED, READERS, TTL},
 };
 
@@ -68,7 +69,7 @@ impl Plan {
 pub async fn run(plan: Plan) -> Result<Report> {
     let network = Network::default();
     if plan.wrong == Wrong::OneMemberAcknowledges {
-        network.turns_majority_to_one();
+        network.alters(Altered::MajorityToOne);
     }
     let mut cluster = Cluster::start(plan.engine, &network).await?;
     let ledger = Ledger::of(plan.wrong);

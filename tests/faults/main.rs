@@ -15,6 +15,7 @@ mod client;
 mod cluster;
 mod controls;
 mod crowd;
+mod durability;
 #[path = "../common/faketime.rs"]
 mod faketime;
 mod history;

@@ -5,10 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +13,10 @@ use anyhow::Result;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::spawn_blocking};
 
-use super::{sockets, weather::Weather};
+use super::{
+    sockets,
+    weather::{Altered, Weather},
+};
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ struct State {
     connected: Mutex<BTreeSet<i32>>,
     clients: Mutex<BTreeMap<usize, Weather>>,
     between: Mutex<BTreeMap<(usize, usize), Weather>>,
-    /// Whether clients' writes are turned into writes that one member acknowledges.
-    hasty: AtomicBool,
+    /// What is made of what clients send.
+    altered: Mutex<Altered>,
 }
 
 impl Network {
@@ -68,10 +68,10 @@ impl Network {
         }
     }
 
-    /// Every request for a majority write becomes one that a single member acknowledges. The set has
-    /// to know the name `just_one`.
-    pub fn turns_majority_to_one(&self) {
-        self.0.hasty.store(true, Relaxed);
+    /// From now on every write of a client, on new connections, is altered like this. For
+    /// [`Altered::MajorityToOne`] the set has to know the name `just_one`.
+    pub fn alters(&self, altered: Altered) {
+        *self.0.altered.lock() = altered;
     }
 
     pub fn is_fair(&self) {
@@ -88,10 +88,11 @@ impl Network {
     pub async fn port_of(&self, client: usize, targets: Vec<String>) -> Result<SocketAddr> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let weather = self.client(client);
+        let (network, weather) = (self.clone(), self.client(client));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(weather.clone().pass(stream, targets.clone(), false));
+                let altered = *network.0.altered.lock();
+                tokio::spawn(weather.clone().pass(stream, targets.clone(), altered));
             }
         });
         Ok(address)
@@ -114,9 +115,11 @@ impl Network {
                         return;
                     };
                     let weather = network.weather(party, server);
-                    let of_client = matches!(party, Party::Client(_));
-                    let hasty = network.0.hasty.load(Relaxed) && of_client;
-                    weather.pass(stream, vec![target], hasty).await;
+                    let altered = match party {
+                        Party::Client(_) => *network.0.altered.lock(),
+                        _ => Altered::Nothing,
+                    };
+                    weather.pass(stream, vec![target], altered).await;
                 });
             }
         });

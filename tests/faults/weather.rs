@@ -59,11 +59,11 @@ impl Weather {
     }
 
     /// Passes a connection on to the first of these servers that is there.
-    pub async fn pass(self, client: TcpStream, targets: Vec<String>, hasty: bool) {
+    pub async fn pass(self, client: TcpStream, targets: Vec<String>, altered: Altered) {
         let mut cuts = self.0.cuts.subscribe();
         tokio::select! {
             // Either side may end the connection at any time.
-            _ = self.connect(client, targets, hasty) => {}
+            _ = self.connect(client, targets, altered) => {}
             _ = cuts.changed() => {}
         }
     }
@@ -72,7 +72,7 @@ impl Weather {
         &self,
         client: TcpStream,
         mut targets: Vec<String>,
-        hasty: bool,
+        altered: Altered,
     ) -> io::Result<()> {
         self.daylight().await;
         client.set_nodelay(true)?;
@@ -80,23 +80,23 @@ impl Weather {
         for target in targets {
             if target.starts_with('/') {
                 if let Ok(server) = UnixStream::connect(target).await {
-                    return self.both(client, server, hasty).await;
+                    return self.both(client, server, altered).await;
                 }
             } else if let Ok(server) = TcpStream::connect(target).await {
                 server.set_nodelay(true)?;
-                return self.both(client, server, hasty).await;
+                return self.both(client, server, altered).await;
             }
         }
         Ok(())
     }
 
-    async fn both<S>(&self, client: TcpStream, server: S, hasty: bool) -> io::Result<()>
+    async fn both<S>(&self, client: TcpStream, server: S, altered: Altered) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite,
     {
         let ((requests, to_client), (answers, to_server)) = (split(client), split(server));
         tokio::select! {
-            ended = self.requests(requests, to_server, hasty) => ended,
+            ended = self.requests(requests, to_server, altered) => ended,
             ended = self.answers(answers, to_client) => ended,
         }
     }
@@ -105,7 +105,7 @@ impl Weather {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        hasty: bool,
+        altered: Altered,
     ) -> io::Result<()> {
         let mut bytes = vec![0; 64 * 1024];
         loop {
@@ -115,9 +115,7 @@ impl Weather {
                 self.daylight().await;
                 return Ok(());
             }
-            if hasty {
-                turn_majority_to_one(&mut bytes[..read]);
-            }
+            altered.alter(&mut bytes[..read]);
             self.daylight().await;
             to.write_all(&bytes[..read]).await?;
         }
@@ -164,25 +162,48 @@ fn still<T>(bad: Option<(T, Instant)>) -> Option<T> {
         .map(|(what, _)| what)
 }
 
+/// What is made of that which a client of MongoDB sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Altered {
+    #[default]
+    Nothing,
+    /// A write for a majority becomes one that a single member acknowledges.
+    MajorityToOne,
+    /// A write that waits for the journal becomes one that does not.
+    Unjournaled,
+}
+
 /// A string of BSON by the name `w`, and another one of the same length.
 const MAJORITY: &[u8] = b"\x02w\0\x09\0\0\0majority\0";
 const JUST_ONE: &[u8] = b"\x02w\0\x09\0\0\0just_one\0";
+/// A truth of BSON by the name `j`, and its contrary.
+const JOURNALED: &[u8] = b"\x08j\0\x01";
+const UNJOURNALED: &[u8] = b"\x08j\0\0";
 
-/// In what a client of MongoDB sends.
-fn turn_majority_to_one(bytes: &mut [u8]) {
-    for at in 0..bytes.len().saturating_sub(MAJORITY.len() - 1) {
-        if bytes[at..].starts_with(MAJORITY) {
-            bytes[at..at + JUST_ONE.len()].copy_from_slice(JUST_ONE);
+impl Altered {
+    fn alter(self, bytes: &mut [u8]) {
+        let (from, to) = match self {
+            Self::Nothing => return,
+            Self::MajorityToOne => (MAJORITY, JUST_ONE),
+            Self::Unjournaled => (JOURNALED, UNJOURNALED),
+        };
+        for at in 0..bytes.len().saturating_sub(from.len() - 1) {
+            if bytes[at..].starts_with(from) {
+                bytes[at..at + to.len()].copy_from_slice(to);
+            }
         }
     }
 }
 
 #[test]
-fn a_majority_is_turned_to_one() {
-    let concern = mongodb::bson::doc! { "writeConcern": { "w": "majority", "wtimeout": 5 } };
-    let mut bytes = mongodb::bson::to_vec(&concern).unwrap();
-    turn_majority_to_one(&mut bytes);
-    let turned: mongodb::bson::Document = mongodb::bson::from_slice(&bytes).unwrap();
-    let concern = mongodb::bson::doc! { "writeConcern": { "w": "just_one", "wtimeout": 5 } };
-    assert_eq!(turned, concern);
+fn what_is_sent_is_altered() {
+    let concern = |w, j| mongodb::bson::doc! { "writeConcern": { "w": w, "j": j, "wtimeout": 5 } };
+    let alter = |altered: Altered| {
+        let mut bytes = mongodb::bson::to_vec(&concern("majority", true)).unwrap();
+        altered.alter(&mut bytes);
+        mongodb::bson::from_slice::<mongodb::bson::Document>(&bytes).unwrap()
+    };
+    assert_eq!(alter(Altered::Nothing), concern("majority", true));
+    assert_eq!(alter(Altered::MajorityToOne), concern("just_one", true));
+    assert_eq!(alter(Altered::Unjournaled), concern("majority", false));
 }

@@ -63,7 +63,7 @@ async fn each_request_is_one_command_on_the_servers_shortest_path() {
             assert_eq!(sent.len(), 1, "{what}: {sent:?}");
             assert_eq!(sent[0].get_bool("upsert"), Ok(true), "{what}");
             let concern = sent[0].get_document("writeConcern").unwrap();
-            assert_eq!(concern.get_str("w"), Ok("majority"), "{what}");
+            assert_eq!(concern.get_bool("j"), Ok(true), "{what}");
         }
         store.permit(&ask(fixed(3))).await.unwrap();
         let mut sent = commands.take().remove(0);

@@ -22,12 +22,12 @@ impl MongoStore {
         &self,
         request: &AcquireRequest,
     ) -> Result<Option<AcquireAnswer>, Error> {
+        let locks = self.locks.writes().await?;
         let sent = Instant::now();
         let alone = dialect::take_over_alone(request, self.retention);
         let hasty = alone.is_some();
         let update = alone.unwrap_or_else(|| dialect::acquire(request, self.retention));
-        let outcome = self
-            .locks
+        let outcome = locks
             .find_one_and_update(dialect::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
             .return_document(ReturnDocument::After)
@@ -110,6 +110,8 @@ impl MongoStore {
     async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
         let changed = self
             .locks
+            .writes()
+            .await?
             .update_one(dialect::filter(&request.key), update)
             .await
             .map_err(sorted)?;

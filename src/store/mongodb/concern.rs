@@ -1,41 +1,189 @@
-//! Majority writes and primary reads, whatever a collection's defaults are.
+//! What acknowledges a write, and where reads go, whatever the defaults of a client and a collection are.
+//!
+//! A write is acknowledged when a majority has it in its journal, so that it survives the loss of any
+//! minority, and that all of them are killed at once. Two things are said for it that look superfluous:
+//!
+//! - `j: true`, because a majority alone includes the journal only where a replica set was not set up with
+//!   `writeConcernMajorityJournalDefault: false`.
+//! - `w: 1` instead of `w: "majority"` to a standalone server. It is its own majority. But from some version
+//!   on a server waits for its journal in the one case only: otherwise it leaves the wait to replication,
+//!   which there is none of, and acknowledges what a kill can take back (`docs/evidence.md`).
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::{
-    Collection,
+    Client, Collection,
     bson::{Document, doc},
     options::{
         Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria,
         WriteConcern,
     },
 };
+use parking_lot::Mutex;
+
+use super::error::{code, sorted};
+use crate::Error;
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it
 /// waits for ever, and the connection with it.
 const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server is taken to stand alone without being asked again. It may have been restarted as a
+/// member of a replica set, where `w: 1` is not enough.
+const STANDALONE_FOR: Duration = Duration::from_secs(10);
+/// MongoDB 4.4.0 and 4.4.1 do not know `hello`.
+const COMMAND_NOT_FOUND: i32 = 59;
 
-/// The same collection with majority writes and primary reads.
-pub(crate) fn with_our_concerns<T: Send + Sync, U: Send + Sync>(
-    collection: &Collection<T>,
-) -> Collection<U> {
-    let majority = WriteConcern::builder()
-        .w(Acknowledgment::Majority)
-        .w_timeout(MAJORITY_TIMEOUT)
-        .build();
-    let options = CollectionOptions::builder()
-        .write_concern(majority)
-        .read_concern(ReadConcern::local())
-        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-        .build();
-    let namespace = collection.namespace();
-    collection
-        .client()
-        .database(&namespace.db)
-        .collection_with_options(&namespace.coll, options)
+/// A collection whose writes are acknowledged when they are durable, and whose reads go to the primary.
+#[derive(Clone)]
+pub(crate) struct DurableCollection<T: Send + Sync> {
+    majority: Collection<T>,
+    standalone: Collection<T>,
+    /// Without it `j` is left to the server.
+    journal: bool,
+    deployment: Arc<Mutex<Deployment>>,
 }
 
-/// The write concern for a command that is put together here.
-pub(crate) fn majority() -> Document {
-    doc! { "w": "majority", "wtimeout": MAJORITY_TIMEOUT.as_millis() as i64 }
+/// What is known of the server behind a client.
+#[derive(Clone, Copy, Default)]
+enum Deployment {
+    #[default]
+    Unknown,
+    /// A replica set or a sharded cluster. A standalone server in its place is sent the same, and is none
+    /// the worse for it than without the difference.
+    Replicated,
+    /// Asked at this time.
+    Standalone(Instant),
+}
+
+impl<T: Send + Sync> DurableCollection<T> {
+    /// The same collection, with concerns of its own.
+    pub(crate) fn new<U: Send + Sync>(collection: &Collection<U>) -> Self {
+        Self::with(collection, true)
+    }
+
+    /// The same, with or without waiting for the journal.
+    pub(crate) fn journal(self, journal: bool) -> Self {
+        Self::with(&self.majority, journal)
+    }
+
+    fn with<U: Send + Sync>(collection: &Collection<U>, journal: bool) -> Self {
+        let acknowledged_by = |w| {
+            let concern = WriteConcern::builder()
+                .w(w)
+                .journal(journal.then_some(true))
+                .w_timeout(MAJORITY_TIMEOUT)
+                .build();
+            let options = CollectionOptions::builder()
+                .write_concern(concern)
+                .read_concern(ReadConcern::local())
+                .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+                .build();
+            let namespace = collection.namespace();
+            let database = collection.client().database(&namespace.db);
+            database.collection_with_options(&namespace.coll, options)
+        };
+        Self {
+            majority: acknowledged_by(Acknowledgment::Majority),
+            standalone: acknowledged_by(Acknowledgment::Nodes(1)),
+            journal,
+            deployment: Arc::default(),
+        }
+    }
+
+    /// For reads, for what is no write to documents, and for a session, in whose transaction the
+    /// transaction's own write concern counts.
+    pub(crate) fn reads(&self) -> &Collection<T> {
+        &self.majority
+    }
+
+    /// For writes. Asks the server what it is, the first time, and a standalone one now and then.
+    pub(crate) async fn writes(&self) -> Result<&Collection<T>, Error> {
+        Ok(match self.is_standalone().await? {
+            true => &self.standalone,
+            false => &self.majority,
+        })
+    }
+
+    /// The write concern of [`writes`](Self::writes), for a command that is put together by hand.
+    pub(crate) async fn write_concern(&self) -> Result<Document, Error> {
+        let standalone = self.is_standalone().await?;
+        Ok(written_out(standalone, self.journal))
+    }
+
+    async fn is_standalone(&self) -> Result<bool, Error> {
+        // Without the journal there is nothing that a server could leave out.
+        if !self.journal {
+            return Ok(false);
+        }
+        let known = *self.deployment.lock();
+        match known {
+            Deployment::Replicated => return Ok(false),
+            Deployment::Standalone(asked) if asked.elapsed() < STANDALONE_FOR => return Ok(true),
+            Deployment::Standalone(_) | Deployment::Unknown => {}
+        }
+        let asked = Instant::now();
+        let standalone = stands_alone(self.majority.client()).await?;
+        *self.deployment.lock() = match standalone {
+            true => Deployment::Standalone(asked),
+            false => Deployment::Replicated,
+        };
+        Ok(standalone)
+    }
+}
+
+async fn stands_alone(client: &Client) -> Result<bool, Error> {
+    let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+    let admin = client.database("admin");
+    let hello = admin.run_command(doc! { "hello": 1 });
+    match hello.selection_criteria(primary).await {
+        Ok(hello) => Ok(is_of_standalone(&hello)),
+        Err(error) if code(&error) == Some(COMMAND_NOT_FOUND) => Ok(false),
+        Err(error) => Err(sorted(error)),
+    }
+}
+
+/// Whether it is a standalone server that says hello so: no member of a set, nor of one that is yet to be
+/// made, and no `mongos`.
+fn is_of_standalone(hello: &Document) -> bool {
+    let member = hello.contains_key("setName") || hello.contains_key("isreplicaset");
+    !member && !hello.contains_key("msg") && hello.get_bool("isWritablePrimary") == Ok(true)
+}
+
+/// The write concern to replica sets and sharded clusters, as a command has it.
+#[cfg(test)]
+pub(super) fn majority() -> Document {
+    written_out(false, true)
+}
+
+fn written_out(standalone: bool, journal: bool) -> Document {
+    let mut concern = match standalone {
+        true => doc! { "w": 1 },
+        false => doc! { "w": "majority" },
+    };
+    if journal {
+        concern.insert("j", true);
+    }
+    concern.insert("wtimeout", MAJORITY_TIMEOUT.as_millis() as i64);
+    concern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_stands_alone_only_if_it_is_nothing_else() {
+        assert!(is_of_standalone(&doc! { "isWritablePrimary": true }));
+        for other in [
+            doc! { "isWritablePrimary": true, "setName": "rs0" },
+            doc! { "isWritablePrimary": false, "isreplicaset": true },
+            doc! { "isWritablePrimary": true, "msg": "isdbgrid" },
+            doc! {},
+        ] {
+            assert!(!is_of_standalone(&other), "{other}");
+        }
+    }
 }

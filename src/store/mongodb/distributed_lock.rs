@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     RESENDS,
-    concern::with_our_concerns,
+    concern::DurableCollection,
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
 };
@@ -69,7 +69,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone)]
 pub struct MongoDistributedLock {
-    locks: Collection<Document>,
+    locks: DurableCollection<Document>,
 }
 
 /// A lock that [`MongoDistributedLock::acquire`] granted. It is no guard: dropping it leaves the
@@ -109,8 +109,15 @@ impl MongoDistributedLock {
     /// Locks in this collection. Nothing is sent yet.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
-            locks: with_our_concerns(collection),
+            locks: DurableCollection::new(collection),
         }
+    }
+
+    /// Whether a write is to be in the server's journal before it counts, as
+    /// [`MongoStore::journal`](crate::MongoStore::journal) says; it is by default.
+    pub fn journal(mut self, journal: bool) -> Self {
+        self.locks = self.locks.journal(journal);
+        self
     }
 
     /// Creates the unique index on `key`. It can be repeated.
@@ -129,7 +136,7 @@ impl MongoDistributedLock {
             let unique = IndexOptions::builder().unique(true).build();
             let keys = doc! { "key": 1 };
             let index = IndexModel::builder().keys(keys).options(unique).build();
-            match locks.create_index(index).await {
+            match locks.writes().await?.create_index(index).await {
                 Ok(_) => Ok(()),
                 Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => Err(Error::Store {
                     store: "MongoDB",
@@ -242,7 +249,7 @@ impl MongoDistributedLock {
     /// `$$NOW` none outside one, so the increment needs a time that was asked for.
     async fn read(&self, key: &Key) -> Result<Look, Error> {
         let lock = doc! { "$lookup": {
-            "from": self.locks.name(),
+            "from": self.locks.reads().name(),
             "pipeline": [
                 { "$match": { "key": key.as_str() } },
                 { "$limit": 1 },
@@ -254,8 +261,9 @@ impl MongoDistributedLock {
         let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let mut cursor = self
             .locks
+            .reads()
             .client()
-            .database(&self.locks.namespace().db)
+            .database(&self.locks.reads().namespace().db)
             .aggregate([time, lock])
             .selection_criteria(primary)
             .read_concern(ReadConcern::local())
@@ -291,13 +299,15 @@ impl MongoDistributedLock {
             "key": key.as_str(),
             "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] },
         };
-        let removed = self.locks.delete_one(expired).await.map_err(sorted)?;
+        let locks = self.locks.writes().await?;
+        let removed = locks.delete_one(expired).await.map_err(sorted)?;
         Ok(removed.deleted_count > 0)
     }
 
     async fn delete_own(&self, key: &Key, holder: Uuid) -> Result<bool, Error> {
         let own = doc! { "key": key.as_str(), "holder": holder.to_string() };
-        let removed = self.locks.delete_one(own).await.map_err(sorted)?;
+        let locks = self.locks.writes().await?;
+        let removed = locks.delete_one(own).await.map_err(sorted)?;
         Ok(removed.deleted_count > 0)
     }
 
@@ -319,9 +329,9 @@ impl MongoDistributedLock {
                 "holder": holder.to_string(),
             },
         };
+        let locks = self.locks.writes().await?;
         for _ in 0..RESENDS {
-            let counted = self
-                .locks
+            let counted = locks
                 .find_one_and_update(doc! { "key": key.as_str() }, update.clone())
                 .upsert(true)
                 .return_document(ReturnDocument::After)
@@ -360,7 +370,7 @@ struct Look {
 impl fmt::Debug for MongoDistributedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MongoDistributedLock")
-            .field("collection", &self.locks.namespace().to_string())
+            .field("collection", &self.locks.reads().namespace().to_string())
             .finish_non_exhaustive()
     }
 }

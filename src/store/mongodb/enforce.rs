@@ -148,6 +148,7 @@ impl MongoStore {
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
         let touched = self
             .locks
+            .reads()
             .find_one_and_update(dialect::filter(key), dialect::touch(ObjectId::new()))
             .projection(dialect::projection())
             .return_document(ReturnDocument::After)

@@ -23,6 +23,11 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
+/// A value that the server does not take, and its words for a write concern with `j` where it has no
+/// journal. The number alone says too little.
+const BAD_VALUE: i32 = 2;
+const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
+
 /// Unauthorized, and authentication failed.
 const DENIED: [i32; 2] = [13, 18];
 /// The primary stepped down or shuts down, the network between the servers failed, or time ran out:
@@ -41,6 +46,16 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
     }
 }
 
+/// Whether the server has no journal that a write could wait for.
+fn refuses_journal(error: &DriverError) -> bool {
+    match &*error.kind {
+        ErrorKind::Command(command) => {
+            command.code == BAD_VALUE && command.message.contains(WITHOUT_JOURNAL)
+        }
+        _ => false,
+    }
+}
+
 /// Sorts an error by what its caller can do about it. When in doubt, the request may have been
 /// carried out.
 pub(crate) fn sorted(error: DriverError) -> Error {
@@ -49,10 +64,12 @@ pub(crate) fn sorted(error: DriverError) -> Error {
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
     let transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     let number = code(&error);
+    let no_journal = refuses_journal(&error);
     let kind = error.kind.clone();
     let source = error.into();
     match *kind {
         _ if refused(&kind) => Error::Denied { store, source },
+        _ if no_journal => Error::NoJournal { store, source },
         _ if transient => Error::TransactionAborted { store, source },
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }

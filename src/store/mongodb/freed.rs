@@ -34,6 +34,7 @@ impl MongoStore {
     pub(super) async fn watch_freed(&self) -> Result<Option<FreedKeys>, Error> {
         let opened = self
             .locks
+            .reads()
             .watch()
             .pipeline(pipeline())
             // The only one that a change stream takes.

@@ -19,7 +19,7 @@ use self::{
     },
     send::{Creates, Target},
 };
-use super::{concern::with_our_concerns, write_down};
+use super::{concern::DurableCollection, write_down};
 use crate::{Error, Fence};
 
 /// Writes to the application's own collection that are refused once a later holder has written.
@@ -105,7 +105,8 @@ use crate::{Error, Fence};
 /// an answer without a limit: put `tokio::time::timeout` around it. With a session it runs in the caller's
 /// task, as the driver's own writes do.
 pub struct GuardedCollection<T: Send + Sync> {
-    documents: Collection<T>,
+    documents: DurableCollection<Document>,
+    types: PhantomData<fn() -> T>,
     fence: Fence,
 }
 
@@ -113,9 +114,18 @@ impl<T: Send + Sync> GuardedCollection<T> {
     /// The collection under the fence of a lease, or under one that another process handed over.
     pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
         Self {
-            documents: with_our_concerns(collection),
+            documents: DurableCollection::new(collection),
+            types: PhantomData,
             fence,
         }
+    }
+
+    /// Whether a write is to be in the server's journal before it counts; it is by default. A server without
+    /// a journal refuses that with [`Error::NoJournal`]. With `false` a server that is killed may come back
+    /// without writes that it has acknowledged, and without their fences.
+    pub fn journal(mut self, journal: bool) -> Self {
+        self.documents = self.documents.journal(journal);
+        self
     }
 
     /// The fence that every write shows.
@@ -211,7 +221,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
 
     fn target(&self, filter: Document, creates: Creates) -> Target {
         Target {
-            documents: self.documents.clone_with_type(),
+            documents: self.documents.clone(),
             fence: self.fence,
             filter,
             creates,
@@ -223,7 +233,10 @@ impl<T: Send + Sync> fmt::Debug for GuardedCollection<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the client: its options hold the credentials.
         f.debug_struct("GuardedCollection")
-            .field("collection", &self.documents.namespace().to_string())
+            .field(
+                "collection",
+                &self.documents.reads().namespace().to_string(),
+            )
             .field("fence", &self.fence)
             .finish_non_exhaustive()
     }

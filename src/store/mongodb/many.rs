@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, concern::majority, dialect, error::sorted};
+use super::{MongoStore, dialect, error::sorted};
 use crate::{Cause, Error, Key};
 
 /// What a command with many changes left.
@@ -34,13 +34,14 @@ impl MongoStore {
         shown: Vec<&str>,
     ) -> Result<Left, Error> {
         let command = doc! {
-            "update": self.locks.name(),
+            "update": self.locks.reads().name(),
             "updates": statements,
             // One document that cannot be changed does not stop the rest.
             "ordered": false,
-            "writeConcern": majority(),
+            "writeConcern": self.locks.write_concern().await?,
         };
-        let database = self.locks.client().database(&self.locks.namespace().db);
+        let locks = self.locks.reads();
+        let database = locks.client().database(&locks.namespace().db);
         let answer = database.run_command(command).await.map_err(sorted)?;
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {
@@ -64,6 +65,7 @@ impl MongoStore {
         let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
         let mut found = self
             .locks
+            .reads()
             .find(doc! { "_id": { "$in": keys } })
             .projection(dialect::projection())
             .batch_size(all)

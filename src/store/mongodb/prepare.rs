@@ -11,7 +11,6 @@ use mongodb::{
 
 use super::{
     MongoStore,
-    concern::majority,
     error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, code, sorted},
 };
 use crate::{
@@ -77,15 +76,16 @@ impl MongoStore {
             .keys(doc! { index.field: 1 })
             .options(options)
             .build();
-        match self.locks.create_index(model).await {
+        let locks = self.locks.writes().await?;
+        match locks.create_index(model).await {
             Ok(_) => Ok(()),
             Err(conflict) if code(&conflict).is_some_and(|at| INDEX_CONFLICTS.contains(&at)) => {
                 let change = doc! {
-                    "collMod": self.locks.name(),
+                    "collMod": locks.name(),
                     "index": { "name": index.name, "expireAfterSeconds": seconds as i64 },
-                    "writeConcern": majority(),
+                    "writeConcern": self.locks.write_concern().await?,
                 };
-                let database = self.locks.client().database(&self.locks.namespace().db);
+                let database = locks.client().database(&locks.namespace().db);
                 database.run_command(change).await.map_err(sorted)?;
                 Ok(())
             }
@@ -96,7 +96,7 @@ impl MongoStore {
     /// Drops the TTL index on the expiry that was ours once, and refuses anybody else's: both remove a
     /// document although its fence is ahead of the clock.
     async fn without_early_removal(&self) -> Result<(), Error> {
-        let indexes = self.locks.list_indexes().await.map_err(sorted)?;
+        let indexes = self.locks.reads().list_indexes().await.map_err(sorted)?;
         let indexes: Vec<_> = indexes.try_collect().await.map_err(sorted)?;
         for index in indexes.into_iter().filter(removes_by_expiry) {
             let name = index.options.and_then(|options| options.name);
@@ -111,7 +111,7 @@ impl MongoStore {
                     problem,
                 });
             }
-            match self.locks.drop_index(name).await {
+            match self.locks.writes().await?.drop_index(name).await {
                 // Another process was faster.
                 Err(gone) if code(&gone) == Some(INDEX_NOT_FOUND) => {}
                 dropped => dropped.map_err(sorted)?,

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, marker::PhantomData};
 
 use futures::future::BoxFuture;
 use mongodb::{
-    ClientSession,
+    ClientSession, Collection,
     bson::{Document, RawDocumentBuf},
     error::Error as DriverError,
     options::{ReturnDocument, UpdateModifications},
@@ -98,11 +98,15 @@ impl Statement for Update {
         &self.target
     }
 
-    async fn send(&self, session: Option<&mut ClientSession>) -> Result<UpdateResult, DriverError> {
+    async fn send(
+        &self,
+        documents: &Collection<Document>,
+        session: Option<&mut ClientSession>,
+    ) -> Result<UpdateResult, DriverError> {
         let (target, filter) = (&self.target, self.target.guarded());
         match &self.change {
             Change::Update(update) => {
-                let update = target.documents.update_one(filter, update.clone());
+                let update = documents.update_one(filter, update.clone());
                 let update = update.upsert(target.upsert());
                 match session {
                     Some(session) => update.session(session).await,
@@ -110,7 +114,7 @@ impl Statement for Update {
                 }
             }
             Change::Replace(document) => {
-                let replacement = target.documents.replace_one(filter, document);
+                let replacement = documents.replace_one(filter, document);
                 let replacement = replacement.upsert(target.upsert());
                 match session {
                     Some(session) => replacement.session(session).await,
@@ -177,9 +181,10 @@ impl Statement for Find {
 
     async fn send(
         &self,
+        documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<Option<RawDocumentBuf>, DriverError> {
-        let raw = self.target.documents.clone_with_type::<RawDocumentBuf>();
+        let raw = documents.clone_with_type::<RawDocumentBuf>();
         let find = raw
             .find_one_and_update(self.target.guarded(), self.update.clone())
             .upsert(self.target.upsert())
@@ -218,9 +223,10 @@ impl Statement for Insert {
 
     async fn send(
         &self,
+        documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> Result<InsertOneResult, DriverError> {
-        let insert = self.target.documents.insert_one(&self.document);
+        let insert = documents.insert_one(&self.document);
         match session {
             Some(session) => insert.session(session).await,
             None => insert.await,
@@ -252,8 +258,12 @@ impl Statement for Delete {
         &self.target
     }
 
-    async fn send(&self, session: Option<&mut ClientSession>) -> Result<DeleteResult, DriverError> {
-        let delete = self.target.documents.delete_one(self.target.guarded());
+    async fn send(
+        &self,
+        documents: &Collection<Document>,
+        session: Option<&mut ClientSession>,
+    ) -> Result<DeleteResult, DriverError> {
+        let delete = documents.delete_one(self.target.guarded());
         match session {
             Some(session) => delete.session(session).await,
             None => delete.await,

@@ -10,6 +10,7 @@ use mongodb::{
 
 use super::super::{
     RESENDS,
+    concern::DurableCollection,
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
 };
@@ -23,6 +24,7 @@ pub(super) trait Statement: Send + Sync + 'static {
 
     fn send(
         &self,
+        documents: &Collection<Document>,
         session: Option<&mut ClientSession>,
     ) -> impl Future<Output = Result<Self::Answer, DriverError>> + Send;
 
@@ -32,7 +34,7 @@ pub(super) trait Statement: Send + Sync + 'static {
 
 /// What is to be written, and under which fence.
 pub(super) struct Target {
-    pub(super) documents: Collection<Document>,
+    pub(super) documents: DurableCollection<Document>,
     pub(super) fence: Fence,
     /// The filter of the user.
     pub(super) filter: Document,
@@ -78,11 +80,12 @@ async fn write<S: Statement>(
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
     let target = statement.target();
+    let documents = target.documents.writes().await?;
     let in_session = session.is_some();
     let mut sent = 0;
     loop {
         sent += 1;
-        let error = match statement.send(session.as_deref_mut()).await {
+        let error = match statement.send(documents, session.as_deref_mut()).await {
             Ok(answer) => {
                 if !S::has_written(&answer) {
                     target.refuse_if_overtaken(session).await?;
@@ -119,6 +122,7 @@ impl Target {
     async fn refuse_if_overtaken(&self, session: Option<&mut ClientSession>) -> Result<(), Error> {
         let find = self
             .documents
+            .reads()
             .find_one(self.fence.overtaken(self.meant()))
             .projection(doc! { "_id": 0, Fence::FIELD: 1 });
         let found = match session {

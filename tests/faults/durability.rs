@@ -1,0 +1,284 @@
+//! Standalone servers that are killed while they acknowledge grants. The guards of these stay, with a ttl
+//! that outlasts the run; and what was acknowledged is compared with what the server has when it is back.
+//!
+//! ```text
+//! cargo test --test faults durability                               3 kills of each server
+//! LEASEHOLD_FAULTS_KILLS=100 cargo test --release --test faults -- --nocapture durability
+//! ```
+
+mod journal;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use fastrand::Rng;
+use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
+use leasehold::{Attempt, Lease, Leases, MongoStore, Upgrade};
+use mongodb::{Client, bson::Document};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    ONE_RUN,
+    check::{Kind, Violations},
+    network::Network,
+    number,
+    server::Server,
+    weather::Altered,
+};
+
+/// A server in a process, and a complete one.
+const SERVERS: [&str; 2] = ["mongodb", "mongodb-standalone"];
+const KILLS: u64 = 3;
+/// A kill comes after so many grants, and up to as many again.
+const GRANTS: u64 = 60;
+const WORKERS: u64 = 8;
+/// A guard outlasts the run.
+const TTL: Duration = Duration::from_secs(3_600);
+/// Only ends what hangs.
+const HANGS: Duration = Duration::from_secs(300);
+/// Looks that are under way at once.
+const LOOKS: usize = 16;
+/// A control that is not caught after as many kills is none.
+const CAUGHT_WITHIN: u64 = 40;
+
+/// What was acknowledged, by whom it was asked for.
+#[derive(Default)]
+struct Acknowledged {
+    leases: Mutex<Vec<Lease>>,
+    count: AtomicU64,
+    more: Notify,
+}
+
+struct Killed {
+    server: Server,
+    address: String,
+    collection: String,
+    random: Rng,
+    acknowledged: Arc<Acknowledged>,
+    kills: u64,
+    violations: Violations,
+}
+
+impl Killed {
+    async fn start(engine: &'static str, altered: Altered) -> Result<Self> {
+        let network = Network::default();
+        network.alters(altered);
+        let server = Server::start(engine, 0, Vec::new(), &network).await?;
+        let port = network.port_of(0, vec![server.target()]).await?;
+        let options = format!(
+            "directConnection=true&maxPoolSize=64&serverSelectionTimeoutMS={}",
+            HANGS.as_millis()
+        );
+        Ok(Self {
+            server,
+            address: format!("mongodb://{port}/?{options}"),
+            collection: "locks".to_owned(),
+            random: Rng::with_seed(number("SEED", 1)),
+            acknowledged: Arc::default(),
+            kills: 0,
+            violations: Violations::new(),
+        })
+    }
+
+    /// The locks, through a client of its own.
+    async fn leases(&self) -> Result<Leases> {
+        let client = Client::with_uri_str(&self.address).await?;
+        let database = client.database("leasehold_test");
+        let store = MongoStore::new(&database.collection::<Document>(&self.collection));
+        Ok(Leases::builder(store).call_timeout(HANGS).build())
+    }
+
+    /// Has grants acknowledged, kills the server meanwhile, starts it again, and looks what is there.
+    async fn once_more(&mut self) -> Result<()> {
+        let leases = self.leases().await?;
+        let goal = self.acknowledged.count.load(Relaxed) + GRANTS + self.random.u64(..GRANTS);
+        let mut workers = JoinSet::new();
+        for worker in 0..WORKERS {
+            let name = format!("{}-{worker}", self.kills);
+            let acknowledged = self.acknowledged.clone();
+            workers.spawn(work(leases.clone(), name, acknowledged));
+        }
+        let enough = async {
+            while self.acknowledged.count.load(Relaxed) < goal {
+                self.acknowledged.more.notified().await;
+            }
+        };
+        tokio::select! {
+            enough = timeout(HANGS, enough) => enough.context("no grants")?,
+            Some(ended) = workers.join_next() => ended??,
+        }
+        self.server.kill().await?;
+        self.kills += 1;
+        workers.shutdown().await;
+        self.server.run().await?;
+        self.look().await
+    }
+
+    /// Compares all that was acknowledged with what is there.
+    async fn look(&mut self) -> Result<()> {
+        let others = self.leases().await?;
+        let leases = self
+            .acknowledged
+            .leases
+            .lock()
+            .drain(..)
+            .collect::<Vec<_>>();
+        let looks = leases.iter().map(|lease| look_at(lease, &others));
+        let found: Vec<_> = stream::iter(looks)
+            .buffer_unordered(LOOKS)
+            .try_collect()
+            .await?;
+        self.violations.extend(found.into_iter().flatten());
+        self.acknowledged.leases.lock().extend(leases);
+        Ok(())
+    }
+
+    /// A row of a table in `docs/evidence.md`.
+    fn row(&self, engine: &str) -> String {
+        let count = |kind| self.violations.iter().filter(|it| it.kind == kind).count();
+        format!(
+            "| {engine} | {} | {} | {} | {} |",
+            self.kills,
+            self.acknowledged.count.load(Relaxed),
+            count(Kind::Forgotten),
+            count(Kind::Exclusion),
+        )
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // There is no server any more that they could be released at.
+        let leases = self
+            .acknowledged
+            .leases
+            .lock()
+            .drain(..)
+            .collect::<Vec<_>>();
+        leases.into_iter().for_each(Lease::detach);
+    }
+}
+
+/// Takes leases, and renews or upgrades some, until the server is killed.
+async fn work(leases: Leases, name: String, acknowledged: Arc<Acknowledged>) -> Result<()> {
+    for number in 0.. {
+        let key = format!("{name}-{number}");
+        let ask = leases.acquire(&key, TTL);
+        let lease = match number % 4 {
+            0 => ask.shared().await,
+            _ => ask.await,
+        };
+        let changed = match &lease {
+            Ok(lease) if number % 4 == 0 => {
+                let upgraded = lease.upgrade().await;
+                upgraded.map(|upgraded| assert!(matches!(upgraded, Upgrade::Exclusive)))
+            }
+            Ok(lease) if number % 4 == 1 => lease.renew().await.map(drop),
+            _ => Ok(()),
+        };
+        // What was not answered was not acknowledged; what was granted before that was.
+        let answers = [changed.err(), lease.as_ref().err().cloned()];
+        if let Ok(lease) = lease {
+            acknowledged.leases.lock().push(lease);
+            acknowledged.count.fetch_add(1, Relaxed);
+            acknowledged.more.notify_one();
+        }
+        for error in answers.into_iter().flatten() {
+            anyhow::ensure!(error.is_retryable(), error);
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what was acknowledged to a holder is there, and still keeps others out.
+async fn look_at(lease: &Lease, others: &Leases) -> Result<Violations> {
+    let (key, fence) = (lease.key(), lease.fence());
+    let mut violations = Violations::new();
+    let state = others.inspect(key).await?;
+    // Later than the server's answer, so that it is less.
+    let remaining = lease.remaining();
+    let holder = state
+        .as_ref()
+        .and_then(|state| state.holders.iter().find(|it| it.lease == lease.id()));
+    match (&state, holder) {
+        (Some(state), Some(holder)) => {
+            let left = (holder.expires_at - state.now).to_std().unwrap_or_default();
+            if holder.fence < fence || state.fence < fence {
+                let text = format!("{key}: the fence {fence} is {} again", holder.fence);
+                violations.push(Kind::Forgotten.of(text));
+            }
+            if left < remaining && lease.is_live() {
+                let text = format!("{key}: {left:?} are left, and {remaining:?} acknowledged");
+                violations.push(Kind::Forgotten.of(text));
+            }
+        }
+        _ => violations.push(Kind::Forgotten.of(format!("{key}: {fence} is not there"))),
+    }
+    let attempt = others.try_acquire(key, TTL).await?;
+    if let Attempt::Acquired(other) = attempt {
+        if lease.is_live() {
+            let text = format!("{key}: granted as {} beside {fence}", other.fence());
+            violations.push(Kind::Exclusion.of(text));
+        }
+        other.release().await?;
+    }
+    Ok(violations)
+}
+
+const HEADER: &str = "\
+| server | kills | acknowledged grants | of these not there afterwards | keys granted to another beside their holder |
+|---|---|---|---|---|";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
+    let _alone = ONE_RUN.lock().await;
+    let kills = number("KILLS", KILLS);
+    let runs = SERVERS.map(|engine| async move {
+        let mut killed = Killed::start(engine, Altered::Nothing).await?;
+        while killed.kills < kills {
+            killed.once_more().await?;
+        }
+        println!("{}", killed.row(engine));
+        anyhow::Ok(std::mem::take(&mut killed.violations))
+    });
+    println!("{HEADER}");
+    let violations = try_join_all(runs).await.unwrap();
+    assert_eq!(violations.concat(), Violations::new());
+}
+
+/// The control: on its way to the server, what is sent loses the word that it is to be in the journal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_acknowledges_too_early_is_caught() {
+    let _alone = ONE_RUN.lock().await;
+    let runs = SERVERS.map(|engine| async move {
+        let mut killed = Killed::start(engine, Altered::Unjournaled).await?;
+        let caught = |killed: &Killed| {
+            let is = |kind| killed.violations.iter().any(|it| it.kind == kind);
+            is(Kind::Forgotten) && is(Kind::Exclusion)
+        };
+        while !caught(&killed) {
+            let kills = killed.kills;
+            anyhow::ensure!(
+                kills < CAUGHT_WITHIN,
+                "{engine}: {kills} kills lost nothing"
+            );
+            killed.once_more().await?;
+        }
+        println!("{}", killed.row(engine));
+        anyhow::Ok(())
+    });
+    println!("{HEADER}");
+    try_join_all(runs).await.unwrap();
+}

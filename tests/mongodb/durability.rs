@@ -1,0 +1,269 @@
+//! What acknowledges a write: said in every command, whatever the client and the collection are set to.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    AcquireRequest, BatchRequest, Error, Fence, GuardedCollection, Key, LeaseId, Leases,
+    MongoDistributedLock, MongoStore, ReleaseRequest, Store,
+};
+use mongodb::{
+    Collection,
+    bson::{Document, doc, to_vec},
+    options::{ClientOptions, CollectionOptions, WriteConcern},
+};
+
+use super::{
+    Commands, DATABASE, Engine, Fixture, LONG, SHORT,
+    common::{
+        every,
+        liar::{Liar, Reply},
+    },
+};
+
+const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
+/// What changes nothing.
+const READS: [&str; 4] = ["find", "aggregate", "getMore", "commitTransaction"];
+
+/// A collection whose client, and which itself, asks for as little as there is.
+async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
+    let mut fixture = Fixture::new(engine);
+    let separator = match fixture.uri.contains('?') {
+        true => "&",
+        false => "/?",
+    };
+    fixture.uri.push_str(separator);
+    fixture.uri.push_str("w=1&journal=false");
+    let (collection, commands) = fixture.watched().await;
+    let least = WriteConcern::builder()
+        .w(Some(1.into()))
+        .journal(false)
+        .build();
+    let options = CollectionOptions::builder().write_concern(least).build();
+    let database = collection.client().database(DATABASE);
+    let collection = database.collection_with_options(collection.name(), options);
+    (collection, commands)
+}
+
+/// That each of these writes waits for the journal, and for a majority where there can be one.
+#[track_caller]
+fn assert_durable(engine: Engine, commands: &Commands, names: &[&str]) {
+    let mut seen = Vec::new();
+    for command in commands.take() {
+        let name = command.keys().next().cloned().unwrap_or_default();
+        if READS.contains(&name.as_str()) {
+            continue;
+        }
+        let concern = command.get_document("writeConcern");
+        let concern = concern.unwrap_or_else(|_| panic!("{engine:?}: {command}"));
+        assert_eq!(concern.get_bool("j"), Ok(true), "{engine:?}: {command}");
+        match engine {
+            Engine::MongoDb => assert_eq!(concern.get_i32("w"), Ok(1), "{command}"),
+            _ => assert_eq!(concern.get_str("w"), Ok("majority"), "{command}"),
+        }
+        assert!(concern.contains_key("wtimeout"), "{command}");
+        seen.push(name);
+    }
+    for name in names {
+        assert!(seen.iter().any(|it| it == name), "no {name} among {seen:?}");
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+#[tokio::test]
+async fn every_write_of_the_store_waits_for_the_journal_whatever_the_defaults_are() {
+    for engine in BOTH {
+        let (collection, commands) = careless(engine).await;
+        let store = MongoStore::new(&collection);
+        store.prepare().await.unwrap();
+        let changed = store.clone().retention(Duration::from_secs(60));
+        // The engine in a process does not know `collMod`; it is sent all the same.
+        let _ = changed.prepare().await;
+        let leases = Leases::new(store.clone());
+
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        lease.renew().await.unwrap();
+        lease.release().await.unwrap();
+        let shared = leases.acquire("key", LONG).shared().await.unwrap();
+        shared.upgrade().await.unwrap();
+        shared.downgrade().await.unwrap();
+        leases.evict("key").await.unwrap();
+        drop(shared);
+        let acquire = AcquireRequest::exclusive(key("a"), LeaseId::random(), "me".into(), SHORT);
+        let requests = [
+            BatchRequest::Acquire(Arc::new(acquire.clone())),
+            BatchRequest::Release(ReleaseRequest::new(key("b"), LeaseId::random()).alone()),
+        ];
+        for answer in store.batch(&requests).await.unwrap() {
+            answer.unwrap();
+        }
+        let release = ReleaseRequest::new(acquire.key.clone(), acquire.lease);
+        let held_on = release.min_hold(SHORT, LeaseId::random());
+        store.release(&held_on).await.unwrap();
+        every::of_a_handle(&leases, Duration::from_millis(50)).await;
+        every::of_a_holder(&store).await;
+        leases.close().await;
+        let all = [
+            "findAndModify",
+            "update",
+            "delete",
+            "createIndexes",
+            "collMod",
+        ];
+        assert_durable(engine, &commands, &all);
+    }
+}
+
+#[tokio::test]
+async fn every_write_under_a_fence_waits_for_the_journal_whatever_the_defaults_are() {
+    for engine in BOTH {
+        let (collection, commands) = careless(engine).await;
+        let guarded = GuardedCollection::new(&collection, Fence::new(7));
+        let seven = || doc! { "_id": 7 };
+        let set = || doc! { "$set": { "a": 1 } };
+        guarded.insert_one(&seven()).await.unwrap();
+        guarded.update_one(seven(), set()).await.unwrap();
+        guarded
+            .replace_one(seven(), &doc! {})
+            .upsert()
+            .await
+            .unwrap();
+        guarded.find_one_and_update(seven(), set()).await.unwrap();
+        guarded.claim(seven()).await.unwrap();
+        guarded.delete_one(seven()).await.unwrap();
+        let all = ["insert", "update", "findAndModify", "delete"];
+        assert_durable(engine, &commands, &all);
+    }
+}
+
+#[tokio::test]
+async fn every_write_of_the_java_class_waits_for_the_journal_whatever_the_defaults_are() {
+    for engine in BOTH {
+        let (collection, commands) = careless(engine).await;
+        let locks = MongoDistributedLock::new(&collection);
+        locks.prepare().await.unwrap();
+        let grant = locks.acquire("key", LONG).await.unwrap().unwrap();
+        assert!(locks.release(&grant).await.unwrap());
+        locks.increment("key", LONG).await.unwrap().unwrap();
+        locks.remove_expired("key").await.unwrap();
+        let all = ["createIndexes", "findAndModify", "delete"];
+        assert_durable(engine, &commands, &all);
+    }
+}
+
+/// In a transaction its own write concern counts, and a statement that has one is refused.
+#[tokio::test]
+async fn in_a_transaction_the_write_concern_is_the_applications() {
+    let (collection, commands) = careless(Engine::MongoDbReplicaSet).await;
+    let leases = Leases::new(MongoStore::new(&collection));
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    commands.take();
+    let mut session = collection.client().start_session().await.unwrap();
+    let durable = WriteConcern::builder()
+        .w(Some(mongodb::options::Acknowledgment::Majority))
+        .journal(true)
+        .build();
+    let transaction = session.start_transaction().write_concern(durable);
+    transaction.await.unwrap();
+    lease.enforce(&mut session).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    let sent = commands.take();
+    let named = |name: &str| sent.iter().find(|it| it.keys().next().unwrap() == name);
+    let enforced = named("findAndModify").unwrap();
+    assert!(!enforced.contains_key("writeConcern"), "{enforced}");
+    let committed = named("commitTransaction").unwrap();
+    let concern = committed.get_document("writeConcern").unwrap();
+    assert_eq!(concern.get_bool("j"), Ok(true), "{committed}");
+    lease.release().await.unwrap();
+}
+
+/// Without the journal nothing is said of it, and the server is not asked what it is.
+#[tokio::test]
+async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
+    for engine in BOTH {
+        let (collection, commands) = careless(engine).await;
+        let store = MongoStore::new(&collection).journal(false);
+        let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
+        lease.release().await.unwrap();
+        let guarded = GuardedCollection::new(&collection, Fence::new(7)).journal(false);
+        guarded.insert_one(&doc! { "_id": 7 }).await.unwrap();
+        let locks = MongoDistributedLock::new(&collection).journal(false);
+        locks.increment("another", LONG).await.unwrap().unwrap();
+        let mut writes = 0;
+        for command in commands.take() {
+            if command.contains_key("aggregate") {
+                continue;
+            }
+            let concern = command.get_document("writeConcern").unwrap();
+            assert_eq!(concern.get_str("w"), Ok("majority"), "{command}");
+            assert!(!concern.contains_key("j"), "{command}");
+            writes += 1;
+        }
+        assert_eq!(writes, 4);
+    }
+}
+
+/// The header of a message, and the place of the document in it.
+const HEADER: usize = 16;
+const OP_MSG: i32 = 2013;
+
+/// What a server without a journal answers to a write that is to wait for one.
+fn without_a_journal(request: &[u8]) -> Reply {
+    let asks = b"\x08j\0\x01";
+    if !request.windows(asks.len()).any(|bytes| bytes == asks) {
+        return Reply::Honest;
+    }
+    let refusal = doc! {
+        "ok": 0.0,
+        "errmsg": "cannot use 'j' option when a host does not have journaling enabled",
+        "code": 2,
+        "codeName": "BadValue",
+    };
+    let refusal = to_vec(&refusal).unwrap();
+    let length = (HEADER + 5 + refusal.len()) as i32;
+    let mut answer = Vec::new();
+    answer.extend(length.to_le_bytes());
+    answer.extend(0_i32.to_le_bytes());
+    // The answer names the request.
+    answer.extend(&request[4..8]);
+    answer.extend(OP_MSG.to_le_bytes());
+    answer.extend([0; 5]);
+    answer.extend(refusal);
+    Reply::Says(answer)
+}
+
+#[tokio::test]
+async fn a_server_without_a_journal_is_told_as_what_it_is_and_can_be_used_all_the_same() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let server = fixture.options().await.hosts[0].to_string();
+    let liar = Liar::to(server).await;
+    liar.lie(Arc::new(without_a_journal));
+    let uri = format!("mongodb://{}/?directConnection=true", liar.address);
+    let collection = fixture.collection_with(ClientOptions::parse(&uri).await.unwrap());
+    let store = MongoStore::new(&collection);
+    let leases = Leases::new(store.clone());
+    let guarded = GuardedCollection::new(&collection, Fence::new(7));
+    let locks = MongoDistributedLock::new(&collection);
+    let failures = [
+        leases.acquire("key", LONG).await.map(drop).unwrap_err(),
+        leases.evict("key").await.map(drop).unwrap_err(),
+        leases.purge(LONG).await.map(drop).unwrap_err(),
+        store.prepare().await.unwrap_err(),
+        guarded
+            .claim(doc! { "_id": 7 })
+            .await
+            .map(drop)
+            .unwrap_err(),
+        locks.increment("key", LONG).await.map(drop).unwrap_err(),
+    ];
+    for error in failures {
+        assert!(matches!(error, Error::NoJournal { .. }), "{error:?}");
+        assert!(!error.is_retryable() && !error.is_ambiguous());
+        assert!(error.to_string().contains("journal(false)"), "{error}");
+    }
+    let leases = Leases::new(store.journal(false));
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    lease.release().await.unwrap();
+}
