@@ -53,11 +53,11 @@
 )]
 #![cfg_attr(
     feature = "mongodb",
-    doc = "| [`MongoStore`] | several processes that share a MongoDB | a majority of the replica set has it: it survives a failover | the primary's; the `mongos`' on a sharded cluster |"
+    doc = "| [`MongoStore`] | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |"
 )]
 #![cfg_attr(
     not(feature = "mongodb"),
-    doc = "| `MongoStore` (feature `mongodb`) | several processes that share a MongoDB | a majority of the replica set has it: it survives a failover | the primary's; the `mongos`' on a sharded cluster |"
+    doc = "| `MongoStore` (feature `mongodb`) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |"
 )]
 #![cfg_attr(
     feature = "elasticsearch",

@@ -56,8 +56,8 @@ const AT_ONCE: usize = 16;
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
-/// application's, and asks for a majority of every write and for the primary in every read,
-/// whatever the collection's defaults. The collection should hold nothing but locks and limiters. It needs
+/// application's, and asks for a majority and its journal in every write and for the primary in every read,
+/// whatever the defaults of the client and the collection. The collection should hold nothing but locks and limiters. It needs
 /// MongoDB 4.4 or newer, and the role `readWrite` on the database. A [`retention`](MongoStore::retention)
 /// that was changed since the first [`prepare`](MongoStore::prepare) also takes the right `collMod`,
 /// which is in `dbAdmin`.
@@ -76,10 +76,20 @@ const AT_ONCE: usize = 16;
 ///
 /// - Every operation is one atomic command on one document, on the clock of the server that
 ///   carries it out (`$$NOW`; on a sharded cluster that of the `mongos`).
-/// - A grant was acknowledged by a majority, so it survives a failover. The next primary may have
-///   another clock: the clock margin of 100 ms covers a difference up to that, and
+/// - A grant was acknowledged by a majority of the replica set, each member of which has it in its journal
+///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
+///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
+///   where a majority alone says nothing of the journal. The same goes for renewals, conversions, evictions,
+///   permits and releases. The next primary may have another clock: the clock margin of 100 ms covers a difference up to that, and
 ///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater one.
 /// - A refused attempt writes nothing, not even to the oplog.
+/// - On a **standalone server** a grant that was acknowledged is in its journal (`w: 1`, `j: true`), so it
+///   survives that the server is killed or loses its power, and is lost with its disk. It is not sent
+///   `w: "majority"` there, for which newer servers do not wait for the journal, `j: true` or not. The store
+///   asks which it is (`hello`) with its first write, and a standalone server every 10 s that it writes: so
+///   whoever makes a standalone server a member of a set lets 10 s pass before adding the second member.
+/// - A server **without a journal** is [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal)
+///   says that it is to be used all the same.
 ///
 /// # Freed keys
 ///

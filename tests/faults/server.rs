@@ -27,6 +27,7 @@ pub struct Server {
     place: String,
     /// For its own command line.
     arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     network: Network,
     child: Option<Child>,
 }
@@ -43,6 +44,17 @@ impl Server {
         arguments: Vec<String>,
         network: &Network,
     ) -> Result<Self> {
+        Self::start_with(engine, number, arguments, Vec::new(), network).await
+    }
+
+    /// With these in its environment.
+    pub async fn start_with(
+        engine: &'static str,
+        number: usize,
+        arguments: Vec<String>,
+        environment: Vec<(&'static str, PathBuf)>,
+        network: &Network,
+    ) -> Result<Self> {
         let data = TempDir::new()?;
         // The search engines refuse to be root, and run as another user then.
         fs::set_permissions(data.path(), fs::Permissions::from_mode(0o777))?;
@@ -56,11 +68,18 @@ impl Server {
             data,
             place,
             arguments,
+            environment,
             network: network.clone(),
             child: None,
         };
         server.run().await?;
         Ok(server)
+    }
+
+    /// Where it listens, for a client.
+    pub fn uri(&self) -> String {
+        let place = self.target().replace('/', "%2F");
+        format!("mongodb://{place}/?directConnection=true")
     }
 
     /// Where it listens, for a proxy.
@@ -83,6 +102,7 @@ impl Server {
             .arg(self.data.path())
             .args((!self.arguments.is_empty()).then_some("--"))
             .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -67,8 +67,11 @@ impl Lease {
     ///   and the deadline does not wait for the renewal. Renewals go together, so those of other leases
     ///   that share the command wait too, until they are sent again in smaller ones, after a sixth of the
     ///   ttl.
-    /// - Set the transaction's write concern to a majority. The default is one on most deployments since
-    ///   MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection string.
+    /// - Set the transaction's write concern to a majority and the journal (`w: "majority"`, `j: true`): it
+    ///   is one for the whole transaction, so that only the application can say it. The default is a majority
+    ///   on most deployments since MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection
+    ///   string; and it includes the journal unless the replica set was set up with
+    ///   `writeConcernMajorityJournalDefault: false`.
     /// - A holder that is paused in its transaction keeps others waiting until the server gives the
     ///   transaction up: after a minute, by default.
     /// - It leaves a mark in the lock's document, in a field `touched` that nothing reads and that every

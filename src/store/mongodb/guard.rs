@@ -16,8 +16,9 @@ use crate::Fence;
 /// and for a process that was told the fence and nothing else. Feature `mongodb`.
 ///
 /// A write that is guarded and not stamped is of no use to the next one, and one that is stamped and not
-/// guarded stops nobody and may set the fence back: do both. Send it with a write concern of a majority:
-/// what a single member has confirmed can be rolled back, and the fence with it.
+/// guarded stops nobody and may set the fence back: do both. Send it with a write concern of a majority
+/// and the journal (`w: 1` and the journal to a standalone server): what a single member has confirmed can be
+/// rolled back, what is in no journal is lost with a kill, and the fence with it.
 ///
 /// ```no_run
 /// use leasehold::Fence;
@@ -57,7 +58,7 @@ impl Fence {
     /// What the update itself does to [`Fence::FIELD`] is left out, so it can neither lower the fence
     /// nor remove it. One that renames another field to that name is refused by the server.
     ///
-    /// It is as durable as the write: send it with a write concern of a majority.
+    /// It is as durable as the write: send it with a write concern of a majority and the journal.
     pub fn stamp(self, update: impl Into<UpdateModifications>) -> UpdateModifications {
         match update.into() {
             UpdateModifications::Document(update) => self.stamp_operators(update).into(),

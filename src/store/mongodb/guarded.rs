@@ -77,10 +77,11 @@ use crate::{Error, Fence};
 /// - A filter by `_id` tells a stale holder every time. With any other filter it may find no document,
 ///   because the newer holder has changed what the filter asks for, and then it is told that there is
 ///   none.
-/// - A write is acknowledged by a majority, whatever the collection's write concern, as a lock is: one that
-///   a single member has confirmed can be rolled back, and the fence with it. In a transaction the
-///   transaction's own write concern counts: set it to a majority. The default is one on most deployments
-///   since MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection string.
+/// - A write is acknowledged by a majority, or the standalone server, when it is in its journal, whatever
+///   the collection's write concern, as a lock is: one that a single member has confirmed can be rolled back,
+///   one that is in no journal is lost with a kill, and the fence with it. To know which of the two it is,
+///   the first write asks the server (`hello`). In a transaction the transaction's own write concern counts:
+///   set it to a majority and the journal, as [`Lease::enforce`](crate::Lease::enforce) says.
 /// - **The fence of the same holder passes again**, so its own writes are not put in order. One whose
 ///   future was dropped, or that was given up after a time, may land after the next one of the same holder.
 ///   If the answer was lost ([`Error::is_ambiguous`]) the write may be repeated, and `$set` does not mind

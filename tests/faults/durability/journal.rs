@@ -1,7 +1,11 @@
 //! What a write waits for, without luck: a server whose journal stands still acknowledges nothing that is
 //! to be in it.
 
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
@@ -11,68 +15,129 @@ use mongodb::{
     bson::{Document, doc},
     options::{Acknowledgment, WriteConcern},
 };
-use tokio::time::{sleep, timeout};
+use tempfile::TempDir;
+use tokio::{
+    process::Command,
+    time::{sleep, timeout},
+};
 
 use super::{super::ONE_RUN, HANGS, Network, Server, TTL};
 
-/// Where the thread that writes the journal stops.
+/// Where the thread that writes the journal stops, in a server that knows such places.
 const PAUSE: &str = "pauseJournalFlusherBeforeFlush";
+/// What holds back the writes to the journal of one that does not.
+const HOLD_BACK: &str = include_str!("hold_back.c");
 const LOOK: Duration = Duration::from_millis(20);
 /// So many writes that do not wait for the journal are acknowledged meanwhile.
 const MEANWHILE: i32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deployment {
+    /// The engine in a process, of a newer version than the others.
+    Newer,
     Standalone,
     /// A set of one member, with this `writeConcernMajorityJournalDefault`.
     Set(bool),
 }
 
-async fn start(deployment: Deployment) -> Result<(Server, Client)> {
-    let network = Network::default();
-    let engine = match deployment {
-        Deployment::Standalone => "mongodb-standalone",
-        Deployment::Set(_) => "mongodb-member",
-    };
-    let server = Server::start(engine, 0, Vec::new(), &network).await?;
-    let uri = format!("mongodb://{}/?directConnection=true", server.target());
-    let client = Client::with_uri_str(uri).await?;
-    if let Deployment::Set(journal) = deployment {
-        let initiate = doc! { "replSetInitiate": {
-            "_id": "rs0",
-            "members": [{ "_id": 0, "host": server.target() }],
-            "writeConcernMajorityJournalDefault": journal,
-        } };
-        let admin = client.database("admin");
-        admin.run_command(initiate).await?;
-        let primary = async {
-            loop {
-                let hello = admin.run_command(doc! { "hello": 1 }).await?;
-                if hello.get_bool("isWritablePrimary") == Ok(true) {
-                    return anyhow::Ok(());
-                }
-                sleep(LOOK).await;
-            }
-        };
-        timeout(HANGS, primary).await.context("no primary")??;
-    }
-    Ok((server, client))
+/// A server whose journal can be made to stand still.
+struct Stoppable {
+    deployment: Deployment,
+    client: Client,
+    /// While a file of this name is there nothing is written to the journal.
+    held: PathBuf,
+    _server: Server,
+    _folder: TempDir,
 }
 
-/// The journal stands still, or goes on.
-async fn pause(client: &Client, paused: bool) -> Result<()> {
-    let admin = client.database("admin");
-    let mode = if paused { "alwaysOn" } else { "off" };
-    let set = doc! { "configureFailPoint": PAUSE, "mode": mode };
-    let before = admin.run_command(set).await?.get_i32("count")?;
-    if paused {
-        let millis = HANGS.as_millis() as i64;
+impl Stoppable {
+    async fn start(deployment: Deployment) -> Result<Self> {
+        let (network, folder) = (Network::default(), TempDir::new()?);
+        let held = folder.path().join("held");
+        let (engine, environment) = match deployment {
+            Deployment::Newer => {
+                let library = compiled(folder.path()).await?;
+                let held = ("LEASEHOLD_JOURNAL_HELD", held.clone());
+                ("mongodb", vec![("LD_PRELOAD", library), held])
+            }
+            Deployment::Standalone => ("mongodb-standalone", Vec::new()),
+            Deployment::Set(_) => ("mongodb-member", Vec::new()),
+        };
+        let server = Server::start_with(engine, 0, Vec::new(), environment, &network).await?;
+        let client = Client::with_uri_str(server.uri()).await?;
+        if let Deployment::Set(journal) = deployment {
+            make_set(&client, &server.target(), journal).await?;
+        }
+        Ok(Self {
+            deployment,
+            client,
+            held,
+            _server: server,
+            _folder: folder,
+        })
+    }
+
+    async fn stop(&self) -> Result<()> {
+        if self.deployment == Deployment::Newer {
+            fs::write(&self.held, "")?;
+            return Ok(());
+        }
+        let admin = self.client.database("admin");
+        let set = doc! { "configureFailPoint": PAUSE, "mode": "alwaysOn" };
+        let before = admin.run_command(set).await?.get_i32("count")?;
         let reached = doc! {
-            "waitForFailPoint": PAUSE, "timesEntered": before + 1, "maxTimeMS": millis,
+            "waitForFailPoint": PAUSE,
+            "timesEntered": before + 1,
+            "maxTimeMS": HANGS.as_millis() as i64,
         };
         admin.run_command(reached).await?;
+        Ok(())
     }
-    Ok(())
+
+    async fn go_on(&self) -> Result<()> {
+        if self.deployment == Deployment::Newer {
+            fs::remove_file(&self.held)?;
+            return Ok(());
+        }
+        let set = doc! { "configureFailPoint": PAUSE, "mode": "off" };
+        self.client.database("admin").run_command(set).await?;
+        Ok(())
+    }
+}
+
+/// A library that an engine loads before its own ones.
+async fn compiled(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("hold_back.c"), folder.join("hold_back.so"));
+    fs::write(&source, HOLD_BACK)?;
+    // The linker of Rust is one, so there is one.
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
+    let status = compiler.arg(&library).arg(&source).arg("-ldl").status();
+    let status = status
+        .await
+        .context("no C compiler: install the package gcc")?;
+    anyhow::ensure!(status.success(), "{status}");
+    Ok(library)
+}
+
+async fn make_set(client: &Client, host: &str, journal: bool) -> Result<()> {
+    let initiate = doc! { "replSetInitiate": {
+        "_id": "rs0",
+        "members": [{ "_id": 0, "host": host }],
+        "writeConcernMajorityJournalDefault": journal,
+    } };
+    let admin = client.database("admin");
+    admin.run_command(initiate).await?;
+    let primary = async {
+        loop {
+            let hello = admin.run_command(doc! { "hello": 1 }).await?;
+            if hello.get_bool("isWritablePrimary") == Ok(true) {
+                return anyhow::Ok(());
+            }
+            sleep(LOOK).await;
+        }
+    };
+    timeout(HANGS, primary).await.context("no primary")?
 }
 
 async fn insert(collection: &Collection<Document>, concern: WriteConcern) -> Result<()> {
@@ -93,8 +158,8 @@ async fn until_there(collection: &Collection<Document>, id: &str) -> Result<()> 
 }
 
 async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
-    let (server, client) = start(deployment).await?;
-    let database = client.database("leasehold_test");
+    let server = Stoppable::start(deployment).await?;
+    let database = server.client.database("leasehold_test");
     let (locks, data) = (database.collection("locks"), database.collection("data"));
     let leases = Leases::builder(MongoStore::new(&locks))
         .call_timeout(HANGS)
@@ -102,7 +167,7 @@ async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
     leases.acquire("before", TTL).await?.release().await?;
     let guarded = GuardedCollection::new(&data, Fence::new(1));
     guarded.insert_one(&doc! { "_id": "before" }).await?;
-    pause(&client, true).await?;
+    server.stop().await?;
 
     let acquired = {
         let leases = leases.clone();
@@ -118,20 +183,26 @@ async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
     for _ in 0..MEANWHILE {
         insert(&data, least.clone()).await?;
     }
-    if deployment == Deployment::Set(false) {
-        // What the concern without `j` is worth here.
-        insert(&data, WriteConcern::majority()).await?;
+    // What a majority is worth where it does not mean the journal: without `j` in such a set, and even with
+    // it on a newer server that stands alone.
+    let majority = |journal| {
+        let concern = WriteConcern::builder().w(Some(Acknowledgment::Majority));
+        concern.journal(journal).build()
+    };
+    match deployment {
+        Deployment::Newer => insert(&data, majority(Some(true))).await?,
+        Deployment::Set(false) => insert(&data, majority(None)).await?,
+        Deployment::Standalone | Deployment::Set(true) => {}
     }
     // A server that is slow may have said meanwhile that the majority did not confirm it in time.
     let (early, hasty) = (acquired.is_finished(), written.is_finished());
-    pause(&client, false).await?;
+    server.go_on().await?;
     let acquired = timeout(HANGS, acquired).await.context("no grant")??;
     let written = timeout(HANGS, written).await.context("no write")??;
     anyhow::ensure!(!early || acquired.is_err(), "{deployment:?}: granted early");
     anyhow::ensure!(!hasty || written.is_err(), "{deployment:?}: written early");
     leases.acquire("after", TTL).await?.release().await?;
     leases.close().await;
-    drop(server);
     Ok(())
 }
 
@@ -139,6 +210,7 @@ async fn nothing_is_acknowledged(deployment: Deployment) -> Result<()> {
 async fn while_the_journal_stands_still_nothing_is_acknowledged() {
     let _alone = ONE_RUN.lock().await;
     let deployments = [
+        Deployment::Newer,
         Deployment::Standalone,
         Deployment::Set(true),
         Deployment::Set(false),
