@@ -2,7 +2,7 @@
 //! that outlasts the run; and what was acknowledged is compared with what the server has when it is back.
 //!
 //! ```text
-//! cargo test --test faults durability                               3 kills of each server
+//! cargo test --test faults durability                               2 kills of each server
 //! LEASEHOLD_FAULTS_KILLS=100 cargo test --release --test faults -- --nocapture durability
 //! ```
 
@@ -39,7 +39,7 @@ use super::{
 
 /// A server in a process, and a complete one.
 const SERVERS: [&str; 2] = ["mongodb", "mongodb-standalone"];
-const KILLS: u64 = 3;
+const KILLS: u64 = 2;
 /// A kill comes after so many grants, and up to as many again.
 const GRANTS: u64 = 60;
 const WORKERS: u64 = 8;

@@ -4,6 +4,7 @@
 //! cargo test --test faults                                          10 s on each engine
 //! LEASEHOLD_FAULTS_SECONDS=1200 cargo test --release --test faults -- --nocapture nothing_is_violated
 //! LEASEHOLD_FAULTS_CONTROLS=1 cargo test --release --test faults -- --nocapture found_wrong
+//! LEASEHOLD_FAULTS_KILLS=100 cargo test --release --test faults -- --nocapture durability
 //! ```
 //!
 //! `LEASEHOLD_FAULTS_ENGINE` names a single engine, `LEASEHOLD_FAULTS_SEED` another schedule, and
