@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{
     AcquireRequest, BatchRequest, Error, Fence, GuardedCollection, Key, LeaseId, Leases,
-    MongoDistributedLock, MongoStore, ReleaseRequest, Store,
+    MongoDistributedLock, MongoStore, ReleaseRequest, Store, Upgrade,
 };
 use mongodb::{
     Collection,
@@ -87,7 +87,8 @@ async fn every_write_of_the_store_waits_for_the_journal_whatever_the_defaults_ar
         lease.renew().await.unwrap();
         lease.release().await.unwrap();
         let shared = leases.acquire("key", LONG).shared().await.unwrap();
-        shared.upgrade().await.unwrap();
+        let upgraded = shared.upgrade().await.unwrap();
+        assert!(matches!(upgraded, Upgrade::Exclusive));
         shared.downgrade().await.unwrap();
         leases.evict("key").await.unwrap();
         drop(shared);
