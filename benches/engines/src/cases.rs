@@ -7,6 +7,7 @@ mod handoff;
 mod handoff_processes;
 mod held;
 mod kept;
+mod kept_raw;
 mod limiter;
 mod live;
 mod memory;
@@ -18,7 +19,7 @@ mod sides;
 mod takeover;
 mod waiters;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::BoxFuture;
@@ -28,7 +29,7 @@ use crate::{
     engines::{Engine, Mongo},
     machine::Machine,
     results::{self, CaseResult},
-    rounds::Plan,
+    rounds::{Plan, Sizes},
 };
 
 type OnMongo = for<'a> fn(&'a Mongo, Plan) -> BoxFuture<'a, Result<CaseResult>>;
@@ -77,7 +78,12 @@ const CASES: &[Case] = &[
     mongo!("takeover", STANDALONE, takeover::measure),
     mongo!("handoff", STANDALONE, handoff::measure),
     mongo!("handoff-processes", BOTH, handoff_processes::measure),
-    mongo!("kept", STANDALONE, kept::measure),
+    mongo!("kept", STANDALONE, kept::calm),
+    mongo!("kept-busy", STANDALONE, kept::busy),
+    mongo!("kept-many", STANDALONE, kept::many),
+    mongo!("kept-limit", STANDALONE, kept::limit),
+    mongo!("kept-away", STANDALONE, kept::away),
+    mongo!("kept-close", STANDALONE, kept::close),
     mongo!("waiters", BOTH, waiters::measure),
     mongo!("set", STANDALONE, set::measure),
     mongo!("limiter", STANDALONE, limiter::measure),
@@ -86,6 +92,7 @@ const CASES: &[Case] = &[
     search!("search-forms", search::forms),
     search!("search-held", search::held),
     search!("search-crowd", search_crowd::measure),
+    search!("search-kept", kept::on_search),
     mongo!("cpu", STANDALONE, cpu::measure),
     Case {
         name: "pauses",
@@ -109,6 +116,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Measures the chosen cases, and keeps each result as soon as it is there.
 pub async fn run(options: &RunOptions) -> Result<()> {
     ensure!(options.seconds > 0.0, "--seconds must be above 0");
+    sizes(options)?;
     for name in &options.cases {
         let known = names().any(|known| known == name);
         let all = names().collect::<Vec<_>>().join(", ");
@@ -144,7 +152,10 @@ pub async fn run(options: &RunOptions) -> Result<()> {
 }
 
 async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Result<()> {
-    let plan = Plan::of(options.seconds);
+    let plan = Plan {
+        sizes: sizes(options)?,
+        ..Plan::of(options.seconds)
+    };
     let on: &[Engine] = match &case.measure {
         Measure::Mongo(on, _) => on,
         Measure::Search(_) => SEARCH,
@@ -181,4 +192,14 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
         eprintln!("    {:.0} s", begin.elapsed().as_secs_f64());
     }
     Ok(())
+}
+
+fn sizes(options: &RunOptions) -> Result<Sizes> {
+    ensure!(options.leases != Some(0), "--leases must be above 0");
+    let ttl = options.ttl.map(Duration::try_from_secs_f64).transpose();
+    Ok(Sizes {
+        leases: options.leases,
+        ttl: ttl.context("--ttl is no time")?,
+        busy_loops: options.busy,
+    })
 }

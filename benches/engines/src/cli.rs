@@ -21,6 +21,12 @@ pub enum Command {
     /// One of the processes that hand a lock to each other.
     #[command(hide = true)]
     Child(ChildOptions),
+    /// The process that keeps leases alive; its input tells which.
+    #[command(hide = true)]
+    Keep,
+    /// A process that spins until its input ends.
+    #[command(hide = true)]
+    Busy { loops: usize },
 }
 
 #[derive(Debug, Args)]
@@ -32,6 +38,15 @@ pub struct RunOptions {
     /// something, such as renewals, takes what it needs.
     #[arg(long, default_value_t = 6.0)]
     pub seconds: f64,
+    /// How many leases the cases `kept…` and `search-kept` keep, instead of their own number.
+    #[arg(long)]
+    pub leases: Option<usize>,
+    /// The ttl of those leases, in seconds.
+    #[arg(long)]
+    pub ttl: Option<f64>,
+    /// How many busy loops a core run beside those cases.
+    #[arg(long)]
+    pub busy: Option<usize>,
     /// Where the results are kept.
     #[arg(long, default_value = "target/benches")]
     pub out: PathBuf,

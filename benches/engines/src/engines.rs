@@ -1,13 +1,6 @@
 //! The engines, by their addresses in the environment.
 
-use std::{
-    env,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{env, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use elasticsearch::http::{Method, headers::HeaderMap, transport::Transport};
@@ -17,15 +10,19 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::{ClientOptions, WriteConcern},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::cpu::Server;
+use crate::{
+    counted::{self, Count},
+    cpu::Server,
+};
 
 /// More than the 64 tasks of the widest cases, so that nobody waits for a connection.
 const POOL: u32 = 100;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
     Mongodb,
     Replset,
@@ -156,14 +153,8 @@ impl Mongo {
     }
 
     /// Another client of the same database, which counts its commands.
-    pub async fn counting(&self) -> Result<(Database, Arc<AtomicU64>)> {
-        let commands = Arc::new(AtomicU64::new(0));
-        let count = commands.clone();
-        let handler = EventHandler::callback(move |event| {
-            if let CommandEvent::Started(_) = event {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        });
+    pub async fn counting(&self) -> Result<(Database, Count)> {
+        let (handler, commands) = counted::commands();
         let client = connect(&self.uri, self.database.name(), Some(handler)).await?;
         Ok((client.database(self.database.name()), commands))
     }

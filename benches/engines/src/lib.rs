@@ -8,12 +8,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod busy;
 pub mod cases;
 pub mod cli;
+pub mod counted;
 pub mod cpu;
 pub mod engines;
 pub mod forms;
 pub mod handoffs;
+pub mod keeping;
 pub mod locks;
 pub mod loops;
 pub mod machine;
@@ -21,8 +24,10 @@ pub mod ours;
 pub mod peers;
 pub mod plot;
 pub mod processes;
+pub mod proxy;
 pub mod raw;
 pub mod raw_search;
 pub mod report;
 pub mod results;
 pub mod rounds;
+pub mod rss;

@@ -2,9 +2,9 @@
 
 use clap::Parser;
 use leasehold_benches::{
-    cases,
+    busy, cases,
     cli::{Cli, Command},
-    processes, report,
+    keeping, processes, report,
 };
 
 fn main() -> anyhow::Result<()> {
@@ -16,5 +16,7 @@ fn main() -> anyhow::Result<()> {
         Command::Run(options) => runtime.block_on(cases::run(&options)),
         Command::Report(options) => report::write(&options),
         Command::Child(options) => runtime.block_on(processes::child(options)),
+        Command::Keep => runtime.block_on(keeping::child()),
+        Command::Busy { loops } => busy::spin(loops),
     }
 }

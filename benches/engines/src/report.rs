@@ -15,6 +15,8 @@ use crate::{
 
 const BEGIN: &str = "<!-- results: begin -->";
 const END: &str = "<!-- results: end -->";
+/// With more columns than that, figures that are compared with nothing are rows instead.
+const WIDEST: usize = 10;
 
 pub fn write(options: &ReportOptions) -> Result<()> {
     let machine: Machine = read(&options.from.join("machine.json"))?;
@@ -128,7 +130,33 @@ fn section(text: &mut String, result: &CaseResult, plot: Option<&str>) -> Result
             None => columns.push((&metric.name, compares(metric))),
         }
     }
+    if columns.len() > WIDEST && columns.iter().all(|column| !column.1) {
+        return tall_table(text, result, &columns);
+    }
     table(text, result, &columns)
+}
+
+/// With a column for each side.
+fn tall_table(text: &mut String, result: &CaseResult, rows: &[(&str, bool)]) -> Result<()> {
+    for (place, variant) in result.variants.iter().enumerate() {
+        if place > 0 {
+            writeln!(text)?;
+        }
+        let (mut head, mut rule) = (format!("| {} |", variant.name), String::from("|---|"));
+        for side in &variant.sides {
+            write!(head, " {} |", side.name)?;
+            rule.push_str("---:|");
+        }
+        writeln!(text, "{head}\n{rule}")?;
+        for row in rows {
+            write!(text, "| {} |", row.0)?;
+            for side in &variant.sides {
+                cells(text, side, row)?;
+            }
+            writeln!(text)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a ratio says something that the figures themselves do not.

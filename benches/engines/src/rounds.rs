@@ -45,6 +45,16 @@ pub struct Plan {
     pub turn: Duration,
     /// `None` if it is on another machine.
     pub server: Option<Server>,
+    pub sizes: Sizes,
+}
+
+/// What the command line says of the leases that are kept; where it says nothing a case has its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    pub leases: Option<usize>,
+    pub ttl: Option<Duration>,
+    /// For each core.
+    pub busy_loops: Option<usize>,
 }
 
 /// Fewer rounds make no quartiles to speak of.
@@ -63,6 +73,7 @@ impl Plan {
             rounds,
             turn,
             server: None,
+            sizes: Sizes::default(),
         }
     }
 
@@ -71,7 +82,7 @@ impl Plan {
         Self {
             rounds: FEWEST,
             turn: self.turn * times,
-            server: self.server,
+            ..self
         }
     }
 }

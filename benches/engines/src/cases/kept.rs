@@ -1,73 +1,324 @@
-//! What it costs to keep very many leases alive.
+//! What it costs to keep very many leases alive, and how many are lost when that is hard.
 
 use std::{
-    sync::atomic::Ordering,
+    fs,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
-use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{Lease, Leases};
+use anyhow::{Context, Result};
+use futures::TryStreamExt;
+use leasehold::{Filter, Leases};
+use mongodb::options::ClientOptions;
+use tokio::time::{sleep, sleep_until, timeout};
+use uuid::Uuid;
 
+use super::{kept_raw, search};
 use crate::{
-    cpu,
-    engines::Mongo,
-    ours::mongo_store,
+    busy::Busy,
+    counted,
+    engines::{Engine, Mongo},
+    keeping::{Acquired, Closed, Keeping, Kept, Order, PREFIX},
+    proxy::Proxy,
+    raw_search::Bare,
     results::{CaseResult, SideResult, grouped},
     rounds::Plan,
 };
 
-const LEASES: usize = 10_000;
-const TTL: Duration = Duration::from_secs(30);
-/// A third of the ttl.
-const PERIOD: Duration = Duration::from_secs(10);
-const PERIODS: u32 = 3;
+/// For how many ttls they are kept.
+const HOLD: f64 = 3.0;
+/// For how much of a ttl a server is away: 6 s of 20.
+const AWAY: f64 = 0.3;
+/// When it goes, in ttls: at two different moments between two renewals.
+const GOES: [f64; 2] = [1.0, 2.17];
+/// How much earlier than on the server a lease is over in the client, unless it is told otherwise.
+const MARGIN: Duration = Duration::from_millis(100);
+/// Only a list that hangs takes as long.
+const LISTING: Duration = Duration::from_secs(120);
 
-pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "10,000 leases that are kept alive, with a ttl of 30 s: what the client sends, and what it \
-                 has of the processors, over three periods of renewals (of 10 s each).";
-    let (database, commands) = mongo.counting().await?;
-    let collection = database.collection(mongo.collection("leasehold").name());
-    let leases = Leases::new(mongo_store(&collection).await?);
-    let asked = (0..LEASES).map(|number| {
-        let leases = leases.clone();
-        async move {
-            leases
-                .acquire(format!("kept-{number}"), TTL)
-                .keep_alive()
-                .await
+/// How many leases a case keeps, and beside what.
+#[derive(Clone, Copy)]
+struct Shape {
+    leases: usize,
+    ttl: Duration,
+    /// In ttls.
+    hold: f64,
+    /// For each core.
+    busy_loops: usize,
+    /// Whether the server is away at times.
+    away: bool,
+}
+
+impl Shape {
+    fn of(leases: usize, ttl: u64, busy_loops: usize, plan: Plan) -> Self {
+        let sizes = plan.sizes;
+        Self {
+            leases: sizes.leases.unwrap_or(leases),
+            ttl: sizes.ttl.unwrap_or(Duration::from_secs(ttl)),
+            hold: HOLD,
+            busy_loops: sizes.busy_loops.unwrap_or(busy_loops),
+            away: false,
         }
-    });
-    let kept: Vec<Lease> = stream::iter(asked)
-        .buffer_unordered(64)
-        .try_collect()
-        .await?;
-    // Until each has been renewed once.
-    tokio::time::sleep(PERIOD + Duration::from_secs(2)).await;
+    }
 
-    let (begin, used, sent) = (
-        Instant::now(),
-        cpu::used(),
-        commands.load(Ordering::Relaxed),
-    );
-    tokio::time::sleep(PERIOD * PERIODS).await;
-    let seconds = begin.elapsed().as_secs_f64();
-    let sent = (commands.load(Ordering::Relaxed) - sent) as f64;
-    let used = (cpu::used() - used).as_secs_f64();
-    let live = kept.iter().filter(|lease| lease.is_live()).count();
-    ensure!(live == LEASES, "only {live} of {LEASES} leases are alive");
+    fn name(self) -> String {
+        let (leases, ttl) = (self.leases as f64, self.ttl.as_secs_f64());
+        let mut name = format!("{} leases, ttl {} s", grouped(leases), grouped(ttl));
+        if self.busy_loops > 0 {
+            let loops = if self.busy_loops == 1 {
+                "loop"
+            } else {
+                "loops"
+            };
+            name += &format!(", {} busy {loops} a core", self.busy_loops);
+        }
+        if self.away {
+            name += &format!(", server away for {} s, twice", grouped(ttl * AWAY));
+        }
+        name
+    }
+}
 
-    let per_period = sent / seconds * PERIOD.as_secs_f64();
-    let mut result = CaseResult::new("kept", mongo.engine.name(), about);
-    let figures = [
-        ("commands/s", sent / seconds),
-        ("commands/period", per_period),
-        ("leases/command", LEASES as f64 / per_period),
-        ("CPU s/s", used / seconds),
-    ];
-    let side = SideResult::once("leasehold", &figures);
-    result.add(format!("{} leases", grouped(LEASES as f64)), vec![side]);
-    drop(kept);
-    leases.close().await;
+/// What all these cases say of themselves.
+const FIGURES: &str = "A process of its own acquires them by 256 tasks, keeps them alive for three ttls once \
+                       all are there, and closes. Lost is what the guards tell before the close, live what \
+                       the server lists then.";
+
+pub async fn calm(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Leases that are kept alive, and nothing else.";
+    on_mongo(mongo, about, Shape::of(10_000, 30, 0, plan)).await
+}
+
+pub async fn busy(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Leases that are kept alive beside busy loops.";
+    on_mongo(mongo, about, Shape::of(10_000, 20, 12, plan)).await
+}
+
+pub async fn many(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Very many leases that are kept alive beside busy loops.";
+    on_mongo(mongo, about, Shape::of(100_000, 60, 4, plan)).await
+}
+
+pub async fn away(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Leases that are kept alive while nothing comes through to the server and back, for three \
+                 tenths of a ttl, twice.";
+    let shape = Shape {
+        away: true,
+        ..Shape::of(10_000, 20, 0, plan)
+    };
+    on_mongo(mongo, about, shape).await
+}
+
+pub async fn close(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "Leases that are closed as soon as all are there.";
+    let shape = Shape {
+        hold: 0.0,
+        ..Shape::of(10_000, 60, 0, plan)
+    };
+    on_mongo(mongo, about, shape).await
+}
+
+/// Beside what the engine can do.
+pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
+    let about = "As many leases as may be too many. Raw is the bare driver that renews documents like those \
+                 of the locks, 1,000 with one statement and so many statements under way at once; bearable \
+                 is what the best of them renews in a ttl less the clock margin, or all leases if that is less, and the share is \
+                 what was kept of that.";
+    let shape = Shape::of(100_000, 20, 0, plan);
+    let mut result = case(mongo.engine, about);
+    let (mut sides, best) = kept_raw::renewals(mongo, shape.leases, plan).await?;
+    let target = Target::on(mongo);
+    let (mut figures, kept) = keep(&target, shape).await?;
+    let time = shape.ttl.saturating_sub(MARGIN).as_secs_f64();
+    let bearable = (best * time).min(shape.leases as f64);
+    figures.extend([
+        ("bearable", bearable),
+        ("share kept, %", kept as f64 / bearable * 100.0),
+    ]);
+    sides.push(side(&figures));
+    result.add(shape.name(), sides);
     Ok(result)
+}
+
+pub async fn on_search(engine: Engine, plan: Plan) -> Result<CaseResult> {
+    let about = "Leases that are kept alive; a command is a request here.";
+    let shape = Shape::of(2_000, 20, 0, plan);
+    let mut result = case(engine, about);
+    let target = Target {
+        engine,
+        address: engine.address().context("no address")?,
+        database: String::new(),
+        place: format!("bench-{}", Uuid::new_v4()),
+    };
+    let kept = keep(&target, shape).await;
+    // Also after an error.
+    let removed = search::remove(&Bare::new(&target.address)?, &target.place).await;
+    let (figures, _) = kept?;
+    removed?;
+    result.add(shape.name(), vec![side(&figures)]);
+    Ok(result)
+}
+
+async fn on_mongo(mongo: &Mongo, about: &str, shape: Shape) -> Result<CaseResult> {
+    let mut result = case(mongo.engine, about);
+    let (figures, _) = keep(&Target::on(mongo), shape).await?;
+    result.add(shape.name(), vec![side(&figures)]);
+    Ok(result)
+}
+
+fn case(engine: Engine, about: &str) -> CaseResult {
+    CaseResult::new("kept", engine.name(), &format!("{about} {FIGURES}"))
+}
+
+/// It is told at once too, because a case that fails to keep them is worth a look.
+fn side(figures: &[(&'static str, f64)]) -> SideResult {
+    for (name, value) in figures {
+        eprintln!("    {name}: {}", grouped(*value));
+    }
+    SideResult::once("leasehold", figures)
+}
+
+/// Where the locks are.
+struct Target {
+    engine: Engine,
+    address: String,
+    database: String,
+    place: String,
+}
+
+impl Target {
+    fn on(mongo: &Mongo) -> Self {
+        Self {
+            engine: mongo.engine,
+            address: mongo.uri.clone(),
+            database: mongo.database.name().to_owned(),
+            place: mongo.collection("leasehold").name().to_owned(),
+        }
+    }
+
+    /// How many leases the server lists as live; `None` if it does not tell in time.
+    async fn live(&self) -> Option<usize> {
+        let list = async {
+            let opened = counted::store(self.engine, &self.address, &self.database, &self.place);
+            let leases = Leases::builder(opened.await?.0)
+                .call_timeout(LISTING)
+                .build();
+            let live = leases.list(Filter::new().prefix(PREFIX).live());
+            let count = live.try_fold(0, async |count, lock| Ok(count + lock.holders.len()));
+            anyhow::Ok(count.await?)
+        };
+        match timeout(LISTING, list).await {
+            Ok(Ok(live)) => Some(live),
+            Ok(Err(error)) => {
+                eprintln!("    the list failed: {error:#}");
+                None
+            }
+            Err(_) => {
+                eprintln!("    the list took too long");
+                None
+            }
+        }
+    }
+}
+
+/// Has them kept, and says how it went and how many were kept to the end.
+async fn keep(target: &Target, shape: Shape) -> Result<(Vec<(&'static str, f64)>, usize)> {
+    let hold = shape.ttl.mul_f64(shape.hold);
+    let mut order = Order {
+        engine: target.engine,
+        address: target.address.clone(),
+        database: target.database.clone(),
+        place: target.place.clone(),
+        leases: shape.leases,
+        ttl: shape.ttl,
+        hold,
+    };
+    let proxy = if shape.away {
+        let server = ClientOptions::parse(&target.address).await?.hosts;
+        let proxy = Proxy::to(server.into_iter().next().context("no server")?).await?;
+        order.address = format!("mongodb://127.0.0.1:{}/?directConnection=true", proxy.port);
+        Some(proxy)
+    } else {
+        None
+    };
+    let busy = match shape.busy_loops {
+        0 => None,
+        loops => Some(Busy::start(loops)?),
+    };
+    let mut keeping = Keeping::start(order).await?;
+    let acquired = keeping.acquired().await?;
+    let outages = proxy.as_ref().map(|proxy| outages(proxy, shape.ttl));
+    let (kept, ()) = tokio::try_join!(keeping.kept(), async {
+        if let Some(outages) = outages {
+            outages.await;
+        }
+        Ok(())
+    })?;
+    let load = load_average();
+    let live = target.live().await;
+    let closed = keeping.close().await?;
+    drop(busy);
+    let left = acquired.granted.saturating_sub(closed.lost);
+    Ok((figures(shape, &acquired, &kept, &closed, live, load), left))
+}
+
+async fn outages(proxy: &Proxy, ttl: Duration) {
+    let start = Instant::now();
+    for goes in GOES {
+        sleep_until((start + ttl.mul_f64(goes)).into()).await;
+        proxy.set_away(true);
+        eprintln!("    the server is away");
+        sleep(ttl.mul_f64(AWAY)).await;
+        proxy.set_away(false);
+        eprintln!("    the server is back");
+    }
+}
+
+fn figures(
+    shape: Shape,
+    acquired: &Acquired,
+    kept: &Kept,
+    closed: &Closed,
+    live: Option<usize>,
+    load: Option<f64>,
+) -> Vec<(&'static str, f64)> {
+    let mut figures = vec![
+        ("granted", acquired.granted as f64),
+        ("acquires failed", acquired.failed as f64),
+        ("acquiring, s", acquired.seconds),
+        ("commands to acquire", acquired.commands as f64),
+        ("lost while acquiring", acquired.lost as f64),
+        ("lost", closed.lost as f64),
+    ];
+    figures.extend(live.map(|live| ("live on the server", live as f64)));
+    if !shape.ttl.mul_f64(shape.hold).is_zero() {
+        let rate = kept.commands as f64 / kept.seconds;
+        // A lease is due at a third of its ttl.
+        let per_period = rate * shape.ttl.as_secs_f64() / 3.0;
+        figures.extend([
+            ("commands/s", rate),
+            ("commands in a second, most", kept.commands_at_most),
+            ("commands/period", per_period),
+            ("leases/command", acquired.granted as f64 / per_period),
+            ("CPU s/s", kept.cpu_seconds / kept.seconds),
+            ("without a renewal, most, s", kept.longest_without_renewal),
+            ("tasks, most", kept.tasks as f64),
+        ]);
+    }
+    figures.extend([
+        ("commands to close", closed.commands as f64),
+        ("closing, s", closed.seconds),
+        ("close timed out", f64::from(u8::from(!closed.ended))),
+        ("RSS acquired, MB", acquired.rss),
+        ("RSS, most, MB", closed.rss_at_most),
+        ("RSS closed, MB", closed.rss),
+        ("tasks closed", closed.tasks as f64),
+    ]);
+    figures.extend(load.map(|load| ("load average", load)));
+    figures
+}
+
+/// That of the last minute.
+fn load_average() -> Option<f64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }

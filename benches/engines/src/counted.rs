@@ -1,0 +1,95 @@
+//! Stores whose requests are counted.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::Result;
+use elasticsearch::http::transport as elastic;
+use leasehold::{ElasticsearchStore, OpenSearchStore, Store};
+use mongodb::event::{EventHandler, command::CommandEvent};
+use opensearch::http::transport as open;
+
+use crate::{
+    engines::{Engine, connect},
+    ours::mongo_store,
+};
+
+/// What was sent so far.
+pub type Count = Arc<AtomicU64>;
+
+/// Sees each command that a MongoDB client sends.
+pub fn commands() -> (EventHandler<CommandEvent>, Count) {
+    let commands = Count::default();
+    let count = commands.clone();
+    let handler = EventHandler::callback(move |event| {
+        if let CommandEvent::Started(_) = event {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (handler, commands)
+}
+
+/// The clients ask for their connection once for each request.
+#[derive(Clone, Debug)]
+struct Pool<C> {
+    connection: C,
+    requests: Count,
+}
+
+impl elastic::ConnectionPool for Pool<elastic::Connection> {
+    fn next(&self) -> elastic::Connection {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.connection.clone()
+    }
+}
+
+/// The client of OpenSearch wants a reference.
+impl open::ConnectionPool for Pool<open::SingleNodeConnectionPool> {
+    fn next(&self) -> open::Connection {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        open::ConnectionPool::next(&self.connection)
+    }
+}
+
+/// A store in this collection or behind this alias, set up as the documentation says, with a client of its
+/// own.
+pub async fn store(
+    engine: Engine,
+    address: &str,
+    database: &str,
+    place: &str,
+) -> Result<(Arc<dyn Store>, Count)> {
+    let requests = Count::default();
+    let store: Arc<dyn Store> = match engine {
+        Engine::Mongodb | Engine::Replset => {
+            let (handler, commands) = commands();
+            let client = connect(address, database, Some(handler)).await?;
+            let locks = client.database(database).collection(place);
+            return Ok((Arc::new(mongo_store(&locks).await?), commands));
+        }
+        Engine::Elasticsearch => {
+            let pool = Pool {
+                connection: elastic::Connection::new(address.parse()?),
+                requests: requests.clone(),
+            };
+            let transport = elastic::TransportBuilder::new(pool).build()?;
+            let client = elasticsearch::Elasticsearch::new(transport);
+            let store = ElasticsearchStore::new(client, place);
+            store.prepare().await?;
+            Arc::new(store)
+        }
+        Engine::Opensearch => {
+            let pool = Pool {
+                connection: open::SingleNodeConnectionPool::new(address.parse()?),
+                requests: requests.clone(),
+            };
+            let transport = open::TransportBuilder::new(pool).build()?;
+            let store = OpenSearchStore::new(opensearch::OpenSearch::new(transport), place);
+            store.prepare().await?;
+            Arc::new(store)
+        }
+    };
+    Ok((store, requests))
+}
