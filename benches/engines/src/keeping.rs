@@ -1,7 +1,7 @@
 //! A process that keeps very many leases alive, and how the one that measures speaks to it. Its memory and
 //! its tasks are then those of the leases, and of nothing else that is measured.
 //!
-//! It reads an [`Order`], acquires, keeps, says so by an [`Event`] each, and closes when it is told to. It
+//! It reads an `Order`, acquires, keeps, says so by an `Event` each, and closes when it is told to. It
 //! ends when its input does.
 
 mod child;
