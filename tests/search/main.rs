@@ -137,10 +137,6 @@ impl Fixture {
         }
     }
 
-    fn clients(&self) -> Clients {
-        Clients::new(self.store(), self.store())
-    }
-
     /// The index behind the alias.
     fn index(&self) -> String {
         format!("{}-v1", self.alias)
