@@ -256,9 +256,9 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
         RenewRequest::new(key, leasehold::LeaseId::random(), LONG)
     });
     store.renew(&requests).await.unwrap();
-    leases.evict("key").await.unwrap();
     leases.inspect("key").await.unwrap();
     lease.release().await.unwrap();
+    leases.evict("key").await.unwrap();
     leases.remove_expired("key").await.unwrap();
     leases.purge(Duration::ZERO).await.unwrap();
 
