@@ -61,8 +61,9 @@ async fn a_release_and_an_eviction_are_told() {
     let lease = leases.acquire("key", LONG).await.unwrap();
     leases.evict("key").await.unwrap();
     assert_eq!(next(&mut freed).await, ["key"]);
-    // It is among the holders, and the key free already; the document changes all the same.
-    lease.release().await.unwrap();
+    // It is no holder any more, so that its release changes nothing.
+    let lost = lease.release().await.unwrap_err();
+    assert!(matches!(lost, Error::Lost { .. }), "{lost:?}");
 
     for key in ["$weird.key", "a \u{0}\n/é", &"x".repeat(512)] {
         free(&leases, key).await;
