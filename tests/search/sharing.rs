@@ -273,13 +273,13 @@ async fn a_minimum_hold_without_end_is_kept() {
         assert_eq!(held.holders()[0].lease, under);
         assert_eq!(held.holders()[0].fence, first.fence);
         assert!(held.expires_in() > LONG);
-        // Until it is ended by force; what is over is not revived.
+        // Until it is ended by force; then it is no holder any more.
         let eviction = store.evict(&request.key).await.unwrap().unwrap();
         assert!(eviction.fence > first.fence);
         let release = ReleaseRequest::new(request.key, under);
         let release = release.min_hold(LONG, LeaseId::random());
         let answer = store.release(&release).await.unwrap();
-        assert_eq!(answer, ReleaseAnswer::Released);
+        assert_eq!(answer, ReleaseAnswer::NotHeld);
         granted(&store, &ask()).await;
     }
 }
