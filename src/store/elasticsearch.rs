@@ -75,8 +75,8 @@ pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 /// document that was asked for, in that index. One of another document is no grant and no refusal, but
 /// [`Error::Interrupted`], whose source names both, and the next operation asks anew where the locks are.
 ///
-/// - **A rollover** while locks are held: processes that run go on with the index that they have. Those
-///   that start are refused until the alias is back.
+/// - **A rollover** while locks are held: processes that run go on with the index that they have, until they
+///   have a reason to ask again. Those that start, and those that ask, are refused until the alias is back.
 /// - **A move** to another index: stop all writes (`index.blocks.write`), copy the documents, give the new
 ///   index the mapping and both aliases in one `_aliases` request that takes them from the old one. What is
 ///   asked of the new index for the first time fails as above, and is asked again.

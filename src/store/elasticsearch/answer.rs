@@ -44,6 +44,11 @@ impl Answer {
     ///
     /// # Errors
     ///
+    /// Whether something was done to a document, be it another one than was asked for.
+    pub(crate) fn was_carried_out(&self) -> bool {
+        self.outcome.is_ok()
+    }
+
     /// What is wrong, if the answer is of another document, or does not tell of which. Then another
     /// document may have been changed, and nothing is known of this one.
     pub(crate) fn of(

@@ -307,10 +307,11 @@ impl<C: Transport> GuardedIndex<C> {
         let answer = self.answer(change).await?;
         // Where the documents are is what the first answer tells. It cannot be asked of an alias for
         // nothing, and one that leads elsewhere later, to where no claim is, is found all the same.
-        let index = answer
-            .index
-            .as_ref()
-            .map(|told| self.index.get_or_init(|| told.clone()));
+        // A refusal may name the alias instead, as one of an index that is missing does.
+        if let (true, Some(told)) = (answer.was_carried_out(), &answer.index) {
+            self.index.get_or_init(|| told.clone());
+        }
+        let index = self.index.get().filter(|_| answer.index.is_some());
         let outcome = answer.of(&asked, index.map(String::as_str));
         match outcome.map_err(|problem| self.store.misdirected(problem))? {
             Ok(outcome) => Ok(Some(outcome)),

@@ -4,21 +4,34 @@
 //! sent, and is not remembered: a caller that comes later sends another. Each request belongs to the caller
 //! that sends it, so that one that is dropped leaves the turn to the next.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::RwLock;
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 use super::{IndexStore, Knows, Transport};
 use crate::Error;
+
+/// How long the answer is waited for. All operations of the store wait for the turn, renewals among them, and
+/// the next request may come through on another connection.
+const LIMIT: Duration = Duration::from_secs(3);
+/// How often contention is a reason to ask anew, at most: it is common where many want one key.
+const DOUBT: Duration = Duration::from_secs(10);
 
 /// The index, once it is known.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     known: RwLock<Option<Arc<str>>>,
+    doubted: RwLock<Option<Instant>>,
     /// How many requests have begun.
     begun: AtomicU64,
     /// The turn to ask, and what the last request that failed was told, with its number.
@@ -46,7 +59,16 @@ impl Place {
             _ => {}
         }
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
-        match request.await {
+        let unanswered = || {
+            Err(Error::TimedOut {
+                operation: "where the locks are",
+                limit: LIMIT,
+            })
+        };
+        match timeout(LIMIT, request)
+            .await
+            .unwrap_or_else(|_| unanswered())
+        {
             Ok(index) => {
                 let index: Arc<str> = index.into();
                 *failed = None;
@@ -62,6 +84,17 @@ impl Place {
 
     fn known(&self) -> Option<Arc<str>> {
         self.known.read().clone()
+    }
+
+    /// The same now and then.
+    pub(super) fn doubt(&self, index: &str, now: Instant) {
+        let mut doubted = self.doubted.write();
+        let since = doubted.map(|at| now.saturating_duration_since(at));
+        if since.is_none_or(|since| since >= DOUBT) {
+            *doubted = Some(now);
+            drop(doubted);
+            self.forget(index);
+        }
     }
 
     /// Has the next caller ask anew, unless another index than this one is known by now.
@@ -99,10 +132,9 @@ impl<C: Transport> IndexStore<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, time::Duration};
+    use std::future::pending;
 
     use futures::future::join_all;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::Cause;
@@ -178,6 +210,29 @@ mod tests {
             place.forget(forgotten);
             place.get(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times);
+        }
+    }
+
+    /// The request lives on when its caller has given up waiting, as in a task of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
+        let (place, asked) = (Arc::new(Place::default()), Asked::default());
+        let hanging = place.clone();
+        let hanging = tokio::spawn(async move { hanging.get(pending()).await });
+        tokio::task::yield_now().await;
+        let told = timeout(LIMIT * 2, place.get(asked.saying(Ok("a")))).await;
+        assert!(told.is_ok());
+        let error = hanging.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn contention_is_a_reason_to_ask_anew_now_and_then() {
+        let (place, asked, start) = (Place::default(), Asked::default(), Instant::now());
+        for (after, times) in [(0, 1), (1, 2), (2, 2), (11, 3)] {
+            let told = place.get(asked.saying(Ok("a"))).await.unwrap();
+            assert_eq!(asked.times(), times, "after {after} s");
+            place.doubt(&told, start + Duration::from_secs(after));
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use tokio::time::Instant;
+
 use super::{
     IndexStore, Transport,
     answer::{self, Answer, Outcome},
@@ -84,7 +86,7 @@ impl<C: Transport> IndexStore<C> {
                 if let Error::Contention { .. } = error {
                     // A pipeline that changes the id of a document that is there looks like that: the
                     // write is not of the version that the document of the other id has.
-                    self.place.forget(index);
+                    self.place.doubt(index, Instant::now());
                 }
                 Err(error)
             }
