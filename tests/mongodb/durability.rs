@@ -22,7 +22,13 @@ use super::{
 
 const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 /// What changes nothing.
-const READS: [&str; 4] = ["find", "aggregate", "getMore", "commitTransaction"];
+const READS: [&str; 5] = [
+    "find",
+    "aggregate",
+    "getMore",
+    "listIndexes",
+    "commitTransaction",
+];
 
 /// A collection whose client, and which itself, asks for as little as there is.
 async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
