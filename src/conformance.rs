@@ -44,6 +44,7 @@ mod input;
 mod limits;
 mod listing;
 mod modes;
+mod renewals;
 mod seeds;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -102,6 +103,7 @@ pub use self::{
         permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
         several_keys_are_taken_all_or_none,
     },
+    renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
 };
 use crate::{
@@ -130,6 +132,7 @@ macro_rules! conformance_suite {
             a_renewal_counts_from_now
             a_renewal_never_shortens_a_lease
             many_renewals_go_in_one_call
+            renewals_of_known_grants_tell_the_live_from_the_dead
             the_fence_always_rises
             an_eviction_frees_the_key
             an_evicted_lease_is_no_holder_any_more

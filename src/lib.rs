@@ -264,9 +264,9 @@ pub use crate::{
     set::{AcquireAll, LeaseSet},
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, Grant, Held, LockState, MAX_BATCH, MAX_RENEWALS,
-        MinHold, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest, Store,
+        ConvertRequest, Eviction, FreedKeys, Grant, Held, KnownGrant, LockState, MAX_BATCH,
+        MAX_RENEWALS, MinHold, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswer, RenewAnswers, RenewRequest, Store,
         list::{Filter, ListRequest, Page},
         memory::MemoryStore,
     },

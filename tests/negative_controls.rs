@@ -62,6 +62,7 @@ controls! {
         a_kept_lease_that_is_evicted_is_lost;
     a_renewal_that_is_not_stored: RenewalIsForgotten is caught by
         a_renewal_counts_from_now, a_kept_lease_outlives_its_ttl;
+    a_grant_that_is_known_and_not_looked_for: TrustsWhatIsKnown is caught by renewals_of_known_grants_tell_the_live_from_the_dead;
     a_renewal_that_shortens_a_lease: RenewalsShorten is caught by a_renewal_never_shortens_a_lease;
     a_removal_not_bounded_by_expiry: RemovesBlindly is caught by
         two_contenders_see_an_expired_lock, remove_expired_removes_only_what_is_dead,

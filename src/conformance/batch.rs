@@ -9,8 +9,8 @@ use super::{
     violation,
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, Key, LeaseId, MAX_BATCH,
-    ReleaseAnswer, ReleaseRequest, Store,
+    AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, Key, LeaseId, ReleaseAnswer,
+    ReleaseRequest, Store,
 };
 
 async fn batch(
@@ -136,13 +136,16 @@ pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
     Ok(())
 }
 
+/// How many keys each of the racing batches asks for.
+const RACERS: usize = 100;
+
 /// Of batches that ask for the same keys at the same time, one gets each key.
 pub async fn racing_batches_share_no_key(clients: &Clients) -> Outcome {
     let name = fresh_key("race of batches")?;
     let key = |number| Key::new(format!("{name} {number}"));
     for round in 0..2 {
-        let keys: Vec<_> = (0..MAX_BATCH)
-            .map(|number| key(round * MAX_BATCH + number))
+        let keys: Vec<_> = (0..RACERS)
+            .map(|number| key(round * RACERS + number))
             .collect::<Result<_, _>>()?;
         let race = (0..8).map(|task| {
             let store = clients.of_task(task);

@@ -24,6 +24,13 @@ impl ServerClock {
         }
     }
 
+    /// About the time that it was on the server at this instant, for people; `None` if it was never told.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn about(&self, instant: Instant) -> Option<DateTime<Utc>> {
+        let (heard, time) = (*self.0.lock())?;
+        Some(after(time, instant.saturating_duration_since(heard)))
+    }
+
     /// The time that it was at least on the server at this instant, less what the two clocks have drifted
     /// apart since it was told; `None` if that is long ago.
     pub(crate) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {

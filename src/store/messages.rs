@@ -190,12 +190,36 @@ pub struct RenewRequest {
     pub lease: LeaseId,
     /// How long the grant lives from now at least, in whole milliseconds.
     pub ttl: Duration,
+    /// What the holder knows of an exclusive grant whose acquire was sent only once. No other grant can then
+    /// have the same lease id, and a store may answer that this one was renewed without reading its document.
+    pub known: Option<KnownGrant>,
+}
+
+/// What the holder of a lease knows of its grant. No two keys have a lease of the same id, so that the id alone
+/// tells which document is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownGrant {
+    /// The fencing token.
+    pub fence: Fence,
+    /// When it was granted, on the server's clock.
+    pub acquired_at: DateTime<Utc>,
 }
 
 impl RenewRequest {
     /// A request to renew.
     pub fn new(key: Key, lease: LeaseId, ttl: Duration) -> Self {
-        Self { key, lease, ttl }
+        Self {
+            key,
+            lease,
+            ttl,
+            known: None,
+        }
+    }
+
+    /// The same for an exclusive grant that is [known](RenewRequest::known).
+    pub fn known(mut self, grant: KnownGrant) -> Self {
+        self.known = Some(grant);
+        self
     }
 }
 

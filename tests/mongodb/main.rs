@@ -25,6 +25,7 @@ mod model;
 mod nonsense;
 mod processes;
 mod protocol;
+mod renewals;
 mod sharing;
 mod soak;
 mod wakeups;

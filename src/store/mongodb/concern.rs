@@ -43,19 +43,19 @@ pub(crate) struct DurableCollection<T: Send + Sync> {
     standalone: Collection<T>,
     /// Without it `j` is left to the server.
     journal: bool,
-    deployment: Arc<Mutex<Deployment>>,
+    known: Arc<Mutex<Known>>,
 }
 
-/// What is known of the server behind a client.
-#[derive(Clone, Copy, Default)]
-enum Deployment {
-    #[default]
-    Unknown,
-    /// A replica set or a sharded cluster. A standalone server in its place is sent the same, and is none
-    /// the worse for it than without the difference.
-    Replicated,
-    /// Asked at this time.
-    Standalone(Instant),
+/// What is known of the servers behind a client, and since when.
+type Known = Option<(Deployment, Instant)>;
+
+/// What is behind a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deployment {
+    Standalone,
+    ReplicaSet,
+    /// Commands go through a router.
+    Sharded,
 }
 
 impl<T: Send + Sync> DurableCollection<T> {
@@ -89,7 +89,7 @@ impl<T: Send + Sync> DurableCollection<T> {
             majority: acknowledged_by(Acknowledgment::Majority),
             standalone: acknowledged_by(Acknowledgment::Nodes(1)),
             journal,
-            deployment: Arc::default(),
+            known: Arc::default(),
         }
     }
 
@@ -115,41 +115,47 @@ impl<T: Send + Sync> DurableCollection<T> {
 
     async fn is_standalone(&self) -> Result<bool, Error> {
         // Without the journal there is nothing that a server could leave out.
-        if !self.journal {
-            return Ok(false);
-        }
-        let known = *self.deployment.lock();
+        Ok(self.journal && self.deployment().await? == Deployment::Standalone)
+    }
+
+    /// What is behind the client. It is asked once, and a standalone server now and then.
+    pub(super) async fn deployment(&self) -> Result<Deployment, Error> {
+        let known = *self.known.lock();
         match known {
-            Deployment::Replicated => return Ok(false),
-            Deployment::Standalone(asked) if asked.elapsed() < STANDALONE_FOR => return Ok(true),
-            Deployment::Standalone(_) | Deployment::Unknown => {}
+            Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
+            // A standalone server that took the place of a set is sent the same as the set, and is none
+            // the worse for it than without the difference.
+            Some((deployment, _)) => return Ok(deployment),
+            None => {}
         }
         let asked = Instant::now();
-        let standalone = stands_alone(self.majority.client()).await?;
-        *self.deployment.lock() = match standalone {
-            true => Deployment::Standalone(asked),
-            false => Deployment::Replicated,
-        };
-        Ok(standalone)
+        let deployment = ask(self.majority.client()).await?;
+        *self.known.lock() = Some((deployment, asked));
+        Ok(deployment)
     }
 }
 
-async fn stands_alone(client: &Client) -> Result<bool, Error> {
+async fn ask(client: &Client) -> Result<Deployment, Error> {
     let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
     let admin = client.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 });
     match hello.selection_criteria(primary).await {
-        Ok(hello) => Ok(is_of_standalone(&hello)),
-        Err(error) if code(&error) == Some(COMMAND_NOT_FOUND) => Ok(false),
+        Ok(hello) => Ok(deployment_of(&hello)),
+        // A router is assumed, so that a look follows every renewal.
+        Err(error) if code(&error) == Some(COMMAND_NOT_FOUND) => Ok(Deployment::Sharded),
         Err(error) => Err(sorted(error)),
     }
 }
 
-/// Whether it is a standalone server that says hello so: no member of a set, nor of one that is yet to be
-/// made, and no `mongos`.
-fn is_of_standalone(hello: &Document) -> bool {
+/// What a server belongs to that says hello so. A member of a set that is yet to be made is none that stands
+/// alone.
+fn deployment_of(hello: &Document) -> Deployment {
     let member = hello.contains_key("setName") || hello.contains_key("isreplicaset");
-    !member && !hello.contains_key("msg") && hello.get_bool("isWritablePrimary") == Ok(true)
+    match hello.get_str("msg") {
+        Ok("isdbgrid") => Deployment::Sharded,
+        _ if !member && hello.get_bool("isWritablePrimary") == Ok(true) => Deployment::Standalone,
+        _ => Deployment::ReplicaSet,
+    }
 }
 
 /// The write concern to replica sets and sharded clusters, as a command has it.
@@ -172,18 +178,26 @@ fn written_out(standalone: bool, journal: bool) -> Document {
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::Bson;
+
     use super::*;
 
     #[test]
-    fn a_server_stands_alone_only_if_it_is_nothing_else() {
-        assert!(is_of_standalone(&doc! { "isWritablePrimary": true }));
-        for other in [
-            doc! { "isWritablePrimary": true, "setName": "rs0" },
-            doc! { "isWritablePrimary": false, "isreplicaset": true },
-            doc! { "isWritablePrimary": true, "msg": "isdbgrid" },
-            doc! {},
-        ] {
-            assert!(!is_of_standalone(&other), "{other}");
+    fn a_server_tells_what_it_belongs_to() {
+        let of = |hello| deployment_of(&hello);
+        let primary = doc! { "isWritablePrimary": true };
+        assert_eq!(of(primary.clone()), Deployment::Standalone);
+        let with = |field: &str, value: Bson| {
+            let mut hello = primary.clone();
+            hello.insert(field, value);
+            hello
+        };
+        let member = with("setName", "rs0".into());
+        assert_eq!(of(member), Deployment::ReplicaSet);
+        assert_eq!(of(with("msg", "isdbgrid".into())), Deployment::Sharded);
+        let uninitiated = doc! { "isWritablePrimary": false, "isreplicaset": true };
+        for other in [uninitiated, doc! {}] {
+            assert_eq!(of(other), Deployment::ReplicaSet);
         }
     }
 }

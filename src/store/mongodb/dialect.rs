@@ -22,7 +22,7 @@ use mongodb::bson::{self, Bson, Document, doc, oid::ObjectId};
 
 pub(crate) use self::{
     grant::{acquire, take_over_alone},
-    hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew},
+    hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew, renew_together},
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{Key, LeaseId, ListRequest, record::SCHEMA};

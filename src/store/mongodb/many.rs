@@ -15,6 +15,25 @@ pub(super) struct Left {
     pub(super) documents: HashMap<String, RawDocumentBuf>,
 }
 
+/// How many documents a command changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Changed {
+    found: Option<usize>,
+    changed: Option<usize>,
+    failed: bool,
+}
+
+impl Changed {
+    /// So many were found, and all of them changed.
+    pub(super) fn all(number: usize) -> Self {
+        Self {
+            found: Some(number),
+            changed: Some(number),
+            failed: false,
+        }
+    }
+}
+
 /// One change among many, of the document of this key.
 pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Document {
     let mut statement = doc! { "q": dialect::filter(key), "u": update };
@@ -33,6 +52,28 @@ impl MongoStore {
         statements: Vec<Document>,
         shown: Vec<&str>,
     ) -> Result<Left, Error> {
+        let answer = self.send_all(statements).await?;
+        Ok(Left {
+            failed: failures(answer),
+            documents: self.documents(shown).await.map_err(unread)?,
+        })
+    }
+
+    /// Sends these changes in one command, and gives how many documents were changed.
+    pub(super) async fn send_changes(&self, statements: Vec<Document>) -> Result<Changed, Error> {
+        let answer = self.send_all(statements).await?;
+        let number = |field| {
+            let number = answer.get(field).and_then(dialect::integer);
+            number.and_then(|number| usize::try_from(number).ok())
+        };
+        Ok(Changed {
+            found: number("n"),
+            changed: number("nModified"),
+            failed: answer.contains_key("writeErrors"),
+        })
+    }
+
+    async fn send_all(&self, statements: Vec<Document>) -> Result<Document, Error> {
         let command = doc! {
             "update": self.locks.reads().name(),
             "updates": statements,
@@ -49,13 +90,14 @@ impl MongoStore {
                 source: Cause::text("the changes were not confirmed by a majority in time"),
             });
         }
-        Ok(Left {
-            failed: failures(answer),
-            documents: self.documents(shown).await.map_err(unread)?,
-        })
+        Ok(answer)
     }
 
-    async fn documents(&self, keys: Vec<&str>) -> Result<HashMap<String, RawDocumentBuf>, Error> {
+    /// The documents of these keys, and the server's time with each.
+    pub(super) async fn documents(
+        &self,
+        keys: Vec<&str>,
+    ) -> Result<HashMap<String, RawDocumentBuf>, Error> {
         let mut documents = HashMap::with_capacity(keys.len());
         if keys.is_empty() {
             return Ok(documents);

@@ -144,6 +144,9 @@ fn statements() -> Vec<(String, String)> {
     let renewal = dialect::renew(&fixed::renewal(), fixed::RETENTION);
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));
+    let (renewal, retention) = (fixed::renewal(), fixed::RETENTION);
+    let together = dialect::renew_together(&[&renewal], renewal.ttl, retention);
+    add("renew together", batch(vec![together]));
     let release = fixed::release();
     add("release alone", update(dialect::release_alone(&release)));
     add(

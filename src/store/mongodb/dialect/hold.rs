@@ -23,6 +23,43 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
     replace_if(live, with_holders(holders, retention))
 }
 
+/// Gives each of these leases, if it is live and the only one in the document of its key, this ttl anew.
+///
+/// No document but a lock has the id of a lease there, so that nothing else has to be looked at.
+pub(crate) fn renew_together(
+    requests: &[&RenewRequest],
+    ttl: Duration,
+    retention: Duration,
+) -> Document {
+    let keys: Vec<_> = requests
+        .iter()
+        .map(|request| request.key.as_str())
+        .collect();
+    let leases: Vec<_> = requests
+        .iter()
+        .map(|request| request.lease.to_string())
+        .collect();
+    let holder = doc! { "$mergeObjects": [{ "$first": "$holders" }, { "expires_at": "$$until" }] };
+    let renewed = doc! { "$let": {
+        "vars": { "until": { "$max": ["$expires_at", from_now(ttl)] } },
+        "in": { "$mergeObjects": ["$$ROOT", {
+            "holders": [holder],
+            "expires_at": "$$until",
+            "cleanup_at": cleanup_at("$$until", "$fence", retention),
+        }] },
+    } };
+    let live = doc! { "$gt": ["$expires_at", "$$NOW"] };
+    doc! {
+        "q": {
+            "_id": { "$in": keys },
+            "holders.lease": { "$in": leases },
+            "holders.1": { "$exists": false },
+        },
+        "u": replace_if(live, renewed),
+        "multi": true,
+    }
+}
+
 /// Makes a live lease shared, or exclusive if nobody else is live. Only an upgrade has a new fence.
 pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;

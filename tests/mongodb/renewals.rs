@@ -1,0 +1,266 @@
+//! Many leases are renewed by one statement, and by more only where that is needed.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Grant, Key, KnownGrant, LeaseId, MongoStore, RenewAnswer,
+    RenewRequest, Store,
+};
+use mongodb::{
+    bson::{Document, doc, to_vec},
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
+
+use super::{
+    Commands, Engine, Fixture, LONG, SHORT,
+    common::liar::{Liar, Reply},
+};
+
+struct Held {
+    store: MongoStore,
+    commands: Commands,
+    renewals: Vec<RenewRequest>,
+}
+
+async fn grant(store: &MongoStore, request: &AcquireRequest) -> Grant {
+    match store.acquire(request).await.unwrap() {
+        AcquireAnswer::Granted(grant) => grant,
+        AcquireAnswer::Held(held) => panic!("held: {held:?}"),
+    }
+}
+
+fn known(request: &AcquireRequest, grant: &Grant) -> RenewRequest {
+    RenewRequest::new(request.key.clone(), request.lease, LONG * 2).known(KnownGrant {
+        fence: grant.fence,
+        acquired_at: grant.acquired_at,
+    })
+}
+
+fn ask(key: &str) -> AcquireRequest {
+    let key = Key::new(key).unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+/// So many leases that were acquired, and whose grants are known.
+async fn held(engine: Engine, leases: usize) -> Held {
+    let (collection, commands) = Fixture::new(engine).watched().await;
+    let store = MongoStore::new(&collection);
+    let mut renewals = Vec::new();
+    for number in 0..leases {
+        let request = ask(&format!("key {number}")).fresh();
+        renewals.push(known(&request, &grant(&store, &request).await));
+    }
+    commands.take();
+    Held {
+        store,
+        commands,
+        renewals,
+    }
+}
+
+fn statements(command: &Document) -> &Vec<mongodb::bson::Bson> {
+    command.get_array("updates").unwrap()
+}
+
+fn is_renewed(answer: &Result<RenewAnswer, leasehold::Error>) -> bool {
+    matches!(answer, Ok(RenewAnswer::Renewed(_)))
+}
+
+#[tokio::test]
+async fn all_of_a_ttl_are_one_statement_that_nothing_has_to_be_looked_at_after() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let held = held(engine, 100).await;
+        let answers = held.store.renew(&held.renewals).await.unwrap();
+        assert!(answers.iter().all(is_renewed));
+        let sent = held.commands.take();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        assert_eq!(statements(&sent[0]).len(), 1);
+        for (request, answer) in held.renewals.iter().zip(&answers) {
+            let Ok(RenewAnswer::Renewed(grant)) = answer else {
+                unreachable!("it is one");
+            };
+            assert_eq!(Some(grant.fence), request.known.map(|known| known.fence));
+            let state = held.store.inspect(&request.key).await.unwrap().unwrap();
+            let left = state.expires_in();
+            assert!(left > LONG && left <= LONG * 2, "{left:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_ttl_is_a_statement_of_the_same_command() {
+    let mut held = held(Engine::MongoDb, 30).await;
+    for (number, request) in held.renewals.iter_mut().enumerate() {
+        request.ttl = LONG * (2 + number as u32 % 3);
+    }
+    let answers = held.store.renew(&held.renewals).await.unwrap();
+    assert!(answers.iter().all(is_renewed));
+    let sent = held.commands.take();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(statements(&sent[0]).len(), 3);
+    for request in &held.renewals {
+        let state = held.store.inspect(&request.key).await.unwrap().unwrap();
+        let left = state.expires_in();
+        assert!(left > request.ttl - LONG && left <= request.ttl, "{left:?}");
+    }
+}
+
+/// The number of changed documents says that one was not renewed; a look says which.
+#[tokio::test]
+async fn one_that_is_over_takes_a_look_and_no_other_renewal_along() {
+    let held = held(Engine::MongoDb, 20).await;
+    held.store.evict(&held.renewals[7].key).await.unwrap();
+    let next = ask("key 7");
+    let next = (grant(&held.store, &next).await, next);
+    held.commands.take();
+    let answers = held.store.renew(&held.renewals).await.unwrap();
+    assert_eq!(held.commands.names(), ["update", "find"]);
+    assert_eq!(answers[7].as_ref().unwrap(), &RenewAnswer::TakenOver);
+    assert_eq!(answers.iter().filter(|it| is_renewed(it)).count(), 19);
+    let state = held.store.inspect(&next.1.key).await.unwrap().unwrap();
+    assert_eq!(state.holders[0].expires_at, next.0.expires_at);
+}
+
+/// A lease beside which its owner has entered again is in a list of several, which the statement leaves alone.
+#[tokio::test]
+async fn one_beside_others_is_renewed_singly() {
+    let held = held(Engine::MongoDb, 20).await;
+    let beside = ask("key 3").reentrant();
+    grant(&held.store, &beside).await;
+    held.commands.take();
+    let answers = held.store.renew(&held.renewals).await.unwrap();
+    assert!(answers.iter().all(is_renewed), "{answers:?}");
+    let sent = held.commands.take();
+    assert_eq!(sent.len(), 4, "{sent:?}");
+    let singly = statements(&sent[2]);
+    let filter = singly[0].as_document().unwrap().get_document("q").unwrap();
+    assert_eq!((singly.len(), filter), (1, &doc! { "_id": "key 3" }));
+    let state = held.store.inspect(&beside.key).await.unwrap().unwrap();
+    let renewed = |lease| {
+        let holder = state.holders.iter().find(|holder| holder.lease == lease);
+        holder.unwrap().expires_at - state.now > chrono::TimeDelta::from_std(LONG).unwrap()
+    };
+    assert!(renewed(held.renewals[3].lease) && !renewed(beside.lease));
+}
+
+/// A renewal that is shorter than what a lease has left changes nothing, and is a renewal.
+#[tokio::test]
+async fn one_that_lives_longer_is_renewed() {
+    let mut held = held(Engine::MongoDb, 5).await;
+    for request in &mut held.renewals {
+        request.ttl = SHORT;
+    }
+    let answers = held.store.renew(&held.renewals).await.unwrap();
+    assert!(answers.iter().all(is_renewed), "{answers:?}");
+    for request in &held.renewals {
+        let state = held.store.inspect(&request.key).await.unwrap().unwrap();
+        assert!(state.expires_in() > SHORT, "{state:?}");
+    }
+}
+
+/// Two renewals that cross are carried out in any order: none takes back what the other gave.
+#[tokio::test]
+async fn a_shorter_one_among_others_takes_nothing_back() {
+    let held = held(Engine::MongoDb, 20).await;
+    held.store.renew(&held.renewals).await.unwrap();
+    let older = held.renewals.iter().cloned().map(|mut request| {
+        request.ttl = LONG;
+        request
+    });
+    let answers = held.store.renew(&older.collect::<Vec<_>>()).await.unwrap();
+    assert!(answers.iter().all(is_renewed), "{answers:?}");
+    for request in &held.renewals {
+        let state = held.store.inspect(&request.key).await.unwrap().unwrap();
+        assert!(state.expires_in() > LONG, "{state:?}");
+    }
+}
+
+/// A transaction has the document of one of them: the statement that waits for it fails or hangs, and what is
+/// split off from it is renewed.
+#[tokio::test]
+async fn one_that_a_transaction_holds_takes_no_other_along() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let leases = leasehold::Leases::new(fixture.store().await);
+    let ttl = Duration::from_secs(12);
+    let mut kept = Vec::new();
+    for number in 0..30 {
+        let acquire = leases.acquire(format!("key {number}"), ttl);
+        kept.push(acquire.keep_alive().await.unwrap());
+    }
+    let other = fixture.collection().await;
+    let mut session = other.client().start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let mark = doc! { "$set": { "mark": 1 } };
+    let marked = other.update_one(doc! { "_id": "key 7" }, mark);
+    let marked = marked.session(&mut session).await.unwrap();
+    assert_eq!(marked.modified_count, 1, "the control");
+    // Longer than any of them lives without a renewal.
+    tokio::time::sleep(ttl + Duration::from_secs(4)).await;
+    let lost: Vec<_> = kept.iter().filter(|lease| !lease.is_live()).collect();
+    let lost: Vec<_> = lost.iter().map(|lease| lease.key().as_str()).collect();
+    session.abort_transaction().await.unwrap();
+    assert!(lost.iter().all(|key| *key == "key 7"), "{lost:?}");
+}
+
+/// What a router says that it is, to one that asks; everything else goes through.
+fn router(request: &[u8]) -> Reply {
+    let asks = b"\x10hello\0";
+    if !request.windows(asks.len()).any(|bytes| bytes == asks) {
+        return Reply::Honest;
+    }
+    let hello = doc! {
+        "isWritablePrimary": true,
+        "msg": "isdbgrid",
+        "maxBsonObjectSize": 16_777_216,
+        "maxMessageSizeBytes": 48_000_000,
+        "maxWriteBatchSize": 100_000,
+        "minWireVersion": 0,
+        "maxWireVersion": 21,
+        "ok": 1.0,
+    };
+    let hello = to_vec(&hello).unwrap();
+    let mut answer = Vec::new();
+    answer.extend((16 + 5 + hello.len() as i32).to_le_bytes());
+    answer.extend(0_i32.to_le_bytes());
+    // The answer names the request.
+    answer.extend(&request[4..8]);
+    answer.extend(2_013_i32.to_le_bytes());
+    answer.extend([0; 5]);
+    answer.extend(hello);
+    Reply::Says(answer)
+}
+
+/// A router may change a document twice and another one not at all: the number proves nothing.
+#[tokio::test]
+async fn through_a_router_a_look_always_follows() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let server = fixture.options().await.hosts[0].to_string();
+    for (lies, expected) in [(true, &["update", "find"][..]), (false, &["update"])] {
+        let liar = Liar::to(server.clone()).await;
+        if lies {
+            liar.lie(Arc::new(router));
+        }
+        let uri = format!("mongodb://{}/?directConnection=true", liar.address);
+        let mut options = ClientOptions::parse(&uri).await.unwrap();
+        let commands = Commands::default();
+        let seen = commands.clone();
+        options.command_event_handler = Some(EventHandler::callback(move |event| {
+            if let CommandEvent::Started(started) = event
+                && started.command_name != "hello"
+            {
+                seen.0.lock().push(started.command);
+            }
+        }));
+        let store = MongoStore::new(&fixture.collection_with(options));
+        let mut renewals = Vec::new();
+        for number in 0..10 {
+            let request = ask(&format!("{lies} {number}")).fresh();
+            renewals.push(known(&request, &grant(&store, &request).await));
+        }
+        commands.take();
+        let answers = store.renew(&renewals).await.unwrap();
+        assert!(answers.iter().all(is_renewed), "{answers:?}");
+        assert_eq!(commands.names(), expected);
+    }
+}
