@@ -34,6 +34,9 @@ use crate::{
     work::Work,
 };
 
+/// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
+const SLOWED_DOWN: u32 = 3;
+
 /// How long a caller waits for a holder to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -119,6 +122,8 @@ type Reply = oneshot::Sender<Result<Attempt, Error>>;
 struct Acquisition {
     shared: Arc<Shared>,
     request: Arc<AcquireRequest>,
+    /// Whether it waits while what is kept alive is renewed late.
+    gives_way: bool,
     /// When the caller began to wait.
     since: Instant,
     calls: Calls<AcquireAnswer>,
@@ -144,6 +149,7 @@ impl Acquisition {
         Ok(Self {
             shared,
             request: Arc::new(request),
+            gives_way: ask.gives_way,
             since,
             calls: Calls::new(),
             granted: false,
@@ -176,6 +182,9 @@ impl Acquisition {
     }
 
     async fn ask(&mut self, patience: Patience) -> Result<Attempt, Error> {
+        if self.gives_way {
+            self.renewals_in_time(patience).await;
+        }
         match patience {
             Patience::None | Patience::For(Duration::ZERO) => self.ask_now(patience).await,
             // Who holds the key already must not wait behind those who wait for it to go.
@@ -185,6 +194,21 @@ impl Acquisition {
                 answer => answer,
             },
             _ => self.ask_in_turn(patience).await,
+        }
+    }
+
+    /// Waits while leases that are kept alive are renewed late: one more would make that worse.
+    fn renewals_in_time(&self, patience: Patience) -> impl Future<Output = ()> + Send + use<> {
+        let longest = self.request.ttl / SLOWED_DOWN;
+        let limit = match patience {
+            Patience::For(wait) => longest.min(wait),
+            Patience::None | Patience::Endless => longest,
+        };
+        let (shared, request, since) = (self.shared.clone(), self.request.clone(), self.since);
+        async move {
+            if shared.keeper.renewals_in_time(limit).await {
+                observe::slowed_down(&request.key, since.elapsed());
+            }
         }
     }
 
@@ -356,6 +380,7 @@ impl Acquisition {
         let terms = Terms {
             request: self.request.clone(),
             clock_margin: self.shared.clock_margin,
+            asked_once: !self.alone && !self.open && self.calls.is_empty(),
         };
         let Some(hold) = Hold::new(terms, &grant, sent) else {
             self.granted = true;

@@ -24,6 +24,8 @@ pub(crate) struct Ask {
     pub(crate) min_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
     pub(crate) keep_alive: bool,
+    /// Whether the acquire waits while what is kept alive is renewed late.
+    pub(crate) gives_way: bool,
 }
 
 impl Ask {
@@ -39,6 +41,7 @@ impl Ask {
             min_hold: None,
             note: None,
             keep_alive: false,
+            gives_way: false,
         }
     }
 
@@ -156,11 +159,18 @@ macro_rules! lease_options {
             /// Renews the lease in the background at every third of its ttl, until its guard is
             /// released, dropped or detached, or the lease is lost.
             ///
-            /// All that is due goes in one batch: ten thousand leases cost a handful of commands. A
-            /// renewal that fails is tried again until the lease runs out;
-            /// [`at_risk`](crate::Lease::at_risk) warns before that, and
-            /// [`lost`](crate::Lease::lost) tells of the loss. The task that renews lives on the
-            /// runtime of the first acquire.
+            /// What is due goes in batches of up to [`MAX_RENEWALS`](crate::MAX_RENEWALS), a few at a time:
+            /// ten thousand leases cost a handful of commands. A renewal that fails is tried again until
+            /// the lease runs out; [`at_risk`](crate::Lease::at_risk) warns before that, and
+            /// [`lost`](crate::Lease::lost) tells of the loss.
+            ///
+            /// Where more is kept alive than the store can renew, the renewals come late long before the
+            /// first lease is lost. An acquire with `keep_alive` then waits for them, for a third of its ttl at
+            /// the most, and an event and a metric say so (`docs/observability.md`, which also has how
+            /// many leases a server bears).
+            ///
+            /// The task that renews lives on the runtime of the first acquire, and goes on on that of a later
+            /// one when it ends. Where there is none left, the loss of a lease says so.
             ///
             /// ```
             /// # use std::time::Duration;
@@ -179,7 +189,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn keep_alive(mut self) -> Self {
-                self.ask.keep_alive = true;
+                (self.ask.keep_alive, self.ask.gives_way) = (true, true);
                 self
             }
         }

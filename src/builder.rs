@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::watch;
+
 use crate::{
     Leases, Store, keeper::Keeper, leases::Shared, line::Lines, wait::WaitingRoom, wire::Wire,
 };
@@ -54,9 +56,10 @@ impl LeasesBuilder {
     /// The leases. Nothing is sent or spawned yet.
     pub fn build(self) -> Leases {
         let room = Arc::new(WaitingRoom::default());
-        let wire = Wire::new(self.store.clone());
+        let late = Arc::new(watch::Sender::new(false));
+        let wire = Wire::new(self.store.clone(), late.subscribe());
         let (store, limit) = (self.store.clone(), self.call_timeout);
-        let keeper = Keeper::new(store, wire.clone(), limit, room.clone());
+        let keeper = Keeper::new(store, wire.clone(), limit, room.clone(), late);
         Leases {
             shared: Arc::new(Shared {
                 store: self.store,

@@ -68,12 +68,16 @@ impl Validity {
         self.deadline.saturating_duration_since(now)
     }
 
-    /// From when on the lease is at risk: a renewal has failed, and less than a third of the ttl is
-    /// left. `None` while all goes well.
-    pub(crate) fn risk(&self, ttl: Duration) -> Option<Instant> {
-        self.trouble.as_ref()?;
+    /// From when on the lease is at risk: a renewal has failed, and less than a third of the ttl is left;
+    /// or it is kept alive, and this much is left although it should have been renewed. `None` while all
+    /// goes well.
+    pub(crate) fn risk(&self, ttl: Duration, unrenewed: Option<Duration>) -> Option<Instant> {
+        let left = match self.trouble {
+            Some(_) => ttl / 3,
+            None => unrenewed?,
+        };
         // Before the beginning of time means now.
-        Some(self.deadline.checked_sub(ttl / 3).unwrap_or(self.deadline))
+        Some(self.deadline.checked_sub(left).unwrap_or(self.deadline))
     }
 
     /// Takes in a renewal. One that is answered after the deadline comes too late: the holder may
@@ -85,6 +89,11 @@ impl Validity {
         self.deadline = self.deadline.max(deadline);
         self.trouble = None;
         Ok(())
+    }
+
+    /// Whether no renewal failed since the last one that succeeded.
+    pub(crate) fn is_well(&self) -> bool {
+        self.trouble.is_none()
     }
 
     /// Takes in that a renewal failed.
@@ -176,17 +185,25 @@ mod tests {
     fn the_last_error_is_the_reason_unless_a_renewal_came_after_it() {
         let start = Instant::now();
         let mut validity = Validity::until(start + SECOND);
-        assert_eq!(validity.risk(SECOND * 3), None);
+        assert_eq!(validity.risk(SECOND * 3, None), None);
         validity.failed(Error::NoRuntime, start);
         validity.failed(Error::Closed, start);
-        assert_eq!(validity.risk(SECOND * 3 / 2), Some(start + SECOND / 2));
+        assert_eq!(
+            validity.risk(SECOND * 3 / 2, None),
+            Some(start + SECOND / 2)
+        );
         let loss = validity.loss(start + SECOND);
         assert!(
             matches!(&loss, Some(LossReason::Unreachable(error)) if matches!(**error, Error::Closed)),
             "{loss:?}"
         );
         validity.renewed(start + SECOND, start).unwrap();
-        assert_eq!(validity.risk(SECOND), None);
+        assert_eq!(validity.risk(SECOND, None), None);
+        let unrenewed = Some(SECOND / 4);
+        assert_eq!(
+            validity.risk(SECOND, unrenewed),
+            Some(start + SECOND * 3 / 4)
+        );
         let loss = validity.loss(start + SECOND);
         assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
     }

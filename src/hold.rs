@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use self::state::State;
 pub(crate) use self::{state::End, watch::Watch};
 use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, LossReason, MinHold, Mode, RenewAnswer, RenewRequest,
+    AcquireRequest, Error, Fence, Grant, Key, KnownGrant, LossReason, MinHold, Mode, RenewAnswer,
+    RenewRequest,
     deadline::{Validity, deadline},
     observe,
     record::LeaseId,
@@ -35,6 +36,9 @@ use crate::{
 pub(crate) struct Terms {
     pub(crate) request: Arc<AcquireRequest>,
     pub(crate) clock_margin: Duration,
+    /// Whether a single request was sent for the grant that could be granted, so that no late one can be
+    /// granted the same lease anew.
+    pub(crate) asked_once: bool,
 }
 
 #[derive(Debug)]
@@ -149,7 +153,15 @@ impl Hold {
     }
 
     pub(crate) fn renewal(&self) -> RenewRequest {
-        RenewRequest::new(self.key().clone(), self.id(), self.ttl())
+        let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
+        let state = self.state.borrow();
+        match self.terms.asked_once && state.mode == Mode::Exclusive && !state.upgrading {
+            true => request.known(KnownGrant {
+                fence: state.fence,
+                acquired_at: self.acquired_at,
+            }),
+            false => request,
+        }
     }
 
     /// Whether somebody counts on it, so that it is worth a renewal.
@@ -207,6 +219,22 @@ impl Hold {
     pub(crate) fn first_renewal(&self, now: Instant) -> Instant {
         let left = self.remaining(now) + self.terms.clock_margin;
         now + left.saturating_sub(schedule::after_renewal(self.ttl()))
+    }
+
+    /// How much is left of a lease that is kept alive and was not renewed for twice as long as planned.
+    fn unrenewed(&self) -> Option<Duration> {
+        let left = schedule::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
+        self.is_kept().then_some(left / 2)
+    }
+
+    /// Takes in why a renewal is not sent, unless there is trouble already.
+    pub(crate) fn waits(&self, why: impl FnOnce() -> Error) {
+        self.state.send_if_modified(|state| {
+            if state.validity.is_well() {
+                state.validity.failed(why(), Instant::now());
+            }
+            false
+        });
     }
 
     /// Takes in that a renewal failed.
@@ -358,7 +386,10 @@ impl Hold {
                 if !validity.is_live(Instant::now()) {
                     return;
                 }
-                (validity.risk(self.ttl()), validity.deadline())
+                (
+                    validity.risk(self.ttl(), self.unrenewed()),
+                    validity.deadline(),
+                )
             };
             let at = risk.unwrap_or(deadline);
             if Instant::now() >= at {

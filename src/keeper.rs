@@ -2,6 +2,9 @@
 //! nobody waits for.
 
 mod calls;
+mod closing;
+mod overload;
+mod runtimes;
 mod task;
 
 use std::{
@@ -18,7 +21,7 @@ use tokio::{
     runtime::Handle,
     sync::{
         mpsc::{UnboundedSender, unbounded_channel},
-        oneshot,
+        oneshot, watch,
     },
     task::JoinHandle,
     time::{Instant, timeout},
@@ -29,7 +32,7 @@ use tokio_util::{
 };
 
 pub(crate) use self::calls::{convert, only, renew_now};
-use self::{calls::renew, task::Keeping};
+use self::{overload::Overload, runtimes::Runtimes, task::Kept};
 use crate::{
     Cause, Error, LossReason, Store,
     calls::Calls,
@@ -37,7 +40,7 @@ use crate::{
     observe,
     record::LeaseId,
     release::{Released, Releases, Report},
-    schedule::Schedule,
+    schedule::{BatchId, Outcome, Schedule},
     wait::WaitingRoom,
     wakeups,
     wire::Wire,
@@ -82,8 +85,8 @@ enum Message {
     Forget(LeaseId),
     /// Cancel the token when this lease is lost or given up.
     Tell(Watch, DropGuard),
-    /// This is what became of the renewals that were sent at this instant.
-    Renewed(Instant, Vec<(LeaseId, Renewal)>),
+    /// This is what became of the renewals of a batch.
+    Renewed(BatchId, Vec<(LeaseId, Outcome)>),
 }
 
 /// A release that is due, and counts as work until it is done or given up.
@@ -111,25 +114,20 @@ impl Drop for Debt {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Renewal {
-    Done,
-    Failed,
-    Lost,
-}
-
 /// The inbox of the task that renews, and releases in the background; and who is still at work.
 ///
 /// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
-/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone. A
-/// runtime that shuts down takes it along; the next acquire starts another, which gets what was sent
-/// meanwhile. What the first one kept alive is lost at its deadline.
+/// a runtime. The task starts with the first acquire and ends when the last [`Keeper`] is gone. When its
+/// runtime shuts down it goes on on another one that acquires came from.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     store: Arc<dyn Store>,
     releases: Releases,
     room: Arc<WaitingRoom>,
-    inbox: Mutex<Inbox>,
+    inbox: UnboundedSender<Message>,
+    runtimes: Arc<Runtimes>,
+    /// Whether renewals are late.
+    late: watch::Receiver<bool>,
     /// The leases of this process, for [`Keeper::close`].
     held: Mutex<HashMap<LeaseId, Weak<Hold>>>,
     closing: CancellationToken,
@@ -138,18 +136,9 @@ pub(crate) struct Keeper {
     works: Arc<Works>,
 }
 
-#[derive(Default)]
-struct Inbox {
-    task: Option<UnboundedSender<Message>>,
-    /// What was sent while there was no task.
-    waiting: Vec<Message>,
-}
-
-impl fmt::Debug for Inbox {
+impl fmt::Debug for Runtimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox")
-            .field("waiting", &self.waiting.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Runtimes").finish_non_exhaustive()
     }
 }
 
@@ -159,12 +148,26 @@ impl Keeper {
         wire: Arc<Wire>,
         call_timeout: Duration,
         room: Arc<WaitingRoom>,
+        late: Arc<watch::Sender<bool>>,
     ) -> Self {
+        let releases = Releases::new(wire, call_timeout, room.clone());
+        let (inbox, messages) = unbounded_channel();
+        let is_late = late.subscribe();
+        let kept = Kept {
+            store: store.clone(),
+            releases: releases.clone(),
+            schedule: Schedule::new(),
+            inbox: messages,
+            back: inbox.downgrade(),
+            overload: Overload::new(late),
+        };
         Self {
-            releases: Releases::new(wire, call_timeout, room.clone()),
+            releases,
             store,
             room,
-            inbox: Mutex::default(),
+            inbox,
+            runtimes: Runtimes::new(kept),
+            late: is_late,
             held: Mutex::default(),
             closing: CancellationToken::new(),
             at_work: TaskTracker::new(),
@@ -172,25 +175,22 @@ impl Keeper {
         }
     }
 
-    /// Starts the task unless it runs. It does not outlive its runtime, so each acquire asks.
+    /// Starts the task unless it runs, and has it know this runtime. Each acquire does so.
     pub(crate) fn ensure_running(&self) -> Result<(), Error> {
-        let mut inbox = self.inbox.lock();
-        if inbox.task.as_ref().is_none_or(UnboundedSender::is_closed) {
-            let (sender, receiver) = unbounded_channel();
-            let keeping = Keeping {
-                store: self.store.clone(),
-                releases: self.releases.clone(),
-                schedule: Schedule::new(),
-                back: sender.downgrade(),
-            };
-            spawn(keeping.run(receiver))?;
-            for message in inbox.waiting.drain(..) {
-                // It was made just now.
-                let _ = sender.send(message);
-            }
-            inbox.task = Some(sender);
-        }
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        self.runtimes.ensure_running(runtime);
         Ok(())
+    }
+
+    /// Waits until renewals are in time, or for so long, and says whether there was anything to wait for.
+    pub(crate) async fn renewals_in_time(&self, limit: Duration) -> bool {
+        let mut late = self.late.clone();
+        if !*late.borrow_and_update() {
+            return false;
+        }
+        // The other end is gone only when the handle is.
+        let _ = timeout(limit, late.wait_for(|late| !late)).await;
+        true
     }
 
     pub(crate) fn closing(&self) -> &CancellationToken {
@@ -292,11 +292,17 @@ impl Keeper {
         Err(runtime_ended())
     }
 
-    /// Cancels the token when the lease is lost or given up, and at once if there is nobody to see
+    /// Cancels the token when the lease is lost or given up, and at once if no runtime is there to see
     /// that.
     pub(crate) fn tell(&self, hold: &Hold, token: DropGuard) {
-        if let Some(task) = &self.inbox.lock().task {
-            let _ = task.send(Message::Tell(hold.watch(), token));
+        let watch = hold.watch();
+        match Handle::try_current() {
+            Ok(here) => drop(here.spawn(async move {
+                watch.lost().await;
+                drop(token);
+            })),
+            Err(_) if self.runtimes.have_ended() => {}
+            Err(_) => self.send(Message::Tell(watch, token)),
         }
     }
 
@@ -306,15 +312,20 @@ impl Keeper {
         // The one that ran may have ended with its runtime, and left work.
         let _ = self.ensure_running();
         let held: Vec<_> = self.held.lock().drain().collect();
+        let mut debts = Vec::new();
         for hold in held.iter().filter_map(|(_, hold)| hold.upgrade()) {
             hold.lose(LossReason::Closed);
-            if let Some(debt) = self.end(&hold, Instant::now()) {
-                // Here and not in the keeper, whose runtime may stand still.
-                match Handle::try_current() {
-                    Ok(here) => drop(here.spawn(debt.settle(self.releases.clone(), None))),
-                    Err(_) => self.send(Message::Release(debt)),
-                }
+            debts.extend(self.end(&hold, Instant::now()));
+        }
+        // Here and not in the keeper, whose runtime may stand still.
+        match Handle::try_current() {
+            Ok(here) => {
+                let (store, releases) = (self.store.clone(), self.releases.clone());
+                drop(here.spawn(closing::release_all(store, releases, debts)));
             }
+            Err(_) => debts
+                .into_iter()
+                .for_each(|debt| self.send(Message::Release(debt))),
         }
         self.works.leave();
         self.at_work.close();
@@ -334,16 +345,8 @@ impl Keeper {
     }
 
     fn send(&self, message: Message) {
-        let mut inbox = self.inbox.lock();
-        let undelivered = match &inbox.task {
-            Some(task) => task.send(message).err().map(|error| error.0),
-            None => Some(message),
-        };
-        match undelivered {
-            None | Some(Message::Forget(_)) => {}
-            // With its runtime gone nobody can release or renew, until the next one comes.
-            Some(message) => inbox.waiting.push(message),
-        }
+        // The other end is there as long as this one.
+        let _ = self.inbox.send(message);
     }
 }
 

@@ -152,9 +152,9 @@ impl Lease {
         self.hold.lost().await
     }
 
-    /// Waits until the lease is at risk: a renewal has failed, and none succeeded since, and less
-    /// than a third of the ttl is left. Time to bring work to a safe point. It also ends when the
-    /// lease is lost.
+    /// Waits until the lease is at risk: less than about a third of the ttl is left, and a renewal has failed
+    /// with none that succeeded since; or it is kept alive, and should have been renewed long ago. Time to
+    /// bring work to a safe point. It also ends when the lease is lost.
     ///
     /// The lease may recover: ask [`remaining`](Lease::remaining), or wait again.
     ///
@@ -168,7 +168,8 @@ impl Lease {
     /// A token that is cancelled as soon as the lease must not be counted on any more: it is lost,
     /// released, dropped or detached. For tasks that outlive a borrow of the guard.
     ///
-    /// It is watched by a task on the runtime of the first acquire, and cancelled when that ends.
+    /// The lease is watched by a task on the runtime of the first call, and the token is cancelled when that
+    /// ends.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -30,10 +30,10 @@ mod store;
 #[cfg(feature = "metrics")]
 pub use self::metrics::describe_metrics;
 pub(crate) use self::{
-    acquire::{Asked, Waiting, acquire_all, acquired_all},
+    acquire::{Asked, Waiting, acquire_all, acquired_all, slowed_down},
     lease::{
-        at_risk, convert, converted, ended, granted, lost, release, release_failed, released,
-        renew, renewal_failed, renewals_sent, renewed, resume, resumed,
+        at_risk, convert, converted, ended, granted, kept, lost, release, release_failed, released,
+        renew, renewal_failed, renewals_late, renewals_sent, renewed, resume, resumed,
     },
     limiter::AskedPermits,
     store::{

@@ -46,7 +46,7 @@ pub(crate) struct Unused {
 impl Unused {
     /// The next request, after one that was answered or before that. Only the first one leaves a
     /// minimum hold behind: what comes later is not the work of a holder.
-    fn request(&self, answered: bool) -> ReleaseRequest {
+    pub(crate) fn request(&self, answered: bool) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.min_hold.filter(|_| !answered);
         request.alone = self.alone;
@@ -81,6 +81,17 @@ impl Releases {
             room,
             slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
         }
+    }
+
+    /// How long one call may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.call_timeout
+    }
+
+    /// Takes in that a lease was released in the background, by one request.
+    pub(crate) fn confirmed(&self, unused: &Unused, answer: ReleaseAnswer) {
+        self.room.released(&unused.key, unused.lease, unused.run);
+        observe::released(unused, false, answer.into());
     }
 
     /// Releases a lease, and tries again until it is released or its ttl is over.

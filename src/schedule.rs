@@ -1,33 +1,58 @@
-//! When which lease is renewed, and which go together: pure, times come in as arguments.
+//! Which leases are renewed when, and which go together: pure, times come in as arguments.
 //!
-//! A lease is due at a third of its ttl. Whatever is due goes in one batch, together with what will
-//! be due soon: leases that were acquired at different moments fall into step after the first
-//! period, and cost as few commands as those that were acquired at once.
+//! What always holds:
 //!
-//! A batch that is not answered in time holds up nobody: its leases are due again, in smaller
-//! batches, so that one that hangs in the server soon hangs alone. While nobody is answered, nobody knows
-//! whether it is one lease that hangs or the store, so the batches are then never fewer than two, and twice
-//! as many each time.
+//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, or to be sent once more.
+//! - It is due at a third of its ttl. What will be due soon goes along as far as the batch has room, so that
+//!   leases that were acquired at different moments fall into step, and cost as few commands as those that
+//!   were acquired at once. Where one batch is not enough, the batches drift apart, so that they do not
+//!   come to the store all at once.
+//! - Of those that are ready, the one with the nearest deadline goes first. One whose deadline will have
+//!   passed before an answer can come goes last: where the store cannot renew all, it renews as many as it
+//!   can, instead of each too late.
+//! - Never more batches are under way than the [pace](pace) of the store allows. So a store that is slow, or
+//!   away, is not sent the same again and again while it works on the first request.
+//! - A batch without an answer after a sixth of the ttl is split, and its parts are sent once more each: a
+//!   lease that hangs in the server, because a transaction has its document, is alone after three times.
+//!   The unanswered batch still counts as under way, for a ttl at the most, unless several that were sent later
+//!   have been answered: then it is not the store that is slow.
+
+#[cfg(test)]
+mod overload;
+mod pace;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
+use self::pace::Pace;
 use crate::{LeaseId, backoff, store::MAX_RENEWALS};
 
 /// The part of the ttl after which a lease is renewed.
 const PERIOD: u32 = 3;
-/// The part of the ttl that a renewal may take before it is sent again, and how much earlier than
+/// The part of the ttl that an answer may take before the renewal is sent again, and how much earlier than
 /// due a lease goes along with others.
 const STEP: u32 = 6;
-/// How many leases go together that were in a batch without an answer. One that hangs is then found
-/// in two steps, and a store that is away altogether is not flooded.
-const SUSPECTS: usize = 100;
-/// How often in a row without any answer the least number of batches is doubled.
-const DOUBLINGS: u32 = 3;
+/// The part of the ttl within which an answer is fast enough, and by which a renewal may wait for a place
+/// before it is late.
+const SLACK: u32 = 12;
+/// The part of the period by which batches are sent earlier than due, at most, to drift apart.
+const DRIFT: u32 = 8;
+/// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
+/// leases in three steps, for which there is time before the deadline.
+const PARTS: usize = 10;
+/// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
+/// of them is to be answered.
+const REPEATS: usize = 4;
+/// How many batches are under way at most, those included that are not answered in time: each has a connection.
+const MOST_UNANSWERED: usize = 24;
+/// A batch that so many others overtook hangs by itself.
+const OVERTAKEN: u32 = 2;
 
 /// How much of the ttl is left when a renewal is due.
 pub(crate) fn after_renewal(ttl: Duration) -> Duration {
@@ -35,7 +60,7 @@ pub(crate) fn after_renewal(ttl: Duration) -> Duration {
 }
 
 /// How long the answer to a renewal is waited for before it is sent again.
-pub(crate) fn patience(ttl: Duration) -> Duration {
+pub(crate) fn response_timeout(ttl: Duration) -> Duration {
     ttl / STEP
 }
 
@@ -43,354 +68,486 @@ pub(crate) fn patience(ttl: Duration) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseId, Entry<T>>,
-    order: BTreeSet<(Instant, LeaseId)>,
-    /// When the newest renewal was sent of those that were answered.
-    answered: Option<Instant>,
-    /// How often in a row something was sent again with no answer to anything in between.
-    silent: u32,
+    /// Those that are renewed later, by when they are due.
+    planned: BTreeSet<(Instant, LeaseId)>,
+    /// Those that are due and wait for a place, by their deadline.
+    ready: BTreeSet<(Instant, LeaseId)>,
+    /// The parts of batches without an answer that are to be sent once more.
+    repeats: VecDeque<Vec<LeaseId>>,
+    /// What was sent and not answered, in the order in which it was sent.
+    under_way: BTreeMap<BatchId, UnderWay>,
+    last_batch: BatchId,
+    pace: Pace,
 }
+
+/// Names a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BatchId(u64);
 
 #[derive(Debug)]
 struct Entry<T> {
     lease: T,
     ttl: Duration,
     due: Instant,
-    /// When it was sent last.
-    sent: Instant,
+    /// Until when it has to be renewed.
+    deadline: Instant,
     state: State,
-    /// How many renewals in a row were not answered in time.
-    unanswered: u32,
     /// How many errors there were in a row.
     errors: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Renewed; the next time is not urgent.
-    Calm,
-    /// Sent; due when the answer has not come in time.
-    Sent,
-    /// Failed; due when it is tried again.
-    Failed,
+    Planned,
+    Ready,
+    Sent(BatchId),
+    Repeat,
 }
 
-/// What is due.
+#[derive(Debug)]
+struct UnderWay {
+    leases: Vec<LeaseId>,
+    sent: Instant,
+    /// The shortest ttl among the leases.
+    ttl: Duration,
+    is_repeat: bool,
+    /// Whether it was not answered in time, and its leases are sent once more.
+    is_overdue: bool,
+    /// How many batches were sent after it and answered before it.
+    overtaken: u32,
+}
+
+impl UnderWay {
+    fn overdue_at(&self) -> Instant {
+        self.sent + response_timeout(self.ttl)
+    }
+
+    /// When it does not count any more, whatever comes of it.
+    fn forgotten_at(&self) -> Instant {
+        self.sent + self.ttl
+    }
+
+    /// Whether the store is taken to be at work on it.
+    fn is_at_work(&self) -> bool {
+        self.overtaken < OVERTAKEN
+    }
+}
+
+/// What is to be done now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due<T> {
-    /// What to send together.
-    pub(crate) batches: Vec<Vec<(LeaseId, T)>>,
-    /// Whose last renewal was not answered in time. They are among the batches too.
-    pub(crate) overdue: Vec<(LeaseId, T)>,
+    /// What to send.
+    pub(crate) batches: Vec<Batch<T>>,
+    /// Those whose last renewal was not answered in time.
+    pub(crate) overdue: Vec<T>,
+    /// Those whose deadline has passed; they are not in the schedule any more.
+    pub(crate) expired: Vec<T>,
+}
+
+/// Leases that are renewed together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Batch<T> {
+    pub(crate) id: BatchId,
+    pub(crate) leases: Vec<(LeaseId, T)>,
+    /// How much later than due the first of them goes.
+    pub(crate) lag: Duration,
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The lease is live until this deadline.
+    Renewed(Instant),
+    /// It may be tried again.
+    Failed,
+    /// The lease is lost.
+    Lost,
+}
+
+/// How the schedule stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// How many leases are kept.
+    pub(crate) kept: usize,
+    /// How many of them are due and wait for a place.
+    pub(crate) waiting: usize,
+    /// How many have less than a third of their ttl left.
+    pub(crate) at_risk: usize,
 }
 
 impl<T: Clone> Schedule<T> {
     pub(crate) fn new() -> Self {
         Self {
             leases: HashMap::new(),
-            order: BTreeSet::new(),
-            answered: None,
-            silent: 0,
+            planned: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            repeats: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            last_batch: BatchId::default(),
+            pace: Pace::new(),
         }
     }
 
-    /// Takes in a lease, and when it is due first.
-    pub(crate) fn insert(&mut self, id: LeaseId, lease: T, ttl: Duration, due: Instant) {
+    /// Takes in a lease, when it is due first, and until when it has to be renewed.
+    pub(crate) fn insert(
+        &mut self,
+        id: LeaseId,
+        lease: T,
+        ttl: Duration,
+        due: Instant,
+        deadline: Instant,
+    ) {
         self.remove(id);
-        self.order.insert((due, id));
-        self.leases.insert(
-            id,
-            Entry {
-                lease,
-                ttl,
-                due,
-                sent: due,
-                state: State::Calm,
-                unanswered: 0,
-                errors: 0,
-            },
-        );
+        let entry = Entry {
+            lease,
+            ttl,
+            due,
+            deadline,
+            state: State::Planned,
+            errors: 0,
+        };
+        self.planned.insert((due, id));
+        self.leases.insert(id, entry);
     }
 
-    pub(crate) fn remove(&mut self, id: LeaseId) {
-        if let Some(entry) = self.leases.remove(&id) {
-            self.order.remove(&(entry.due, id));
+    /// Forgets a lease, if it is there.
+    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<T> {
+        let entry = self.leases.remove(&id)?;
+        self.planned.remove(&(entry.due, id));
+        self.ready.remove(&(entry.deadline, id));
+        // The room goes back after a crowd has gone.
+        if self.leases.len() < self.leases.capacity() / 8 {
+            self.leases.shrink_to(self.leases.len() * 2);
         }
+        Some(entry.lease)
     }
 
-    /// When something is due next.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.order.first().map(|(due, _)| *due)
+    /// All leases.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &T> {
+        self.leases.values().map(|entry| &entry.lease)
     }
 
-    /// Takes what is due now, and counts it as sent now.
+    /// When something is to be done next, unless an answer comes before that.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        let ready = !self.ready.is_empty() && self.has_place(false);
+        let repeats = !self.repeats.is_empty() && self.has_place(true);
+        if ready || repeats {
+            return Some(now);
+        }
+        let batches = self.under_way.values();
+        let changes = batches.map(|batch| match batch.is_overdue {
+            false => batch.overdue_at(),
+            true => batch.forgotten_at(),
+        });
+        let late = self.late_at().filter(|at| *at > now);
+        [
+            self.planned.first().map(|(due, _)| *due),
+            self.ready.first().map(|(deadline, _)| *deadline),
+            changes.min(),
+            late,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Takes what is to be done now, and counts it as sent now.
     pub(crate) fn take_due(&mut self, now: Instant) -> Due<T> {
         let mut due = Due {
             batches: Vec::new(),
-            overdue: Vec::new(),
+            overdue: self.split_overdue(now),
+            expired: Vec::new(),
         };
-        if self.next().is_none_or(|next| next > now) {
-            return due;
+        while let Some((at, id)) = self.planned.first().copied()
+            && at <= now
+        {
+            self.set_state(id, State::Ready, at);
         }
-        let (mut calm, mut suspects) = (Vec::new(), Vec::new());
-        let soon =
-            |entry: &Entry<T>| entry.state == State::Calm && entry.due <= now + entry.ttl / STEP;
-        let wanted: Vec<_> = self.order.iter().map(|(_, id)| *id).collect();
-        for id in wanted {
-            let Some(entry) = self.leases.get_mut(&id) else {
-                continue;
-            };
-            if entry.due > now && !soon(entry) {
-                continue;
-            }
-            if entry.state == State::Sent {
-                // While nobody is answered it is the store that hangs, and no single lease.
-                let alone = self.answered.is_some_and(|at| at >= entry.sent);
-                entry.unanswered = if alone { entry.unanswered + 1 } else { 1 };
-                due.overdue.push((id, entry.lease.clone()));
-            }
-            let together = match entry.unanswered {
-                0 => &mut calm,
-                _ => &mut suspects,
-            };
-            together.push((id, entry.lease.clone(), entry.unanswered));
-            let again = now + entry.ttl / STEP;
-            (entry.state, entry.sent) = (State::Sent, now);
-            move_to(&mut self.order, entry, id, again);
+        let passed = |(at, id): &(Instant, LeaseId)| (*at <= now).then_some(*id);
+        while let Some(id) = self.ready.first().and_then(passed) {
+            due.expired.extend(self.remove(id));
         }
-        due.batches = batches(calm, MAX_RENEWALS);
-        let (few, single): (Vec<_>, _) = suspects.into_iter().partition(|(.., times)| *times == 1);
-        if !few.is_empty() {
-            self.silent = DOUBLINGS.min(self.silent + 1);
+        self.expire_repeats(now, &mut due.expired);
+        while let Some(batch) = self.next_batch(now) {
+            due.batches.push(batch);
         }
-        // Whoever shares no batch with one that hangs is answered, and the others then go alone.
-        let together = few.len().div_ceil(1 << self.silent);
-        due.batches
-            .extend(batches(few, together.clamp(1, SUSPECTS)));
-        due.batches.extend(batches(single, 1));
         due
     }
 
-    /// A renewal was answered. The next one counts from when it was sent.
-    pub(crate) fn renewed(&mut self, id: LeaseId, sent: Instant) {
-        self.answered = self.answered.max(Some(sent));
-        self.silent = 0;
-        if let Some(entry) = self.leases.get_mut(&id) {
-            (entry.state, entry.unanswered, entry.errors) = (State::Calm, 0, 0);
-            let due = sent + entry.ttl / PERIOD;
-            move_to(&mut self.order, entry, id, due);
-        }
-    }
-
-    /// A renewal failed. It is tried again after a pause, which chance, a number from 0 to 1, varies:
-    /// the same for all that failed together, so that they stay together.
-    pub(crate) fn failed(&mut self, id: LeaseId, now: Instant, chance: f64) {
-        if let Some(entry) = self.leases.get_mut(&id) {
-            let pause = backoff::pause(entry.errors, entry.ttl / STEP, chance);
-            entry.errors = entry.errors.saturating_add(1);
-            entry.state = State::Failed;
-            move_to(&mut self.order, entry, id, now + pause);
-        }
-    }
-}
-
-fn move_to<T>(
-    order: &mut BTreeSet<(Instant, LeaseId)>,
-    entry: &mut Entry<T>,
-    id: LeaseId,
-    due: Instant,
-) {
-    order.remove(&(entry.due, id));
-    entry.due = due;
-    order.insert((due, id));
-}
-
-fn batches<T>(leases: Vec<(LeaseId, T, u32)>, size: usize) -> Vec<Vec<(LeaseId, T)>> {
-    let mut batches = Vec::new();
-    let mut leases = leases
-        .into_iter()
-        .map(|(id, lease, _)| (id, lease))
-        .peekable();
-    while leases.peek().is_some() {
-        batches.push(leases.by_ref().take(size).collect());
-    }
-    batches
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TTL: Duration = Duration::from_secs(30);
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn with(leases: usize, now: Instant) -> Schedule<usize> {
-        let mut schedule = Schedule::new();
-        for number in 0..leases {
-            schedule.insert(LeaseId::random(), number, TTL, now + TTL / 3);
-        }
-        schedule
-    }
-
-    fn sizes(due: &Due<usize>) -> Vec<usize> {
-        due.batches.iter().map(Vec::len).collect()
-    }
-
-    #[test]
-    fn a_lease_is_due_at_a_third_of_its_ttl() {
-        let start = Instant::now();
-        let mut schedule = with(1, start);
-        assert_eq!(schedule.next(), Some(start + TTL / 3));
-        assert!(
-            schedule
-                .take_due(start + TTL / 3 - SECOND)
-                .batches
-                .is_empty()
-        );
-        let due = schedule.take_due(start + TTL / 3);
-        assert_eq!(sizes(&due), [1]);
-        assert!(due.overdue.is_empty());
-        schedule.renewed(due.batches[0][0].0, start + TTL / 3);
-        assert_eq!(schedule.next(), Some(start + TTL / 3 * 2));
-        schedule.remove(due.batches[0][0].0);
-        assert_eq!(schedule.next(), None);
-    }
-
-    #[test]
-    fn ten_thousand_leases_go_in_ten_batches() {
-        let start = Instant::now();
-        let due = with(10_000, start).take_due(start + TTL / 3);
-        assert_eq!(sizes(&due), [MAX_RENEWALS; 10]);
-    }
-
-    #[test]
-    fn leases_that_were_acquired_one_after_the_other_fall_into_step() {
-        let start = Instant::now();
-        let mut schedule = Schedule::new();
-        // One every 10 ms, over a whole period.
-        for number in 0..1_000 {
-            let at = start + Duration::from_millis(10) * number;
-            schedule.insert(LeaseId::random(), number, TTL, at + TTL / 3);
-        }
-        let mut batches = Vec::new();
-        while schedule.next().unwrap() < start + TTL * 3 {
-            let now = schedule.next().unwrap();
-            let due = schedule.take_due(now);
-            for (id, _) in due.batches.iter().flatten() {
-                schedule.renewed(*id, now);
+    /// Takes in what became of a batch. What is not among the outcomes has failed; chance is a number from
+    /// 0 to 1, the same for all of a batch, so that they stay together.
+    pub(crate) fn answered(
+        &mut self,
+        batch: BatchId,
+        outcomes: &[(LeaseId, Outcome)],
+        now: Instant,
+        chance: f64,
+    ) {
+        let answered = self.under_way.remove(&batch);
+        let sent = answered.as_ref().map_or(now, |answered| answered.sent);
+        for (id, outcome) in outcomes {
+            match *outcome {
+                Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
+                Outcome::Failed => self.failed(batch, *id, now, chance),
+                Outcome::Lost => drop(self.remove(*id)),
             }
-            batches.push(due.batches.iter().map(Vec::len).collect::<Vec<_>>());
         }
-        assert_eq!(batches.last(), Some(&vec![1_000]), "{batches:?}");
-        assert!(batches.len() < 14, "{batches:?}");
-    }
-
-    #[test]
-    fn what_is_not_answered_is_sent_again_in_smaller_batches() {
-        let start = Instant::now();
-        let mut schedule = with(200, start);
-        let mut now = start + TTL / 3;
-        assert_eq!(sizes(&schedule.take_due(now)), [200]);
-        assert_eq!(schedule.next(), Some(now + TTL / 6));
-        now += TTL / 6;
-        let due = schedule.take_due(now);
-        assert_eq!(sizes(&due), [100, 100]);
-        assert_eq!(due.overdue.len(), 200);
-        // One half is answered, and is as good as new.
-        for (id, _) in &due.batches[0] {
-            schedule.renewed(*id, now);
+        let Some(answered) = answered else {
+            return;
+        };
+        self.measure(&answered, outcomes, now);
+        for (_, earlier) in self.under_way.range_mut(..batch) {
+            earlier.overtaken += 1;
         }
-        now += TTL / 6;
-        let again = sizes(&schedule.take_due(now));
-        assert_eq!(again[0], 100, "they go along again");
-        assert_eq!(again[1..], [1; 100], "each of the others alone");
-    }
-
-    #[test]
-    fn while_nobody_is_answered_nobody_goes_alone() {
-        let start = Instant::now();
-        let mut schedule = with(1_000, start);
-        let mut now = start + TTL / 3;
-        assert_eq!(sizes(&schedule.take_due(now)), [1_000]);
-        for _ in 0..3 {
-            now += TTL / 6;
-            assert_eq!(sizes(&schedule.take_due(now)), [100; 10]);
+        for id in answered.leases {
+            self.failed(batch, id, now, chance);
         }
     }
 
-    /// Runs until all are answered but those that hang, and gives the sizes of the batches of each time.
-    fn until_found(leases: usize, hanging: &[usize]) -> Vec<Vec<usize>> {
-        let start = Instant::now();
-        let mut schedule = with(leases, start);
-        let mut now = start + TTL / 3;
-        let mut sent = Vec::new();
-        let mut waiting = leases;
-        while waiting > hanging.len() {
-            let due = schedule.take_due(now);
-            sent.push(sizes(&due));
-            assert!(sent.len() < 5, "they are lost: {sent:?}");
-            let hangs = |batch: &[(LeaseId, usize)]| {
-                let found = batch.iter().find(|(_, number)| hanging.contains(number));
-                found.is_some()
+    /// Whether renewals that are due wait so long for a place that the store, or this process, has more to
+    /// do than it can.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.late_at().is_some_and(|at| at <= now)
+    }
+
+    /// How many leases are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// For how long the next of those that wait for a place has been due.
+    pub(crate) fn lag(&self, now: Instant) -> Duration {
+        let first = self.ready.first().and_then(|(_, id)| self.leases.get(id));
+        first.map_or(Duration::ZERO, |entry| {
+            now.saturating_duration_since(entry.due)
+        })
+    }
+
+    /// How the schedule stands. This looks at every lease.
+    pub(crate) fn load(&self, now: Instant) -> Load {
+        let at_risk = |entry: &&Entry<T>| entry.is_at_risk(now);
+        Load {
+            kept: self.leases.len(),
+            waiting: self.ready.len(),
+            at_risk: self.leases.values().filter(at_risk).count(),
+        }
+    }
+
+    /// Those that are due, wait for a place, and have less than a third of their ttl left.
+    pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
+        let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(id));
+        waiting
+            .filter(move |entry| entry.is_at_risk(now))
+            .map(|entry| &entry.lease)
+    }
+
+    fn late_at(&self) -> Option<Instant> {
+        let (_, id) = self.ready.first()?;
+        let entry = self.leases.get(id)?;
+        Some(entry.due + entry.ttl / SLACK)
+    }
+
+    /// Splits what was not answered in time, and gives whose renewals these were.
+    fn split_overdue(&mut self, now: Instant) -> Vec<T> {
+        let mut overdue = Vec::new();
+        let late = |(id, batch): (&BatchId, &UnderWay)| {
+            (!batch.is_overdue && batch.overdue_at() <= now).then_some(*id)
+        };
+        let late: Vec<_> = self.under_way.iter().filter_map(late).collect();
+        for id in late {
+            let Some(batch) = self.under_way.get_mut(&id) else {
+                continue;
             };
-            for batch in due.batches.iter().filter(|batch| !hangs(batch)) {
-                for (id, _) in batch {
-                    schedule.renewed(*id, now);
-                    schedule.remove(*id);
-                    waiting -= 1;
+            batch.is_overdue = true;
+            let leases = std::mem::take(&mut batch.leases);
+            self.pace.unanswered(leases.len(), batch.sent, now);
+            let mut again = Vec::with_capacity(leases.len());
+            for lease in leases {
+                if let Some(entry) = self.leases.get_mut(&lease)
+                    && entry.state == State::Sent(id)
+                {
+                    entry.state = State::Repeat;
+                    overdue.push(entry.lease.clone());
+                    again.push(lease);
                 }
             }
-            now += TTL / 6;
+            let part = again.len().div_ceil(PARTS).max(1);
+            self.repeats.extend(again.chunks(part).map(<[_]>::to_vec));
         }
-        sent
+        // A connection that died unnoticed is not to keep others from being renewed for ever.
+        self.under_way
+            .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
+        overdue
     }
 
-    #[test]
-    fn one_that_hangs_does_not_hold_up_the_few_that_are_all() {
-        assert_eq!(until_found(2, &[0]), [vec![2], vec![1, 1]]);
-        assert_eq!(
-            until_found(100, &[50]),
-            [vec![100], vec![50, 50], vec![1; 50]]
-        );
-        for leases in 3..=100 {
-            until_found(leases, &[leases - 1]);
-        }
+    /// Whether there is a place for a batch that is sent first, or once more. Each kind has places of its own:
+    /// those that hang must not have them all.
+    fn has_place(&self, is_repeat: bool) -> bool {
+        let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
+        let (overdue, young): (Vec<_>, Vec<_>) = self
+            .under_way
+            .values()
+            .filter(same_kind)
+            .partition(|batch| batch.is_overdue);
+        let places = if is_repeat {
+            REPEATS
+        } else {
+            // One at least, to find out whether the store answers again.
+            self.pace.under_way().saturating_sub(overdue.len()).max(1)
+        };
+        young.len() < places && self.under_way.len() < MOST_UNANSWERED
     }
 
-    /// In the worst case they are in different batches, and nobody is answered at first.
-    #[test]
-    fn several_that_hang_are_found_before_the_others_are_lost() {
-        for _ in 0..100 {
-            until_found(90, &[7, 42, 77]);
+    /// The next batch, if there is one and a place for it.
+    fn next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
+        if self.has_place(true)
+            && let Some(part) = self.repeats.pop_front()
+        {
+            return Some(self.send(part, true, now));
         }
-        until_found(3, &[0, 1]);
+        if !self.has_place(false) {
+            return None;
+        }
+        let together = self.ready_together(now);
+        (!together.is_empty()).then(|| self.send(together, false, now))
     }
 
-    #[test]
-    fn what_failed_is_tried_again_soon_and_then_less_often() {
-        let start = Instant::now();
-        let mut schedule = with(10, start);
-        let mut now = start + TTL / 3;
-        let mut pauses = Vec::new();
-        for _ in 0..12 {
-            let due = schedule.take_due(now);
-            assert_eq!(sizes(&due), [10], "errors do not split a batch");
-            for (id, _) in due.batches.iter().flatten() {
-                schedule.failed(*id, now, 1.0);
+    /// Keeps of what is to be sent once more that which was not answered since, and is not over.
+    fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
+        for mut part in std::mem::take(&mut self.repeats) {
+            part.retain(|id| match self.leases.get(id) {
+                Some(entry) if entry.state == State::Repeat && entry.deadline <= now => {
+                    expired.extend(self.remove(*id));
+                    false
+                }
+                Some(entry) => entry.state == State::Repeat,
+                None => false,
+            });
+            if !part.is_empty() {
+                self.repeats.push_back(part);
             }
-            let next = schedule.next().unwrap();
-            pauses.push((next - now).as_millis());
-            now = next;
         }
-        assert_eq!(pauses[..3], [10, 20, 40]);
-        assert_eq!(pauses[11], (TTL / 6).as_millis());
     }
 
-    #[test]
-    fn a_lease_with_a_short_ttl_does_not_take_long_ones_along() {
-        let start = Instant::now();
-        let mut schedule = with(100, start);
-        schedule.insert(LeaseId::random(), 100, SECOND, start + SECOND / 3);
-        let due = schedule.take_due(start + SECOND / 3);
-        assert_eq!(sizes(&due), [1]);
+    /// Those that are ready, the nearest deadline first, and what is due soon as far as there is room.
+    fn ready_together(&self, now: Instant) -> Vec<LeaseId> {
+        let size = self.pace.size();
+        let answered = now + self.pace.expected();
+        let hopeless = |(deadline, _): &&(Instant, LeaseId)| *deadline <= answered;
+        let in_time = self.ready.iter().skip_while(hopeless);
+        let too_late = self.ready.iter().take_while(hopeless);
+        // An answer has to come in time for the shortest ttl of a batch.
+        let mut ttl = None;
+        let mut goes_along = |id: &LeaseId, soon: Option<Instant>| {
+            self.leases.get(id).is_some_and(|entry| {
+                let first = *ttl.get_or_insert(entry.ttl);
+                let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
+                let is_soon = |due| entry.errors == 0 && due <= now + entry.ttl / STEP;
+                alike && soon.is_none_or(is_soon)
+            })
+        };
+        let ready = in_time.chain(too_late).map(|(_, id)| *id);
+        let mut together: Vec<_> = ready.filter(|id| goes_along(id, None)).take(size).collect();
+        if together.is_empty() {
+            return together;
+        }
+        let room = size - together.len();
+        let planned = self.planned.iter().take(2 * MAX_RENEWALS);
+        let soon = planned.filter(|(due, id)| goes_along(id, Some(*due)));
+        together.extend(soon.take(room).map(|(_, id)| *id));
+        together
+    }
+
+    fn send(&mut self, leases: Vec<LeaseId>, is_repeat: bool, now: Instant) -> Batch<T> {
+        self.last_batch.0 += 1;
+        let id = self.last_batch;
+        let mut batch = Batch {
+            id,
+            leases: Vec::with_capacity(leases.len()),
+            lag: Duration::ZERO,
+        };
+        let mut shortest = None;
+        for lease in &leases {
+            if let Some(entry) = self.leases.get(lease) {
+                batch.leases.push((*lease, entry.lease.clone()));
+                batch.lag = batch.lag.max(now.saturating_duration_since(entry.due));
+                shortest = Some(shortest.map_or(entry.ttl, |ttl: Duration| ttl.min(entry.ttl)));
+            }
+            self.set_state(*lease, State::Sent(id), now);
+        }
+        let under_way = UnderWay {
+            leases,
+            sent: now,
+            ttl: shortest.unwrap_or_default(),
+            is_repeat,
+            is_overdue: false,
+            overtaken: 0,
+        };
+        self.under_way.insert(id, under_way);
+        batch
+    }
+
+    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseId, Outcome)], now: Instant) {
+        let elapsed = now.saturating_duration_since(batch.sent);
+        let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
+        if batch.is_overdue {
+            // Its failure is counted.
+            self.pace.observe(elapsed);
+        } else if outcomes.iter().any(answered) {
+            // An error says nothing about how many leases the store can renew.
+            let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
+            self.pace.answered(leases, batch.sent, now, target);
+        }
+    }
+
+    /// The next renewal counts from when this one was sent.
+    fn renewed(&mut self, id: LeaseId, sent: Instant, deadline: Instant, chance: f64) {
+        let spread = self.leases.len() > self.pace.size();
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        self.ready.remove(&(entry.deadline, id));
+        entry.deadline = entry.deadline.max(deadline);
+        entry.errors = 0;
+        let period = entry.ttl / PERIOD;
+        let earlier = match spread {
+            true => (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0)),
+            false => Duration::ZERO,
+        };
+        self.set_state(id, State::Planned, sent + period - earlier);
+    }
+
+    /// It is tried again after a pause.
+    fn failed(&mut self, batch: BatchId, id: LeaseId, now: Instant, chance: f64) {
+        if let Some(entry) = self.leases.get_mut(&id)
+            && entry.state == State::Sent(batch)
+        {
+            let pause = backoff::pause(entry.errors, entry.ttl / STEP, chance);
+            entry.errors = entry.errors.saturating_add(1);
+            self.set_state(id, State::Planned, now + pause);
+        }
+    }
+
+    fn set_state(&mut self, id: LeaseId, state: State, due: Instant) {
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        match entry.state {
+            State::Planned => drop(self.planned.remove(&(entry.due, id))),
+            State::Ready => drop(self.ready.remove(&(entry.deadline, id))),
+            State::Sent(_) | State::Repeat => {}
+        }
+        (entry.state, entry.due) = (state, due);
+        match state {
+            State::Planned => drop(self.planned.insert((due, id))),
+            State::Ready => drop(self.ready.insert((entry.deadline, id))),
+            State::Sent(_) | State::Repeat => {}
+        }
+    }
+}
+
+impl<T> Entry<T> {
+    fn is_at_risk(&self, now: Instant) -> bool {
+        self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
     }
 }

@@ -71,6 +71,8 @@ impl AcquireAll {
             let mut ask = self.ask.clone();
             // The first ones have to live until the last one is there.
             ask.keep_alive |= keys.len() > 1;
+            // Those that it has already would be held meanwhile.
+            ask.gives_way &= taken.leases.is_empty();
             let patience = match self.patience {
                 Patience::For(wait) => Patience::For(wait.saturating_sub(start.elapsed())),
                 patience => patience,

@@ -31,7 +31,8 @@ pub use self::{
     batch::{BatchAnswer, BatchAnswers, BatchRequest},
     messages::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, Held,
-        LockState, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+        KnownGrant, LockState, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
+        RenewRequest,
     },
     permits::{PermitAnswer, PermitRequest},
 };
@@ -42,7 +43,7 @@ use crate::{Error, Key, ListRequest, Page};
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// How many acquires and releases are asked for in one [`batch`](Store::batch).
-pub const MAX_BATCH: usize = 100;
+pub const MAX_BATCH: usize = 1_000;
 
 /// A place that keeps locks and limiters.
 ///

@@ -138,6 +138,8 @@ impl Resume {
         let terms = Terms {
             request: Arc::new(request),
             clock_margin: shared.clock_margin,
+            // What was sent by whom the ticket comes from is not known.
+            asked_once: false,
         };
         // The answer took so long that nothing is left of it.
         let Some(hold) = Hold::new(terms, &grant, sent) else {

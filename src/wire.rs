@@ -21,14 +21,14 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::oneshot,
+    sync::{oneshot, watch},
     time::{Instant, timeout},
 };
 
-use self::load::{LEAST, Load, Next};
+use self::load::{LEAST, Limits, Load, Next};
 use crate::{
     AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, Error,
-    ReleaseAnswer, ReleaseRequest, Store, calls::caught, keeper, store::MAX_BATCH,
+    ReleaseAnswer, ReleaseRequest, Store, calls::caught, keeper,
 };
 
 /// How long a request counts as under way, and for how long one waits for others to end at the most: one
@@ -39,8 +39,11 @@ const SLOT: Duration = Duration::from_millis(200);
 /// the rest of its [`SLOT`].
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// How many go in one batch: more would hold up those who wait for an answer.
+const LARGEST: usize = 100;
+
 /// How many of those who wait are looked at for a batch.
-const LOOK: usize = 4 * MAX_BATCH;
+const LOOK: usize = 4 * LARGEST;
 
 /// How long to wait for the answer to a request that goes together with others.
 pub(crate) const HURRY: Duration = Duration::from_secs(1);
@@ -56,6 +59,8 @@ pub(crate) struct Sending<F> {
 pub(crate) struct Wire {
     store: Arc<dyn Store>,
     at_once: usize,
+    /// Whether renewals are late: then they go first.
+    late: watch::Receiver<bool>,
     line: Mutex<Line>,
 }
 
@@ -102,9 +107,10 @@ enum Passage {
 }
 
 impl Wire {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
             at_once: store.at_once().max(1),
+            late,
             store,
             line: Mutex::default(),
         })
@@ -194,7 +200,7 @@ impl Wire {
         let mut line = self.line.lock();
         line.forget_the_late(now);
         let Load { young, alone, .. } = line.load(now);
-        if line.waiting.is_empty() && young == 0 && alone < self.at_once {
+        if line.waiting.is_empty() && young == 0 && alone < self.limits().at_once {
             return Passage::Alone(Some(self.slot(&mut line, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
@@ -225,18 +231,26 @@ impl Wire {
         }
     }
 
+    fn limits(&self) -> Limits {
+        match *self.late.borrow() {
+            true => Limits::LEAST,
+            false => Limits::of(self.at_once),
+        }
+    }
+
     /// Sends what waits, if it may go.
     fn carry(self: &Arc<Self>) {
         let now = Instant::now();
         let mut line = self.line.lock();
         line.forget_the_late(now);
-        if line.load(now).next(self.at_once) == Next::Stay {
+        let limits = self.limits();
+        if line.load(now).next(limits) == Next::Stay {
             return;
         }
         // Who was lost with his runtime would not take what he is granted.
         line.waiting.retain(|waiting| !waiting.reply.is_closed());
         let load = line.load(now);
-        let mut next = load.next(self.at_once);
+        let mut next = load.next(limits);
         if next == Next::Together {
             if let Some((runtime, batch)) = line.batch() {
                 let slot = self.slot(&mut line, now, batch.len());
@@ -244,7 +258,7 @@ impl Wire {
                 runtime.spawn(self.clone().send_together(batch, slot));
                 return;
             }
-            next = load.each_alone(self.at_once);
+            next = load.each_alone(limits);
         }
         let Next::Alone(number) = next else {
             return;
@@ -329,7 +343,7 @@ impl Line {
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
         for waiting in self.waiting.drain(..looked_at) {
-            let goes = batch.len() < MAX_BATCH
+            let goes = batch.len() < LARGEST
                 && waiting.runtime.id() == runtime.id()
                 && keys.insert(waiting.request.key().clone());
             match goes {

@@ -64,7 +64,7 @@ impl State {
 
     /// Whether it is at risk, for the first who sees it since all went well.
     pub(super) fn is_risk_news(&mut self, ttl: Duration, now: Instant) -> bool {
-        let risk = self.validity.risk(ttl).is_some_and(|at| at <= now);
+        let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
         let news = risk && !self.risk_told && self.validity.is_live(now) && self.end.is_none();
         self.risk_told |= news;
         news

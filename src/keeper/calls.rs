@@ -1,38 +1,55 @@
 //! What is asked of a store for a lease that somebody has: renewals and conversions.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::{Renewal, call};
+use super::call;
 use crate::{
     Cause, ConvertAnswer, ConvertRequest, Error, Held, LossReason, Mode, RenewAnswer, RenewAnswers,
-    Store, calls::caught, hold::Hold, leases::Shared, observe, record::LeaseId,
+    RenewRequest, Store, calls::caught, hold::Hold, leases::Shared, observe, record::LeaseId,
+    schedule::Outcome,
 };
 
-/// Renews leases with one call, at this instant, and tells each what came of it.
-pub(super) async fn renew(
-    store: &dyn Store,
-    holds: &[Arc<Hold>],
-    sent: Instant,
-) -> Vec<(LeaseId, Renewal)> {
-    let requests: Vec<_> = holds.iter().map(|hold| hold.renewal()).collect();
+/// What is asked for leases that are renewed together. It keeps none of them: a guard may be gone before the
+/// store has answered.
+pub(super) struct Renewals {
+    requests: Vec<RenewRequest>,
+    holds: Vec<Weak<Hold>>,
+}
+
+impl Renewals {
+    pub(super) fn of(holds: &[Arc<Hold>]) -> Self {
+        Self {
+            requests: holds.iter().map(|hold| hold.renewal()).collect(),
+            holds: holds.iter().map(Arc::downgrade).collect(),
+        }
+    }
+}
+
+/// Renews leases with one call, and tells each what came of it.
+pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId, Outcome)> {
+    let Renewals { requests, holds } = renewals;
+    let sent = Instant::now();
     let answers = caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| observe::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
-    let outcome = |hold: &Arc<Hold>| {
+    let outcome = |(request, hold): (RenewRequest, Weak<Hold>)| {
         let answer = match &mut answers {
             Ok(answers) => answers.next().unwrap_or_else(|| Err(left_out())),
             Err(error) => Err(error.clone()),
         };
-        let renewal = match hold.take_in(sent, answer) {
-            Ok(()) => Renewal::Done,
-            Err(Error::Lost { .. }) => Renewal::Lost,
-            Err(_) => Renewal::Failed,
-        };
-        (hold.id(), renewal)
+        let outcome = hold.upgrade().map(|hold| match hold.take_in(sent, answer) {
+            Ok(()) => Outcome::Renewed(hold.deadline()),
+            Err(Error::Lost { .. }) => Outcome::Lost,
+            Err(_) => Outcome::Failed,
+        });
+        (request.lease, outcome.unwrap_or(Outcome::Lost))
     };
-    holds.iter().map(outcome).collect()
+    requests.into_iter().zip(holds).map(outcome).collect()
 }
 
 /// Renews one lease for somebody who waits for it.

@@ -122,6 +122,14 @@ impl Drop for Asked {
     }
 }
 
+/// An acquire of a lease that is to be kept alive waits until renewals are in time again.
+pub(crate) fn slowed_down(key: &Key, waited: Duration) {
+    debug!(
+        target: TARGET, key = key.as_str(), ?waited,
+        "an acquire was slowed down: renewals of what is kept alive are late",
+    );
+}
+
 /// A task that waits for a key, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting(());

@@ -16,6 +16,7 @@ use crate::{
     Error, Fence, Held, LossReason, Mode, Resumed, Ticket,
     hold::{End, Hold},
     release::Unused,
+    schedule::Load,
 };
 
 /// A guard begins its life.
@@ -48,6 +49,33 @@ pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
     trace!(target: TARGET, leases, ?lag, "renewing");
     #[cfg(feature = "metrics")]
     metrics::renewals_sent(lag);
+}
+
+/// How many leases are kept alive, and how many of them are at risk, has changed.
+pub(crate) fn kept(before: Load, now: Load) {
+    #[cfg(feature = "metrics")]
+    if (before.kept, before.at_risk) != (now.kept, now.at_risk) {
+        let more = |before: usize, now: usize| now as f64 - before as f64;
+        metrics::kept(
+            more(before.kept, now.kept),
+            more(before.at_risk, now.at_risk),
+        );
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = (before, now);
+}
+
+/// Renewals that are due wait for others to be answered, by so much by now.
+pub(crate) fn renewals_late(load: Load, lag: Duration) {
+    let Load {
+        kept,
+        waiting,
+        at_risk,
+    } = load;
+    warn!(
+        target: TARGET, kept, waiting, at_risk, ?lag,
+        "renewals are late: the store answers more slowly than leases have to be renewed",
+    );
 }
 
 /// A renewal is confirmed, when this was left of the lease.

@@ -19,6 +19,8 @@ const HOLD_TIME: &str = "leasehold_lease_hold_seconds";
 const RENEWALS: &str = "leasehold_renewals_total";
 const RENEWAL_LAG: &str = "leasehold_renewal_lag_seconds";
 const RENEWAL_MARGIN: &str = "leasehold_renewal_margin_seconds";
+const KEPT: &str = "leasehold_leases_kept";
+const AT_RISK: &str = "leasehold_leases_at_risk";
 const LOSSES: &str = "leasehold_losses_total";
 const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
 const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
@@ -58,6 +60,12 @@ pub fn describe_metrics() {
         RENEWAL_MARGIN,
         Unit::Seconds,
         "How much of the lease was left when its renewal was confirmed"
+    );
+    describe_gauge!(KEPT, count, "Leases that are kept alive in the background");
+    describe_gauge!(
+        AT_RISK,
+        count,
+        "Leases that are kept alive and have less than a third of their ttl left"
     );
     describe_counter!(
         LOSSES,
@@ -173,6 +181,13 @@ pub(super) fn not_renewed(outcome: Outcome) {
 
 pub(super) fn renewals_sent(lag: Duration) {
     with_recorder(|recorder| record(recorder, key!(RENEWAL_LAG), lag));
+}
+
+pub(super) fn kept(more: f64, more_at_risk: f64) {
+    with_recorder(|recorder| {
+        add(recorder, key!(KEPT), more);
+        add(recorder, key!(AT_RISK), more_at_risk);
+    });
 }
 
 pub(super) fn lost(reason: &'static str) {

@@ -16,6 +16,30 @@ pub(super) enum Next {
     Together,
 }
 
+/// How much may be under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How many single requests.
+    pub(super) at_once: usize,
+    batches: usize,
+}
+
+impl Limits {
+    /// While renewals are late, which go before all else.
+    pub(super) const LEAST: Self = Self {
+        at_once: 1,
+        batches: 1,
+    };
+
+    /// Where the store likes to have so many single requests at once.
+    pub(super) fn of(at_once: usize) -> Self {
+        Self {
+            at_once,
+            batches: BATCHES,
+        }
+    }
+}
+
 /// What is waiting, and what is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
@@ -28,21 +52,21 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// What becomes of them, where the store likes to have so many single requests at once.
-    pub(super) fn next(self, at_once: usize) -> Next {
+    /// What becomes of them.
+    pub(super) fn next(self, limits: Limits) -> Next {
         let Self {
             waiting, batches, ..
         } = self;
         let fair = waiting >= self.crowd / (BATCHES + 1);
-        if waiting >= LEAST && (batches == 0 || batches < BATCHES && fair) {
+        if waiting >= LEAST && (batches == 0 || batches < limits.batches && fair) {
             return Next::Together;
         }
-        self.each_alone(at_once)
+        self.each_alone(limits)
     }
 
     /// The same if they cannot go together.
-    pub(super) fn each_alone(self, at_once: usize) -> Next {
-        match at_once.saturating_sub(self.alone).min(self.waiting) {
+    pub(super) fn each_alone(self, limits: Limits) -> Next {
+        match limits.at_once.saturating_sub(self.alone).min(self.waiting) {
             // What goes alone now is not there for the next batch.
             free if free > 0 && self.young == 0 => Next::Alone(free),
             _ => Next::Stay,
@@ -56,7 +80,7 @@ mod tests {
 
     #[test]
     fn few_go_alone_and_many_together() {
-        let at_once = 8;
+        let limits = Limits::of(8);
         let next = |waiting, batches, alone, crowd| {
             let load = Load {
                 waiting,
@@ -65,7 +89,7 @@ mod tests {
                 alone,
                 crowd,
             };
-            load.next(at_once)
+            load.next(limits)
         };
         // Nobody is in the way.
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
@@ -89,6 +113,6 @@ mod tests {
             alone: 0,
             crowd: 20,
         };
-        assert_eq!(load.next(at_once), Next::Alone(2));
+        assert_eq!(load.next(limits), Next::Alone(2));
     }
 }

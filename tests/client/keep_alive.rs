@@ -76,7 +76,8 @@ async fn ten_thousand_leases_cost_ten_calls_a_period() {
     let periods = 10;
     sleep(TTL / 3 * periods).await;
     let calls = store.calls().len();
-    assert!(calls <= 10 * periods as usize, "{calls} calls");
+    // Up to an eighth more, by which the batches drift apart.
+    assert!(calls <= 10 * periods as usize * 9 / 8, "{calls} calls");
     assert!(kept.iter().all(|lease| lease.is_live()));
 }
 
@@ -147,9 +148,9 @@ async fn a_lease_that_is_refused_does_not_take_others_along() {
     assert_eq!(store.calls(), ["release"]);
 }
 
-/// A runtime that ends takes its keeper along; nothing pretends otherwise.
+/// No runtime is left on which the lease could be renewed: that is what its loss says.
 #[test]
-fn without_its_runtime_a_kept_lease_is_lost_at_its_deadline() {
+fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
     let store = FlakyStore::new();
     let leases = Leases::new(store);
     let short = Duration::from_secs(2);
@@ -161,13 +162,39 @@ fn without_its_runtime_a_kept_lease_is_lost_at_its_deadline() {
     second.block_on(async {
         assert!(token.is_cancelled(), "nobody would cancel it any more");
         let reason = lease.lost().await;
-        assert!(matches!(reason, LossReason::Expired), "{reason:?}");
-        // The next acquire brings a keeper of its own.
+        let cause = format!("{reason:?}");
+        assert!(cause.contains("its runtime ended"), "{cause}");
+        // The next acquire brings a runtime.
         let next = leases.acquire("key", short).keep_alive().await.unwrap();
         sleep(short * 2).await;
         next.renew().await.unwrap();
         let late = lease.release().await;
         assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+    });
+}
+
+/// The handle was used first on a runtime that ends, as that of a test does. What others keep alive goes on.
+#[test]
+fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_ends() {
+    let leases = Leases::new(FlakyStore::new());
+    let short = Duration::from_secs(2);
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let early =
+        first.block_on(async { leases.acquire("early", short).keep_alive().await.unwrap() });
+    let lease = second.block_on(async { leases.acquire("key", short).keep_alive().await.unwrap() });
+    let token = second.block_on(async { lease.cancellation_token() });
+    drop(first);
+    second.block_on(async {
+        sleep(short * 3).await;
+        assert!(lease.is_live() && early.is_live());
+        assert!(!token.is_cancelled());
+        lease.release().await.unwrap();
+        token.cancelled().await;
+        // What was sent to be done goes on too.
+        drop(early);
+        let again = leases.acquire("early", short).await.unwrap();
+        again.release().await.unwrap();
     });
 }
 

@@ -14,6 +14,7 @@ mod kinds;
 mod limit_faults;
 mod limits;
 mod loss;
+mod many;
 mod observe;
 mod queue;
 mod release;

@@ -1,0 +1,190 @@
+//! What becomes of many leases on a store that is slow, away, or has more to do than it can: the schedule
+//! with a simulated server, on simulated time.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const MARGIN: Duration = Duration::from_millis(100);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A server that carries out one request after the other.
+struct Server {
+    /// What a request takes, and each lease of it.
+    request: Duration,
+    lease: Duration,
+    /// It stands still, from when and until when.
+    away: Option<(Instant, Instant)>,
+    busy_until: Instant,
+    expiries: HashMap<LeaseId, Instant>,
+}
+
+impl Server {
+    fn new(start: Instant, lease: Duration) -> Self {
+        Self {
+            request: 2 * MILLISECOND,
+            lease,
+            away: None,
+            busy_until: start,
+            expiries: HashMap::new(),
+        }
+    }
+
+    /// Takes a request for so many leases, and says when it will have been carried out.
+    fn take(&mut self, leases: usize, now: Instant) -> Instant {
+        let mut begins = self.busy_until.max(now);
+        if let Some((from, until)) = self.away
+            && begins >= from
+            && begins < until
+        {
+            begins = until;
+        }
+        self.busy_until = begins + self.request + self.lease * leases as u32;
+        self.busy_until
+    }
+
+    fn renew(&mut self, lease: LeaseId, ttl: Duration, now: Instant) -> bool {
+        let expiry = self.expiries.entry(lease).or_insert(now);
+        if *expiry <= now {
+            return false;
+        }
+        *expiry = now + ttl;
+        true
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Seen {
+    kept: usize,
+    /// How many commands were sent, and were unanswered at the same time at most.
+    commands: usize,
+    unanswered: usize,
+    /// How many leases the commands had.
+    renewals: usize,
+    was_late: bool,
+}
+
+/// Keeps so many leases alive for so long.
+fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time: Duration) -> Seen {
+    let mut schedule = Schedule::new();
+    for number in 0..leases {
+        // They were acquired over half a period.
+        let at = start + ttl / 6 * number as u32 / leases as u32;
+        let id = LeaseId::random();
+        server.expiries.insert(id, at + ttl);
+        schedule.insert(id, id, ttl, at + ttl / 3, at + ttl - MARGIN);
+    }
+    let (mut now, mut seen) = (start, Seen::default());
+    let mut answers: BTreeMap<(Instant, BatchId), (Instant, Vec<LeaseId>)> = BTreeMap::new();
+    let mut chance = 0.0;
+    while now < start + time {
+        let answer = answers.keys().next().copied();
+        let next = schedule
+            .next(now)
+            .into_iter()
+            .chain(answer.map(|(at, _)| at));
+        let Some(next) = next.min() else { break };
+        now = now.max(next);
+        if let Some(key) = answer.filter(|(at, _)| *at <= now)
+            && let Some((sent, batch)) = answers.remove(&key)
+        {
+            let outcome = |id: &LeaseId| {
+                // What the guard does: an answer after the deadline comes too late.
+                let live = schedule
+                    .leases
+                    .get(id)
+                    .is_some_and(|entry| now < entry.deadline);
+                match server.renew(*id, ttl, now) && live {
+                    true => (*id, Outcome::Renewed(sent + ttl - MARGIN)),
+                    false => (*id, Outcome::Lost),
+                }
+            };
+            let outcomes: Vec<_> = batch.iter().map(outcome).collect();
+            chance = (chance + 0.37) % 1.0;
+            schedule.answered(key.1, &outcomes, now, chance);
+        }
+        for batch in schedule.take_due(now).batches {
+            let ids: Vec<_> = batch.leases.iter().map(|(id, _)| *id).collect();
+            seen.commands += 1;
+            seen.renewals += ids.len();
+            let at = server.take(ids.len(), now);
+            answers.insert((at, batch.id), (now, ids));
+        }
+        seen.unanswered = seen.unanswered.max(answers.len());
+        seen.was_late |= schedule.is_late(now);
+    }
+    seen.kept = schedule.load(now).kept;
+    seen
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_fast_server_has_few_commands() {
+    let start = Instant::now();
+    let mut server = Server::new(start, Duration::from_micros(18));
+    let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 100);
+    assert_eq!(seen.kept, 10_000, "{seen:?}");
+    assert!(!seen.was_late, "{seen:?}");
+    // 15 periods of 10 commands, and an eighth more to drift apart.
+    assert!(seen.commands <= 15 * 10 * 5 / 4, "{seen:?}");
+    assert!(seen.unanswered <= 4, "{seen:?}");
+}
+
+/// Each request takes a quarter of the time there is for it: none is sent again while it is at work.
+#[test]
+fn a_slow_server_is_not_sent_the_same_again() {
+    let start = Instant::now();
+    let mut server = Server::new(start, Duration::from_micros(600));
+    let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 200);
+    assert_eq!(seen.kept, 10_000, "{seen:?}");
+    // Each lease was renewed once a period, or later, and hardly one in vain.
+    assert!(seen.renewals <= 10_000 * 30 * 5 / 4, "{seen:?}");
+}
+
+/// Not even a request for few leases is answered in the time that there is for it.
+#[test]
+fn a_server_that_cannot_answer_in_time_is_not_flooded() {
+    let start = Instant::now();
+    let mut server = Server::new(start, MILLISECOND * 10);
+    let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 200);
+    assert!(seen.was_late, "{seen:?}");
+    assert!(seen.unanswered <= MOST_UNANSWERED, "{seen:?}");
+    // It can renew 100 leases a second, see below.
+    assert!(seen.kept >= 100 * 20 * 5 / 6 * 8 / 10, "{seen:?}");
+}
+
+#[test]
+fn a_server_that_is_away_for_a_while_loses_none() {
+    let start = Instant::now();
+    for away in [2, 4, 6, 8] {
+        let mut server = Server::new(start, Duration::from_micros(18));
+        server.away = Some((start + SECOND * 30, start + SECOND * (30 + away)));
+        let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 100);
+        assert_eq!(seen.kept, 10_000, "away for {away} s: {seen:?}");
+        assert!(seen.commands <= 15 * 10 * 2, "{seen:?}");
+    }
+}
+
+/// Of those that are too many, as many live on as the server can renew.
+#[test]
+fn what_is_too_much_is_given_up_and_the_rest_lives_on() {
+    let start = Instant::now();
+    for (leases, micros) in [(20_000, 1_500), (100_000, 400), (100_000, 250)] {
+        let lease = Duration::from_micros(micros);
+        let mut server = Server::new(start, lease);
+        let ttl = SECOND * 20;
+        let seen = keep(leases, ttl, &mut server, start, SECOND * 300);
+        // At first all are renewed for the first time, from a third of a ttl on until the last would be lost,
+        // a sixth of a ttl after the first; and none is acquired later.
+        let possible = (ttl.as_secs_f64() * 5.0 / 6.0 / lease.as_secs_f64()) as usize;
+        let possible = possible.min(leases);
+        assert!(
+            seen.kept * 20 >= possible * 17,
+            "{leases} at {micros} us each, {possible} are possible: {seen:?}"
+        );
+        assert!(seen.was_late);
+        assert!(seen.unanswered <= MOST_UNANSWERED, "{seen:?}");
+    }
+}

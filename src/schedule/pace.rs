@@ -1,0 +1,155 @@
+//! How many renewals go to the store at a time, from how fast it answers: pure.
+//!
+//! Like the window of a TCP connection, the number of leases under way grows while answers come fast, and
+//! shrinks as soon as they come late or not at all. A store that is slow is then asked for less at a time,
+//! and an answer never takes so long that leases are lost meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::MAX_RENEWALS;
+
+/// With fewer batches under way, one that hangs would leave no place for others.
+const LEAST_UNDER_WAY: usize = 2;
+/// More batches under way would not be carried out faster: one keeps a processor of the server busy.
+const MOST_UNDER_WAY: usize = 4;
+/// Smaller batches cost the store nearly as much as larger ones.
+const SMALLEST: usize = 10;
+/// The window before the store has answered anything.
+const FIRST: usize = 500;
+
+/// How fast the store answers, and what may be sent therefore.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// How many leases may be under way.
+    window: usize,
+    /// When it shrank last.
+    shrunk: Option<Instant>,
+    /// How long an answer takes, and by how much that varies, both on average.
+    mean: Duration,
+    deviation: Duration,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self {
+            window: FIRST,
+            shrunk: None,
+            mean: Duration::ZERO,
+            deviation: Duration::ZERO,
+        }
+    }
+
+    /// How many leases may go in one batch.
+    pub(super) fn size(&self) -> usize {
+        (self.window / LEAST_UNDER_WAY).clamp(SMALLEST, MAX_RENEWALS)
+    }
+
+    /// How many batches may be under way.
+    pub(super) fn under_way(&self) -> usize {
+        (self.window / self.size()).clamp(LEAST_UNDER_WAY, MOST_UNDER_WAY)
+    }
+
+    /// How long an answer is likely to take, as far as can be told from those before.
+    pub(super) fn expected(&self) -> Duration {
+        self.mean + self.deviation
+    }
+
+    /// A batch of so many leases was answered; within the target is fast enough.
+    pub(super) fn answered(
+        &mut self,
+        leases: usize,
+        sent: Instant,
+        now: Instant,
+        target: Duration,
+    ) {
+        let elapsed = now.saturating_duration_since(sent);
+        self.observe(elapsed);
+        if elapsed > target {
+            self.shrink(leases, sent, now);
+        } else if elapsed < target / 2 && leases >= self.size() {
+            self.window = (self.window + leases).min(MOST_UNDER_WAY * MAX_RENEWALS);
+        }
+    }
+
+    /// An answer took this long.
+    pub(super) fn observe(&mut self, elapsed: Duration) {
+        // The averages of RFC 6298, section 2, which serve the same purpose there.
+        let difference = elapsed.abs_diff(self.mean);
+        self.deviation = (self.deviation * 3 + difference) / 4;
+        self.mean = (self.mean * 7 + elapsed) / 8;
+    }
+
+    /// A batch of so many leases was not answered in time.
+    pub(super) fn unanswered(&mut self, leases: usize, sent: Instant, now: Instant) {
+        self.shrink(leases, sent, now);
+    }
+
+    fn shrink(&mut self, leases: usize, sent: Instant, now: Instant) {
+        // What was under way at the same time is slow for the same reason.
+        let known = self.shrunk.is_some_and(|at| sent < at);
+        // A small batch that is slow says nothing about large ones.
+        if !known && leases >= self.size() {
+            self.shrunk = Some(now);
+            self.window = (self.window / 2).max(LEAST_UNDER_WAY * SMALLEST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Duration = Duration::from_secs(1);
+
+    fn places(pace: &Pace) -> (usize, usize) {
+        (pace.under_way(), pace.size())
+    }
+
+    #[test]
+    fn it_grows_while_answers_are_fast_and_shrinks_when_they_are_slow() {
+        let (mut pace, start) = (Pace::new(), Instant::now());
+        assert_eq!(places(&pace), (2, 250));
+        let (fast, slow) = (start + TARGET / 10, start + TARGET * 2);
+        for _ in 0..20 {
+            pace.answered(pace.size(), start, fast, TARGET);
+        }
+        assert_eq!(places(&pace), (4, 1_000));
+        pace.answered(1_000, start, slow, TARGET);
+        assert_eq!(places(&pace), (2, 1_000));
+        // Those that were under way with it say the same.
+        pace.unanswered(1_000, start, slow);
+        assert_eq!(places(&pace), (2, 1_000));
+        pace.unanswered(1_000, slow, slow);
+        assert_eq!(places(&pace), (2, 500));
+        pace.unanswered(3, slow, slow);
+        assert_eq!(pace.size(), 500, "it says nothing");
+        for _ in 0..20 {
+            pace.unanswered(pace.size(), slow, slow);
+        }
+        assert_eq!(places(&pace), (2, SMALLEST));
+        // Neither fast nor slow.
+        pace.answered(SMALLEST, slow, slow + TARGET * 3 / 4, TARGET);
+        assert_eq!(places(&pace), (2, SMALLEST));
+        for _ in 0..20 {
+            pace.answered(pace.size(), slow, slow + TARGET / 10, TARGET);
+        }
+        assert_eq!(pace.size(), 1_000);
+    }
+
+    #[test]
+    fn an_answer_is_expected_within_what_answers_took_and_varied() {
+        let mut pace = Pace::new();
+        for _ in 0..100 {
+            pace.observe(TARGET / 10);
+        }
+        let expected = pace.expected();
+        assert!(
+            expected >= TARGET / 11 && expected < TARGET / 8,
+            "{expected:?}"
+        );
+        pace.observe(TARGET);
+        assert!(pace.expected() > TARGET / 3);
+    }
+}

@@ -1,0 +1,212 @@
+//! Very many leases that are kept alive, on a store that answers slowly.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::{StreamExt, stream};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, LossReason, MemoryStore, Page,
+    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+use tokio::{
+    runtime::Handle,
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{LIMIT, TTL};
+
+/// A store whose renewals are carried out one after the other, each in its time.
+#[derive(Clone, Debug)]
+struct SlowStore {
+    memory: MemoryStore,
+    /// What the renewal of one lease takes.
+    renewal: Duration,
+    turn: Arc<Mutex<()>>,
+    under_way: Arc<AtomicUsize>,
+    most_under_way: Arc<AtomicUsize>,
+    /// How many leases it was asked to renew, and in how many calls.
+    renewals: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+    /// How many calls there were of other kinds.
+    others: Arc<AtomicUsize>,
+}
+
+impl SlowStore {
+    fn new(renewal: Duration) -> Self {
+        Self {
+            memory: MemoryStore::new(),
+            renewal,
+            turn: Arc::default(),
+            under_way: Arc::default(),
+            most_under_way: Arc::default(),
+            renewals: Arc::default(),
+            calls: Arc::default(),
+            others: Arc::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SlowStore {
+    fn clock_margin(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn at_once(&self) -> usize {
+        16
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.others.fetch_add(1, Relaxed);
+        self.memory.acquire(request).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.calls.fetch_add(1, Relaxed);
+        self.renewals.fetch_add(requests.len(), Relaxed);
+        let under_way = self.under_way.fetch_add(1, Relaxed) + 1;
+        self.most_under_way.fetch_max(under_way, Relaxed);
+        let turn = self.turn.lock().await;
+        sleep(self.renewal * requests.len() as u32).await;
+        let answers = self.memory.renew(requests).await;
+        drop(turn);
+        self.under_way.fetch_sub(1, Relaxed);
+        answers
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.memory.convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.others.fetch_add(1, Relaxed);
+        self.memory.release(request).await
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        self.others.fetch_add(1, Relaxed);
+        self.memory.batch(requests).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.memory.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.memory.list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.memory.evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.memory.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.memory.permit(request).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.memory.purge(retention).await
+    }
+}
+
+async fn kept(leases: &Leases, number: usize) -> Vec<Lease> {
+    stream::iter(0..number)
+        .map(|number| leases.acquire(format!("key {number}"), TTL).keep_alive())
+        .then(|acquire| async { acquire.await.unwrap() })
+        .collect()
+        .await
+}
+
+fn live(kept: &[Lease]) -> usize {
+    kept.iter().filter(|lease| lease.is_live()).count()
+}
+
+/// Renewing all of them takes four fifths of a period: none is asked for twice, and none is lost.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_not_asked_again_while_it_works() {
+    let store = SlowStore::new(TTL / 3 * 4 / 5 / 2_000);
+    let leases = Leases::new(store.clone());
+    let kept = kept(&leases, 2_000).await;
+    let periods = 30;
+    sleep(TTL / 3 * periods).await;
+    assert_eq!(live(&kept), 2_000);
+    let renewals = store.renewals.load(Relaxed);
+    assert!(renewals <= 2_000 * periods as usize * 9 / 8, "{renewals}");
+    assert!(store.most_under_way.load(Relaxed) <= 4);
+}
+
+/// The store renews 4,000 in a ttl, and is to keep 12,000 alive.
+#[tokio::test(start_paused = true)]
+async fn of_too_many_as_many_are_kept_as_the_store_renews() {
+    let store = SlowStore::new(TTL / 4_000);
+    let leases = Leases::new(store.clone());
+    let kept = kept(&leases, 12_000).await;
+    let risk = kept[0].at_risk();
+    let start = Instant::now();
+    timeout(TTL, risk).await.unwrap();
+    assert!(start.elapsed() < TTL || kept[0].is_live());
+    sleep(TTL * 10).await;
+    // The first renewal is a third of a ttl after the grant, and by the end of the ttl all must have had one.
+    let live = live(&kept);
+    assert!(live >= 4_000 * 2 / 3 * 8 / 10, "{live}");
+    assert!(store.most_under_way.load(Relaxed) <= 24);
+    // Whoever looks is told that it was the store that did not come to it.
+    let lost = kept.iter().find(|lease| !lease.is_live()).unwrap();
+    let reason = lost.lost().await;
+    assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
+    // All that was started for them ends with them.
+    drop(kept);
+    leases.close().await;
+    sleep(TTL * 2).await;
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    assert!(tasks <= 1, "{tasks} tasks are left, and one renews");
+}
+
+/// Those that are kept go before one more; who does not ask to be kept alive is not held up.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_waits_while_renewals_are_late() {
+    let store = SlowStore::new(TTL / 2_000);
+    let leases = Leases::new(store.clone());
+    let kept = kept(&leases, 4_000).await;
+    sleep(TTL / 3 + TTL / 10).await;
+    let start = Instant::now();
+    let plain = leases.try_acquire("plain", TTL).await.unwrap();
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    let acquire = leases.acquire("one more", TTL).wait_for(TTL / 10);
+    let slowed = acquire.keep_alive().await.unwrap();
+    let waited = start.elapsed();
+    assert!(waited >= TTL / 10, "{waited:?}, the control");
+    drop((plain, slowed, kept));
+    sleep(TTL).await;
+    let start = Instant::now();
+    let acquire = leases.acquire("one more", TTL);
+    let _lease = acquire.keep_alive().await.unwrap();
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_leases_are_released_by_a_few_calls() {
+    let store = SlowStore::new(Duration::ZERO);
+    let leases = Leases::new(store.clone());
+    let kept = kept(&leases, 10_000).await;
+    store.others.store(0, Relaxed);
+    leases.close().await;
+    let calls = store.others.load(Relaxed);
+    assert!(calls <= 63, "{calls}");
+    assert_eq!(live(&kept), 0);
+    let other = Leases::new(store.memory);
+    let mut held = other.list(leasehold::Filter::new().live());
+    assert!(held.next().await.is_none());
+}
