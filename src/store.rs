@@ -39,7 +39,7 @@ pub use self::{
 use crate::{Error, Key, ListRequest, Page};
 
 /// How many renewals are asked for in one call: as many as go into one command of a database without
-/// holding up others.
+/// holding up others. With keys of [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) that is less than a megabyte.
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// How many acquires and releases are asked for in one [`batch`](Store::batch).

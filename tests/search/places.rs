@@ -289,3 +289,24 @@ async fn a_guard_whose_alias_leads_elsewhere_says_so() {
         }
     }
 }
+
+/// A refusal names the alias that is missing: that is not where the documents are.
+#[tokio::test]
+async fn a_guard_that_came_before_its_alias_works_when_that_is_there() {
+    for engine in BOTH {
+        let documents = Documents::new(engine).await;
+        let fixture = documents.fixture();
+        documents.put("a", json!({ "total": 1 })).await;
+        let guard = documents.guard(7);
+        let actions = |action: &str| {
+            let alias = json!({ "index": fixture.index(), "alias": fixture.alias });
+            json!({ "actions": [{ action: alias }] })
+        };
+        let removed = fixture.ask(Post, "_aliases", actions("remove")).await;
+        assert_eq!(removed["acknowledged"], true, "{removed}");
+        guard.claim("a").await.map(drop).unwrap_err();
+        let added = fixture.ask(Post, "_aliases", actions("add")).await;
+        assert_eq!(added["acknowledged"], true, "{added}");
+        assert!(guard.claim("a").await.unwrap().is_some());
+    }
+}
