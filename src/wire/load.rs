@@ -105,6 +105,23 @@ mod tests {
         // When none is under way, they do not wait for a crowd that is no more.
         assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
         assert_eq!(next(0, 0, 0, 0), Next::Stay);
+        // While renewals are late, one of each kind.
+        let few = Load {
+            waiting: 100,
+            batches: 0,
+            young: 0,
+            alone: 0,
+            crowd: 100,
+        };
+        assert_eq!(few.next(Limits::LEAST), Next::Together);
+        assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
+        let busy = Load {
+            batches: 1,
+            alone: 1,
+            ..few
+        };
+        assert_eq!(busy.next(Limits::LEAST), Next::Stay);
+        assert_ne!(busy.next(limits), Next::Stay, "the control");
         // One that takes long holds up nobody.
         let load = Load {
             waiting: 2,

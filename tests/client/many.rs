@@ -25,7 +25,7 @@ use super::{LIMIT, TTL};
 
 /// A store whose renewals are carried out one after the other, each in its time.
 #[derive(Clone, Debug)]
-struct SlowStore {
+pub struct SlowStore {
     memory: MemoryStore,
     /// What the renewal of one lease takes.
     renewal: Duration,
@@ -40,7 +40,7 @@ struct SlowStore {
 }
 
 impl SlowStore {
-    fn new(renewal: Duration) -> Self {
+    pub fn new(renewal: Duration) -> Self {
         Self {
             memory: MemoryStore::new(),
             renewal,
@@ -121,7 +121,7 @@ impl Store for SlowStore {
     }
 }
 
-async fn kept(leases: &Leases, number: usize) -> Vec<Lease> {
+pub async fn kept(leases: &Leases, number: usize) -> Vec<Lease> {
     stream::iter(0..number)
         .map(|number| leases.acquire(format!("key {number}"), TTL).keep_alive())
         .then(|acquire| async { acquire.await.unwrap() })
@@ -129,7 +129,7 @@ async fn kept(leases: &Leases, number: usize) -> Vec<Lease> {
         .await
 }
 
-fn live(kept: &[Lease]) -> usize {
+pub fn live(kept: &[Lease]) -> usize {
     kept.iter().filter(|lease| lease.is_live()).count()
 }
 

@@ -5,4 +5,5 @@ mod meter;
 
 mod counted;
 mod documented;
+mod overload;
 mod told;

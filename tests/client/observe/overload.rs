@@ -1,0 +1,47 @@
+//! More is kept alive than the store renews: said long before the first loss.
+
+use super::{
+    journal::{Journal, events},
+    meter::Meter,
+};
+use crate::{
+    TTL,
+    many::{SlowStore, kept, live},
+};
+use leasehold::Leases;
+use tokio::time::{Duration, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn late_renewals_are_told_before_a_lease_is_lost() {
+    // It renews 2,000 in a ttl, and is to keep 4,000 alive.
+    let leases = Leases::new(SlowStore::new(TTL / 2_000));
+    let (journal, meter) = (Journal::new(), Meter::new());
+    let kept = kept(&leases, 4_000).await;
+    // A twelfth of the ttl after the first are due, and the moment of a look.
+    sleep(TTL / 3 + TTL / 12 + Duration::from_secs(1)).await;
+    let entries = journal.entries();
+    let late = events(&entries, "renewals are late");
+    assert_eq!(late.len(), 1, "{late:#?}");
+    assert_eq!(late[0]["level"], "WARN");
+    let fields = &late[0]["fields"];
+    assert_eq!(fields["kept"], 4_000);
+    assert!(fields["waiting"].as_u64() > Some(1_000), "{fields}");
+    assert_eq!(fields["at_risk"], 0);
+    assert_eq!(meter.moved()["leases_kept"].iter().sum::<f64>(), 4_000.0);
+    assert_eq!(live(&kept), 4_000, "none is lost yet");
+
+    let slowed = leases.try_acquire("one more", TTL).keep_alive();
+    drop(slowed.await.unwrap());
+    let entries = journal.entries();
+    assert_eq!(events(&entries, "an acquire was slowed down").len(), 1);
+
+    // That took a third of the ttl, and now less than a third is left.
+    let moved = meter.moved();
+    assert!(moved["leases_at_risk"].iter().any(|more| *more > 0.0));
+    assert_eq!(live(&kept), 4_000, "none is lost yet");
+    drop(kept);
+    sleep(TTL * 2).await;
+    let moved = meter.moved();
+    assert!(moved["leases_at_risk"].iter().sum::<f64>() < 0.0);
+    assert!(moved["leases_kept"].iter().sum::<f64>() < 0.0);
+}
