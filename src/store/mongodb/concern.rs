@@ -153,7 +153,9 @@ fn deployment_of(hello: &Document) -> Deployment {
     let member = hello.contains_key("setName") || hello.contains_key("isreplicaset");
     match hello.get_str("msg") {
         Ok("isdbgrid") => Deployment::Sharded,
-        _ if !member && hello.get_bool("isWritablePrimary") == Ok(true) => Deployment::Standalone,
+        _ if !member && hello.get_bool("isWritablePrimary").unwrap_or(false) => {
+            Deployment::Standalone
+        }
         _ => Deployment::ReplicaSet,
     }
 }

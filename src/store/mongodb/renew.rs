@@ -44,40 +44,30 @@ impl MongoStore {
         &self,
         requests: &[RenewRequest],
     ) -> Result<RenewAnswers, Error> {
-        let (together, singly): (Vec<_>, Vec<_>) =
-            (0..requests.len()).partition(|index| requests[*index].known.is_some());
-        let mut answers = vec![None; requests.len()];
-        let mut again = self
-            .renew_together(requests, together, &mut answers)
-            .await?;
-        again.extend(singly);
+        let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
+        self.renew_together(&mut renewals).await?;
         // Its failure takes nothing away from those that are answered.
-        let failed = self.renew_singly(requests, again, &mut answers).await;
+        let failed = self.renew_singly(&mut renewals).await.err();
         let unanswered = || {
-            Err(failed.clone().err().unwrap_or(Error::Interrupted {
+            Err(failed.clone().unwrap_or(Error::Interrupted {
                 store: STORE,
                 source: Cause::text("a renewal has no answer"),
             }))
         };
-        let answers = answers.into_iter();
-        Ok(answers
-            .map(|answer| answer.unwrap_or_else(unanswered))
-            .collect())
+        let answers = renewals.into_iter().map(|renewal| renewal.answer);
+        Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Renews these by one statement for each ttl, and gives those that have to be sent singly.
-    async fn renew_together(
-        &self,
-        requests: &[RenewRequest],
-        together: Vec<usize>,
-        answers: &mut [Option<Result<RenewAnswer, Error>>],
-    ) -> Result<Vec<usize>, Error> {
+    /// Renews those whose grants are known by one statement for each ttl. It leaves without an answer what has
+    /// to be sent singly.
+    async fn renew_together(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
+        let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
+        let together: Vec<_> = renewals.iter_mut().filter(is_known).collect();
         if together.len() < 2 {
-            return Ok(together);
+            return Ok(());
         }
         let mut by_ttl: BTreeMap<Duration, Vec<&RenewRequest>> = BTreeMap::new();
-        for index in &together {
-            let request = &requests[*index];
+        for Renewal { request, .. } in &together {
             by_ttl.entry(request.ttl).or_default().push(request);
         }
         let statements = by_ttl
@@ -90,64 +80,70 @@ impl MongoStore {
             && changed == Changed::all(together.len())
             && let Some(now) = self.clock.about(sent)
         {
-            let unknown = together.into_iter().filter(|index| {
-                answers[*index] = counted(&requests[*index], now).map(Ok);
-                answers[*index].is_none()
-            });
-            return Ok(unknown.collect());
+            for renewal in together {
+                renewal.answer = counted(renewal.request, now).map(Ok);
+            }
+            return Ok(());
         }
-        let keys = together.iter().map(|index| requests[*index].key.as_str());
+        let keys = together.iter().map(|renewal| renewal.request.key.as_str());
         let documents = self.documents(keys.collect()).await?;
-        let mut again = Vec::new();
-        for index in together {
-            let request = &requests[index];
+        for Renewal { request, answer } in together {
             let document = documents.get(request.key.as_str());
-            let answer = renewal(document.map(|found| &**found), request);
-            match answer {
-                Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => {
-                    again.push(index);
-                }
+            *answer = match looked_at(document.map(|found| &**found), request) {
+                Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => None,
                 Ok((answer, now)) => {
                     if let Some(now) = now {
                         self.clock.told(now, Instant::now());
                     }
-                    answers[index] = Some(Ok(confirmed(answer, request)));
+                    Some(Ok(confirmed(answer, request)))
                 }
-                Err(error) => answers[index] = Some(Err(error)),
-            }
+                Err(error) => Some(Err(error)),
+            };
         }
-        Ok(again)
+        Ok(())
     }
 
-    /// Renews these by one statement each. The documents tell the outcome, see [`rules::answer_renew`].
-    async fn renew_singly(
-        &self,
-        requests: &[RenewRequest],
-        singly: Vec<usize>,
-        answers: &mut [Option<Result<RenewAnswer, Error>>],
-    ) -> Result<(), Error> {
+    /// Renews what has no answer by one statement each. The documents tell the outcome, see
+    /// [`rules::answer_renew`].
+    async fn renew_singly(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
+        let is_open = |renewal: &&mut Renewal<'_>| renewal.answer.is_none();
+        let singly: Vec<_> = renewals.iter_mut().filter(is_open).collect();
         if singly.is_empty() {
             return Ok(());
         }
-        let requests: Vec<_> = singly.iter().map(|index| &requests[*index]).collect();
-        let statements = requests
-            .iter()
-            .map(|request| statement(&request.key, dialect::renew(request, self.retention), false))
-            .collect();
-        let keys = requests.iter().map(|request| request.key.as_str());
+        let sent = |renewal: &&mut Renewal<'_>| {
+            let update = dialect::renew(renewal.request, self.retention);
+            statement(&renewal.request.key, update, false)
+        };
+        let statements = singly.iter().map(sent).collect();
+        let keys = singly.iter().map(|renewal| renewal.request.key.as_str());
         let Left { failed, documents } = self.change_many(statements, keys.collect()).await?;
-        for (number, index) in singly.into_iter().enumerate() {
-            let request = requests[number];
-            answers[index] = Some(match failed.get(&number) {
+        for (number, Renewal { request, answer }) in singly.into_iter().enumerate() {
+            *answer = Some(match failed.get(&number) {
                 // What the look shows after it may be the live lease as it was before.
                 Some(error) => Err(statement_failed(error)),
                 None => {
                     let document = documents.get(request.key.as_str());
-                    renewal(document.map(|found| &**found), request).map(|(answer, _)| answer)
+                    looked_at(document.map(|found| &**found), request).map(|(answer, _)| answer)
                 }
             });
         }
         Ok(())
+    }
+}
+
+/// A renewal among many, and its answer when there is one.
+struct Renewal<'a> {
+    request: &'a RenewRequest,
+    answer: Option<Result<RenewAnswer, Error>>,
+}
+
+impl<'a> Renewal<'a> {
+    fn of(request: &'a RenewRequest) -> Self {
+        Self {
+            request,
+            answer: None,
+        }
     }
 }
 
@@ -182,7 +178,7 @@ fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
 }
 
 /// The answer to a renewal, from the document as a find shows it, and the server's time.
-fn renewal(
+fn looked_at(
     document: Option<&RawDocument>,
     request: &RenewRequest,
 ) -> Result<(RenewAnswer, Option<DateTime<Utc>>), Error> {
