@@ -17,6 +17,7 @@
 //!   The unanswered batch still counts as under way, for a ttl at the most, unless several that were sent later
 //!   have been answered: then it is not the store that is slow.
 
+mod batches;
 #[cfg(test)]
 mod overload;
 mod pace;
@@ -24,13 +25,17 @@ mod pace;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use self::pace::Pace;
+pub(crate) use self::batches::BatchId;
+use self::{
+    batches::{Batches, UnderWay, has_place},
+    pace::Pace,
+};
 use crate::{LeaseId, backoff, store::MAX_RENEWALS};
 
 /// The part of the ttl after which a lease is renewed.
@@ -46,13 +51,6 @@ const DRIFT: u32 = 8;
 /// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
 /// leases in three steps, for which there is time before the deadline.
 const PARTS: usize = 10;
-/// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
-/// of them is to be answered.
-const REPEATS: usize = 4;
-/// How many batches are under way at most, those included that are not answered in time: each has a connection.
-const MOST_UNANSWERED: usize = 24;
-/// A batch that so many others overtook hangs by itself.
-const OVERTAKEN: u32 = 2;
 
 /// How much of the ttl is left when a renewal is due.
 pub(crate) fn after_renewal(ttl: Duration) -> Duration {
@@ -74,15 +72,10 @@ pub(crate) struct Schedule<T> {
     ready: BTreeSet<(Instant, LeaseId)>,
     /// The parts of batches without an answer that are to be sent once more.
     repeats: VecDeque<Vec<LeaseId>>,
-    /// What was sent and not answered, in the order in which it was sent.
-    under_way: BTreeMap<BatchId, UnderWay>,
+    under_way: Batches,
     last_batch: BatchId,
     pace: Pace,
 }
-
-/// Names a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BatchId(u64);
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -102,35 +95,6 @@ enum State {
     Ready,
     Sent(BatchId),
     Repeat,
-}
-
-#[derive(Debug)]
-struct UnderWay {
-    leases: Vec<LeaseId>,
-    sent: Instant,
-    /// The shortest ttl among the leases.
-    ttl: Duration,
-    is_repeat: bool,
-    /// Whether it was not answered in time, and its leases are sent once more.
-    is_overdue: bool,
-    /// How many batches were sent after it and answered before it.
-    overtaken: u32,
-}
-
-impl UnderWay {
-    fn overdue_at(&self) -> Instant {
-        self.sent + response_timeout(self.ttl)
-    }
-
-    /// When it does not count any more, whatever comes of it.
-    fn forgotten_at(&self) -> Instant {
-        self.sent + self.ttl
-    }
-
-    /// Whether the store is taken to be at work on it.
-    fn is_at_work(&self) -> bool {
-        self.overtaken < OVERTAKEN
-    }
 }
 
 /// What is to be done now.
@@ -182,7 +146,7 @@ impl<T: Clone> Schedule<T> {
             planned: BTreeSet::new(),
             ready: BTreeSet::new(),
             repeats: VecDeque::new(),
-            under_way: BTreeMap::new(),
+            under_way: Batches::new(),
             last_batch: BatchId::default(),
             pace: Pace::new(),
         }
@@ -380,22 +344,8 @@ impl<T: Clone> Schedule<T> {
         overdue
     }
 
-    /// Whether there is a place for a batch that is sent first, or once more. Each kind has places of its own:
-    /// those that hang must not have them all.
     fn has_place(&self, is_repeat: bool) -> bool {
-        let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
-        let (overdue, young): (Vec<_>, Vec<_>) = self
-            .under_way
-            .values()
-            .filter(same_kind)
-            .partition(|batch| batch.is_overdue);
-        let places = if is_repeat {
-            REPEATS
-        } else {
-            // One at least, to find out whether the store answers again.
-            self.pace.under_way().saturating_sub(overdue.len()).max(1)
-        };
-        young.len() < places && self.under_way.len() < MOST_UNANSWERED
+        has_place(&self.under_way, is_repeat, self.pace.under_way())
     }
 
     /// The next batch, if there is one and a place for it.

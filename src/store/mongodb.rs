@@ -69,8 +69,9 @@ const AT_ONCE: usize = 16;
 /// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached,
 /// or that refused the password and is left alone by the driver for a while, is named as such, instead
 /// of as one that does not answer. It waits for an answer without a limit, so a connection that dies
-/// without a word keeps its place in the pool until the operating system gives it up: a
-/// `max_pool_size` above the 10 of the driver leaves room for that.
+/// without a word keeps its place in the pool until the operating system gives it up, and so does a
+/// renewal of a lease whose document a transaction holds: a `max_pool_size` above the 10 of the driver
+/// leaves room for that (up to 24 batches of renewals without an answer are under way).
 ///
 /// # What it guarantees
 ///
