@@ -229,7 +229,7 @@ mod tests {
     #[tokio::test]
     async fn contention_is_a_reason_to_ask_anew_now_and_then() {
         let (place, asked, start) = (Place::default(), Asked::default(), Instant::now());
-        for (after, times) in [(0, 1), (1, 2), (2, 2), (11, 3)] {
+        for (after, times) in [(0, 1), (1, 2), (11, 2), (12, 3), (13, 3)] {
             let told = place.get(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times, "after {after} s");
             place.doubt(&told, start + Duration::from_secs(after));
