@@ -1,4 +1,4 @@
-//! The releases of a handle that closes: many at once, and nobody waits for the outcome of a single one.
+//! The releases of a handle that closes: many at once, and the close waits for all, not for a single outcome.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -188,7 +188,7 @@ struct Answered {
 
 impl Drop for Answered {
     fn drop(&mut self) {
-        // Without a keeper nobody keeps them alive any more.
+        // Without the handle there is no task that could take it in.
         if let Some(back) = self.back.upgrade() {
             let outcomes = std::mem::take(&mut self.outcomes);
             let _ = back.send(Message::Renewed(self.batch, outcomes));
