@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::select_all, stream};
 use leasehold::{
     AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
     Error, Eviction, Key, Lease, Leases, ListRequest, LockState, LossReason, MemoryStore, Page,
@@ -153,10 +153,10 @@ async fn of_too_many_as_many_are_kept_as_the_store_renews() {
     let store = SlowStore::new(TTL / 4_000);
     let leases = Leases::new(store.clone());
     let kept = kept(&leases, 12_000).await;
-    let risk = kept[0].at_risk();
-    let start = Instant::now();
-    timeout(TTL, risk).await.unwrap();
-    assert!(start.elapsed() < TTL || kept[0].is_live());
+    // Which leases a store that is too slow does not come to is chance. That there are some is not.
+    let risks = kept.iter().map(|lease| Box::pin(lease.at_risk()));
+    let ((), first, _) = timeout(TTL, select_all(risks)).await.unwrap();
+    assert!(kept[first].is_live(), "the warning comes before the loss");
     sleep(TTL * 10).await;
     // The first renewal is a third of a ttl after the grant, and by the end of the ttl all must have had one.
     let live = live(&kept);
