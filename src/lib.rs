@@ -165,10 +165,10 @@
 //! - `elasticsearch`, `opensearch`: the stores on Elasticsearch and OpenSearch, on their official
 //!   clients. They come without TLS: choose `native-tls` or `rustls-tls` for your own dependency.
 //! - `sqlite`: the store in a file, on an SQLite that is compiled in.
-//! - `cli`: the command `leasehold`, with all stores (`cargo install leasehold --features cli`); not for a
-//!   library.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
-//! - `conformance`: the suite that every store must pass, for authors of stores.
+//!
+//! The command `leasehold` is the crate `leasehold-cli`; the suite that every store must pass, for authors of
+//! stores, is `leasehold-conformance`.
 //!
 //! # Observability
 //!
@@ -194,8 +194,6 @@ mod backoff;
 mod builder;
 mod calls;
 mod cause;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod deadline;
 mod error;
 mod fence;
@@ -215,11 +213,6 @@ pub mod rules;
 mod schedule;
 mod set;
 mod store;
-/// Tests of what is sent and of what comes back have the same texts.
-#[cfg(test)]
-#[allow(dead_code)]
-#[path = "../tests/common/text.rs"]
-mod text;
 mod ticket;
 mod tries;
 mod ttl;

@@ -17,10 +17,18 @@ pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
 pub(crate) mod permits;
-#[cfg(test)]
+#[cfg(all(
+    test,
+    any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch")
+))]
 mod protocol;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[cfg(all(
+    test,
+    any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch")
+))]
+mod text;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -49,7 +57,7 @@ pub const MAX_BATCH: usize = 1_000;
 ///
 /// A lock and a limiter of the same key have nothing to do with each other.
 ///
-/// The conformance suite (feature `conformance`) tells whether an implementation keeps the rules. Until
+/// The conformance suite (the crate `leasehold-conformance`) tells whether an implementation keeps the rules. Until
 /// version 1.0 methods may be added.
 ///
 /// # Cancel safety

@@ -1,24 +1,21 @@
 //! The memory store keeps every rule, under paused time.
 
-#[path = "common/fuzz.rs"]
-mod fuzz;
-#[path = "common/text.rs"]
-mod text;
-
-use leasehold::{MemoryStore, conformance::Clients};
+use leasehold::MemoryStore;
+use leasehold_conformance::Clients;
+use leasehold_tests::fuzz;
 
 async fn connect() -> Clients {
     let store = MemoryStore::new();
     Clients::new(store.clone(), store)
 }
 
-leasehold::conformance_suite!(connect, start_paused = true);
+leasehold_conformance::conformance_suite!(connect, start_paused = true);
 
 /// The same on several threads and in real time, for the races.
 mod on_threads {
     use super::connect;
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
 }
 
 #[tokio::test(start_paused = true)]

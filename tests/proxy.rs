@@ -1,12 +1,9 @@
 //! The proxy of the tests on real engines does what it is told.
 
-#[path = "common/proxy.rs"]
-mod proxy;
-
 use std::{sync::Arc, time::Duration};
 
+use leasehold_tests::proxy::Proxy;
 use parking_lot::Mutex;
-use proxy::Proxy;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},

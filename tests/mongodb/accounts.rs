@@ -7,6 +7,7 @@ use leasehold::{
     ConvertRequest, Error, Filter, Key, LeaseId, Leases, MongoStore, ReleaseRequest, RenewAnswer,
     RenewRequest, Store as _,
 };
+use leasehold_tests::every;
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
@@ -14,7 +15,7 @@ use mongodb::{
 };
 use tokio::time::timeout;
 
-use super::{DATABASE, Engine, Fixture, LONG, common::every, errors::everything};
+use super::{DATABASE, Engine, Fixture, LONG, errors::everything};
 
 const PASSWORD: &str = "hunter2";
 /// Longer than anything takes that is to come.

@@ -6,9 +6,10 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, Attempt, BatchAnswer, BatchRequest, Error, Key, LeaseId, Leases,
     MongoStore, ReleaseAnswer, ReleaseRequest, Store,
 };
+use leasehold_tests::engine::Engine;
 use mongodb::bson::doc;
 
-use super::{Fixture, LONG, common::engine::Engine, faults::FAIL_POINT};
+use super::{Fixture, LONG, faults::FAIL_POINT};
 
 fn ask(number: usize) -> AcquireRequest {
     let key = Key::new(format!("key {number}")).unwrap();

@@ -3,19 +3,17 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use leasehold::{MongoStore, Store};
+use leasehold_tests::{
+    cancel::{
+        Setting, Words,
+        faults::{CUTS, FAULTS},
+        leaves_no_lock_behind, one_that_abandons_its_request_is_caught,
+    },
+    evicted,
+};
 use mongodb::options::ClientOptions;
 
-use super::{
-    Engine, Fixture,
-    common::{
-        cancel::{
-            Setting, Words,
-            faults::{CUTS, FAULTS},
-            leaves_no_lock_behind, one_that_abandons_its_request_is_caught,
-        },
-        evicted,
-    },
-};
+use super::{Engine, Fixture};
 
 static WORDS: Words = Words {
     acquire: "findAndModify",

@@ -7,6 +7,7 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases,
     MongoStore, ReleaseRequest, RenewRequest, Store,
 };
+use leasehold_tests::many;
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},
@@ -16,7 +17,7 @@ use mongodb::{
     },
 };
 
-use super::{Commands, Engine, Fixture, LONG, SHORT, common::many};
+use super::{Commands, Engine, Fixture, LONG, SHORT};
 
 async fn watched_leases(engine: Engine) -> (Leases, Commands) {
     let (collection, commands) = Fixture::new(engine).watched().await;

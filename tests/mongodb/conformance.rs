@@ -9,7 +9,7 @@ mod standalone {
         Fixture::new(Engine::MongoDb).clients().await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
 mod replica_set {
@@ -19,7 +19,7 @@ mod replica_set {
         Fixture::new(Engine::MongoDbReplicaSet).clients().await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
 /// On a server that asks who its clients are, with the role that the documentation names.
@@ -34,5 +34,5 @@ mod read_and_write {
         Clients::new(store(), store())
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }

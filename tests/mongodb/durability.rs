@@ -6,19 +6,17 @@ use leasehold::{
     AcquireRequest, BatchRequest, Error, Fence, GuardedCollection, Key, LeaseId, Leases,
     MongoDistributedLock, MongoStore, ReleaseRequest, Store, Upgrade,
 };
+use leasehold_tests::{
+    every,
+    liar::{Liar, Reply},
+};
 use mongodb::{
     Collection,
     bson::{Document, doc, to_vec},
     options::{ClientOptions, CollectionOptions, WriteConcern},
 };
 
-use super::{
-    Commands, DATABASE, Engine, Fixture, LONG, SHORT,
-    common::{
-        every,
-        liar::{Liar, Reply},
-    },
-};
+use super::{Commands, DATABASE, Engine, Fixture, LONG, SHORT};
 
 const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 /// What changes nothing.

@@ -6,6 +6,7 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, Error, Key, Lease, LeaseId, Leases, MongoStore, RenewRequest,
     Store,
 };
+use leasehold_tests::proxy::Proxy;
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -13,7 +14,7 @@ use mongodb::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{DATABASE, Engine, Fixture, LONG, common::proxy::Proxy};
+use super::{DATABASE, Engine, Fixture, LONG};
 
 /// Leases behind a proxy.
 async fn proxied() -> (Proxy, Leases, Fixture) {

@@ -9,6 +9,7 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, Attempt, Error, FreedKeys, Key, LeaseId, Leases, MemoryStore,
     MongoStore, ReleaseRequest, RenewRequest, Store,
 };
+use leasehold_tests::proxy::Proxy;
 use mongodb::{
     bson::{Bson, DateTime, Document, doc},
     change_stream::event::OperationType,
@@ -18,7 +19,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Engine, Fixture, LONG, SHORT,
-    common::proxy::Proxy,
     faults::{FAIL_POINT, failing},
 };
 

@@ -1,6 +1,7 @@
 //! Any text through MongoDB.
 
-use super::{Engine, Fixture, common::fuzz};
+use super::{Engine, Fixture};
+use leasehold_tests::fuzz;
 
 /// Most of them where a write need not go to the disk: what a text is taken for does not depend on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

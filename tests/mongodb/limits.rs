@@ -6,16 +6,14 @@ use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, MongoStore, PermitAnswer, PermitId, PermitRequest, Quota, Store,
 };
+use leasehold_tests::{permits, proxy::Proxy};
 use mongodb::{
     Collection,
     bson::{Bson, DateTime, Document, doc},
     options::ClientOptions,
 };
 
-use super::{
-    Commands, DATABASE, Engine, Fixture,
-    common::{permits, proxy::Proxy},
-};
+use super::{Commands, DATABASE, Engine, Fixture};
 
 const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 /// A window that outlasts any test.

@@ -1,8 +1,5 @@
 //! The MongoDB stores on real engines.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod accounts;
 mod batches;
 mod cancel;
@@ -32,8 +29,9 @@ mod wakeups;
 
 use std::{sync::Arc, time::Duration};
 
-use common::engine::Engine;
-use leasehold::{LeaseId, MongoStore, conformance::Clients};
+use leasehold::{LeaseId, MongoStore};
+use leasehold_conformance::Clients;
+use leasehold_tests::engine::Engine;
 use mongodb::{
     Client, Collection,
     bson::Document,

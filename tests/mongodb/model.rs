@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use leasehold::Store;
+use leasehold_tests::{model, permits};
 use tokio::runtime::Runtime;
 
-use super::{
-    Engine, Fixture,
-    common::{model, permits},
-};
+use super::{Engine, Fixture};
 
 fn compare(engine: Engine, cases: u32) {
     let runtime = Runtime::new().unwrap();

@@ -3,19 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{AcquireRequest, Error, Key, LeaseId, Leases, MongoStore, Store};
+use leasehold_tests::{
+    every,
+    liar::{Liar, Lie, Reply, always},
+};
 use mongodb::{
     bson::{self, Bson, DateTime, Document, doc},
     options::{ClientOptions, ServerAddress},
 };
 use tokio::time::Instant;
 
-use super::{
-    Engine, Fixture, LONG,
-    common::{
-        every,
-        liar::{Liar, Lie, Reply, always},
-    },
-};
+use super::{Engine, Fixture, LONG};
 
 /// How long a call of the handle may take.
 const CALL: Duration = Duration::from_millis(300);

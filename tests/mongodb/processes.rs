@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::{Error, Fence, GuardedCollection, MongoStore, Store};
+use leasehold_tests::processes::{self, Place, Waiting, fencing, limits};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
@@ -13,7 +14,6 @@ use tokio::time::sleep;
 
 use super::{
     DATABASE, Engine, Fixture,
-    common::processes::{self, Place, Waiting, fencing, limits},
     ears::{Eared, Ears},
 };
 

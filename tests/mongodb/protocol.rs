@@ -1,13 +1,14 @@
 //! A stranger who knows nothing but `docs/protocol/mongodb.md` takes part in the locks.
 
 use leasehold::{Attempt, Error, Leases, LossReason, MongoStore};
+use leasehold_tests::protocol::statements;
 use mongodb::{
     Collection,
     bson::{Bson, Document, doc},
 };
 use serde_json::Value;
 
-use super::{Engine, Fixture, LONG, common::protocol::statements};
+use super::{Engine, Fixture, LONG};
 
 const DOCUMENT: &str = include_str!("../../docs/protocol/mongodb.md");
 

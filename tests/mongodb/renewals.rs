@@ -6,16 +6,14 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, Grant, Key, KnownGrant, LeaseId, MongoStore, RenewAnswer,
     RenewRequest, Store,
 };
+use leasehold_tests::liar::{Liar, Reply};
 use mongodb::{
     bson::{Document, doc, to_vec},
     event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
 
-use super::{
-    Commands, Engine, Fixture, LONG, SHORT,
-    common::liar::{Liar, Reply},
-};
+use super::{Commands, Engine, Fixture, LONG, SHORT};
 
 struct Held {
     store: MongoStore,

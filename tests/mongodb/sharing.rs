@@ -14,10 +14,11 @@ use leasehold::{
     LeaseId, Leases, MemoryStore, MongoStore, ReleaseAnswer, ReleaseRequest, RenewAnswer,
     RenewRequest, Store,
 };
+use leasehold_tests::crowd::Crowd;
 use mongodb::bson::{Bson, doc};
 use tokio::{task::JoinSet, time::sleep};
 
-use super::{Engine, Fixture, LONG, SHORT, common::crowd::Crowd};
+use super::{Engine, Fixture, LONG, SHORT};
 
 const ENGINES: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 

@@ -3,12 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{MongoStore, Store};
+use leasehold_tests::{proxy::Proxy, soak::soak};
 use mongodb::{bson::Document, options::ClientOptions};
 
-use super::{
-    Engine, Fixture,
-    common::{proxy::Proxy, soak::soak},
-};
+use super::{Engine, Fixture};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_minute_without_a_tenth_of_the_answers_loses_no_lease_and_leaks_no_lock() {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold::{Leases, MongoStore, Store};
+use leasehold_tests::proxy::Proxy;
 use mongodb::bson::Document;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Commands, Engine, Fixture, LONG,
-    common::proxy::Proxy,
     ears::{Eared, Ears},
 };
 

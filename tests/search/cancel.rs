@@ -3,17 +3,15 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use leasehold::Store;
-
-use super::{
-    Engine, Fixture,
-    common::{
-        cancel::{
-            Setting, Words, faults::FAULTS, leaves_no_lock_behind,
-            one_that_abandons_its_request_is_caught,
-        },
-        evicted,
+use leasehold_tests::{
+    cancel::{
+        Setting, Words, faults::FAULTS, leaves_no_lock_behind,
+        one_that_abandons_its_request_is_caught,
     },
+    evicted,
 };
+
+use super::{Engine, Fixture};
 
 /// Each is in one of the scripts, or in the request, and in no other.
 static WORDS: Words = Words {

@@ -25,7 +25,7 @@ mod on_elasticsearch {
         ready(fixture.store(), fixture.store()).await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
 mod on_opensearch {
@@ -36,7 +36,7 @@ mod on_opensearch {
         ready(fixture.store(), fixture.store()).await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
 mod on_opensearch_with_stored_scripts {
@@ -50,7 +50,7 @@ mod on_opensearch_with_stored_scripts {
         ready(store(), store()).await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
 /// On a cluster that forbids inline scripts, with accounts.
@@ -64,5 +64,5 @@ mod on_elasticsearch_with_stored_scripts {
         ready(store(), store()).await
     }
 
-    leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }

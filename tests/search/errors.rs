@@ -5,6 +5,11 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 use elasticsearch::http::Method::{Get, Post, Put};
 use futures::future::join;
 use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
+use leasehold_tests::{
+    every,
+    liar::{Liar, Lie, Reply},
+    proxy::Proxy,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,13 +18,7 @@ use tokio::{
 };
 
 use super::{
-    BOTH, Fixture, LONG,
-    common::{
-        every,
-        liar::{Liar, Lie, Reply},
-        proxy::Proxy,
-    },
-    elasticsearch,
+    BOTH, Fixture, LONG, elasticsearch,
     nonsense::{http, located},
     refusals,
 };

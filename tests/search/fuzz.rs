@@ -1,6 +1,7 @@
 //! Any text through Elasticsearch and OpenSearch.
 
-use super::{BOTH, Fixture, common::fuzz};
+use super::{BOTH, Fixture};
+use leasehold_tests::fuzz;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_keys_owners_and_notes_are_just_text() {

@@ -7,12 +7,10 @@ use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store,
 };
+use leasehold_tests::{permits, proxy::Proxy};
 use serde_json::{Value, json};
 
-use super::{
-    BOTH, Engine, Fixture, LONG,
-    common::{permits, proxy::Proxy},
-};
+use super::{BOTH, Engine, Fixture, LONG};
 
 /// A window that outlasts any test.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);

@@ -1,8 +1,5 @@
 //! The stores on Elasticsearch and OpenSearch, on real engines.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod at_once;
 mod cancel;
 mod conformance;
@@ -27,7 +24,6 @@ mod soak;
 
 use std::{sync::Arc, time::Duration};
 
-use common::engine::Engine;
 use elasticsearch::{
     Elasticsearch,
     http::{
@@ -37,8 +33,10 @@ use elasticsearch::{
 };
 use leasehold::{
     AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, Leases,
-    OpenSearchStore, Store, conformance::Clients,
+    OpenSearchStore, Store,
 };
+use leasehold_conformance::Clients;
+use leasehold_tests::engine::Engine;
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;

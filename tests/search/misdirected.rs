@@ -1,12 +1,10 @@
 //! Answers of other documents than were asked for, as fakes give them.
 
 use leasehold::Error;
+use leasehold_tests::every;
 use serde_json::json;
 
-use super::{
-    common::every,
-    nonsense::{CALL, INDEX, leases, lock, mine, noop, store},
-};
+use super::nonsense::{CALL, INDEX, leases, lock, mine, noop, store};
 
 /// Each answer shows a lock of the lease that asks: a grant, a renewal, or a release, whatever it was. As
 /// the answer of another document, or of one in another index, it is none of them.

@@ -1,11 +1,9 @@
 //! Random commands against memory and a search engine at once: every answer is the same.
 
+use leasehold_tests::{model, permits};
 use tokio::runtime::Runtime;
 
-use super::{
-    Engine, Fixture,
-    common::{model, permits},
-};
+use super::{Engine, Fixture};
 
 fn compare(engine: Engine) {
     let runtime = Runtime::new().unwrap();

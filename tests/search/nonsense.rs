@@ -5,15 +5,13 @@ use std::{sync::Arc, time::Duration};
 use leasehold::{
     ElasticsearchStore, Error, Key, LeaseId, Leases, ReleaseAnswer, ReleaseRequest, Store,
 };
+use leasehold_tests::{
+    every,
+    liar::{Liar, Lie, Reply, always},
+};
 use serde_json::{Value, json};
 
-use super::{
-    common::{
-        every,
-        liar::{Liar, Lie, Reply, always},
-    },
-    elasticsearch,
-};
+use super::elasticsearch;
 
 /// How long a call of the handle may take.
 pub const CALL: Duration = Duration::from_millis(300);

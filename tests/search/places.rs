@@ -8,11 +8,10 @@ use futures::future::join_all;
 use leasehold::{
     AcquireAnswer, Attempt, Error, Leases, OpenSearchStore, ReleaseAnswer, ReleaseRequest, Store,
 };
+use leasehold_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
-use super::{
-    BOTH, Engine, Fixture, LONG, ask, common::proxy::Proxy, fencing::Documents, granted, opensearch,
-};
+use super::{BOTH, Engine, Fixture, LONG, ask, fencing::Documents, granted, opensearch};
 
 /// The mapping of the locks of this fixture.
 async fn mapping(fixture: &Fixture) -> Value {

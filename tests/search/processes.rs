@@ -1,12 +1,9 @@
 //! Several operating-system processes on one engine.
 
 use futures::future::join_all;
+use leasehold_tests::processes::{self, Place, fencing, limits};
 
-use super::{
-    BOTH, Engine, Fixture,
-    common::processes::{self, Place, fencing, limits},
-    fencing::pauses::Beside,
-};
+use super::{BOTH, Engine, Fixture, fencing::pauses::Beside};
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]

@@ -2,9 +2,10 @@
 
 use elasticsearch::http::Method;
 use leasehold::{Attempt, Error, Leases, LossReason};
+use leasehold_tests::protocol::statements;
 use serde_json::Value;
 
-use super::{BOTH, Fixture, LONG, common::protocol::statements};
+use super::{BOTH, Fixture, LONG};
 
 const DOCUMENT: &str = include_str!("../../docs/protocol/elasticsearch.md");
 

@@ -8,14 +8,11 @@ use leasehold::{
     AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases, Mode,
     ReleaseRequest, RenewRequest,
 };
+use leasehold_tests::{many, proxy::Proxy};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{
-    BOTH, Fixture, LONG, SHORT, ask,
-    common::{many, proxy::Proxy},
-    granted,
-};
+use super::{BOTH, Fixture, LONG, SHORT, ask, granted};
 
 #[tokio::test]
 async fn each_operation_is_one_request() {

@@ -14,10 +14,11 @@ use leasehold::{
     AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Key, LeaseId,
     ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
 };
+use leasehold_tests::crowd::Crowd;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{BOTH, Fixture, LONG, ask, common::crowd::Crowd, granted};
+use super::{BOTH, Fixture, LONG, ask, granted};
 
 const TASKS: usize = 32;
 

@@ -1,13 +1,11 @@
 //! Work behind a bad network, for a while.
 
+use leasehold_tests::{proxy::Proxy, soak::soak};
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::{
-    BOTH, Engine, Fixture,
-    common::{proxy::Proxy, soak::soak},
-};
+use super::{BOTH, Engine, Fixture};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_minute_without_a_tenth_of_the_answers_loses_no_lease_and_leaks_no_lock() {

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold::{Leases, Store};
+use leasehold_tests::processes::Process;
 use rusqlite::Connection;
 
-use super::{common::processes::Process, path, processes::place, store_at};
+use super::{path, processes::place, store_at};
 
 const KEYS: usize = 4;
 const KILLS: usize = 30;

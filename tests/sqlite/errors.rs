@@ -6,9 +6,10 @@ use futures::TryStreamExt;
 use leasehold::{
     Error, Filter, Key, LeaseId, Leases, RenewAnswer, RenewRequest, SqliteStore, Store,
 };
+use leasehold_tests::every;
 use rusqlite::Connection;
 
-use super::{LONG, common::every, path, store_at};
+use super::{LONG, path, store_at};
 
 pub async fn refused(path: &Path) -> String {
     refusal(SqliteStore::open(path).await, path)

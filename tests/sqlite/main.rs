@@ -1,8 +1,5 @@
 //! The store in a file, on real files.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod boots;
 mod crashes;
 mod errors;
@@ -17,7 +14,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{LeaseId, SqliteStore, Store, conformance::Clients};
+use leasehold::{LeaseId, SqliteStore, Store};
+use leasehold_conformance::Clients;
 
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
@@ -50,7 +48,7 @@ async fn connect() -> Clients {
     Clients::new(store_at(&path).await, store_at(&path).await)
 }
 
-leasehold::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 
 /// Of one connection, which both share.
 mod on_one_connection {
@@ -61,5 +59,5 @@ mod on_one_connection {
         Clients::new(store.clone(), store)
     }
 
-    leasehold::conformance_suite!(connect);
+    leasehold_conformance::conformance_suite!(connect);
 }

@@ -1,11 +1,9 @@
 //! Random commands against memory and a file at once, and any text.
 
+use leasehold_tests::{fuzz, model, permits};
 use tokio::runtime::Runtime;
 
-use super::{
-    common::{fuzz, model, permits},
-    path, store_at,
-};
+use super::{path, store_at};
 
 #[test]
 fn a_file_answers_as_memory_does() {

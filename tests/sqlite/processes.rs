@@ -4,13 +4,10 @@ use std::{fs, path::Path, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{Attempt, Leases};
+use leasehold_tests::processes::{self, Place, Process, limits};
 use tokio::time::sleep;
 
-use super::{
-    LONG,
-    common::processes::{self, Place, Process, limits},
-    crashes, path, store_at,
-};
+use super::{LONG, crashes, path, store_at};
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Error, Lease, Leases, MemoryStore, MongoStore};
+use leasehold_tests::proxy::Proxy;
 use mongodb::{
     ClientSession, Collection,
     bson::{Document, doc},
@@ -11,7 +12,7 @@ use mongodb::{
 use tokio::time::timeout;
 
 use super::{
-    super::{DATABASE, Engine, Fixture, LONG, common::proxy::Proxy, faults::FAIL_POINT},
+    super::{DATABASE, Engine, Fixture, LONG, faults::FAIL_POINT},
     App, assert_run_again, leases,
 };
 

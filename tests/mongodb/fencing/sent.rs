@@ -4,6 +4,7 @@ use std::{error::Error as _, time::Duration};
 
 use futures::FutureExt;
 use leasehold::{Error, Fence, GuardedCollection};
+use leasehold_tests::proxy::Proxy;
 use mongodb::{
     Collection,
     bson::{Document, doc},
@@ -15,7 +16,6 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{
         DATABASE, Engine, Fixture,
-        common::proxy::Proxy,
         faults::{FAIL_POINT, failing},
     },
     BOTH, WRITES, fence_of, seven, stored, under,

@@ -10,16 +10,12 @@ use std::{
 
 use elasticsearch::http::Method::{Get, Put};
 use leasehold::{Error, Fence, GuardedIndex};
+use leasehold_tests::{liar::Liar, proxy::Proxy};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    super::{
-        BOTH, Fixture,
-        common::{liar::Liar, proxy::Proxy},
-        elasticsearch,
-        errors::of_no_index,
-    },
+    super::{BOTH, Fixture, elasticsearch, errors::of_no_index},
     Documents, Guard, cause, seen,
 };
 

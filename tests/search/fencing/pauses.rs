@@ -9,11 +9,12 @@ use elasticsearch::{
     },
 };
 use leasehold::{Error, Fence, GuardedIndex};
+use leasehold_tests::processes::fencing;
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 
 use super::{
-    super::{Engine, Fixture, common::processes::fencing, elasticsearch, opensearch},
+    super::{Engine, Fixture, elasticsearch, opensearch},
     Guard,
 };
 

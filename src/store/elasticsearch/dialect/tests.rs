@@ -4,7 +4,8 @@ use super::*;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    Filter, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest, Quota, text::Texts,
+    Filter, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest, Quota,
+    store::text::Texts,
 };
 
 fn key(text: &str) -> Key {

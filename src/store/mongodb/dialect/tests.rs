@@ -5,7 +5,7 @@ use mongodb::bson::RawDocumentBuf;
 use super::*;
 use crate::{
     AcquireRequest, ConvertRequest, Filter, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest,
-    Quota, ReleaseRequest, RenewRequest, text::Texts,
+    Quota, ReleaseRequest, RenewRequest, store::text::Texts,
 };
 
 fn key(text: &str) -> Key {

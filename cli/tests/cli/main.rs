@@ -1,0 +1,239 @@
+//! The command `leasehold`, as it is used from a shell, on real stores.
+
+mod kills;
+mod places;
+mod sessions;
+mod signals;
+mod terminal;
+mod trouble;
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::LeaseId;
+use leasehold_tests::engine::Engine;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A store that no other test uses, by its address.
+#[derive(Clone)]
+struct Place(String);
+
+/// What a command has done when it has ended.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// A command that goes on. It is killed with the test.
+struct Going {
+    child: Child,
+    /// The lines that it prints, until nobody has its output open any more.
+    out: Receiver<String>,
+}
+
+impl Place {
+    fn file() -> Self {
+        let path = scratch().join(format!("{}.db", LeaseId::random()));
+        Self(format!("file:{}", path.display()))
+    }
+
+    fn on(engine: Engine) -> Self {
+        let address = engine.address();
+        let name = format!("locks-{}", LeaseId::random());
+        match (engine, address.split_once("://")) {
+            (Engine::MongoDb | Engine::MongoDbReplicaSet, Some((_, rest))) => {
+                // A database of its own, before the options.
+                let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
+                let host = host.trim_end_matches('/');
+                Self(format!("mongodb://{host}/{name}?{options}"))
+            }
+            (Engine::OpenSearch, _) => Self(format!("opensearch+{address}/{name}")),
+            _ => Self(format!("es+{address}/{name}")),
+        }
+    }
+
+    /// The command with these words.
+    fn command<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Command {
+        let mut command = leasehold();
+        command.env("LEASEHOLD_STORE", &self.0).args(words);
+        command
+    }
+
+    /// Runs it to its end.
+    fn leasehold<const N: usize>(&self, words: [&str; N]) -> Ended {
+        run(self.command(words))
+    }
+
+    /// Runs it to its end, which is a success.
+    fn json<const N: usize>(&self, words: [&str; N]) -> Value {
+        let ended = self.leasehold(words);
+        serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.all()))
+    }
+
+    /// Starts it.
+    fn start<const N: usize>(&self, words: [&str; N]) -> Going {
+        Going::of(self.command(words))
+    }
+
+    /// Runs a shell script under a lease, and waits for its first line, which says that it is there.
+    fn hold<const N: usize>(&self, words: [&str; N], script: &str) -> Going {
+        let script = format!("echo ready\n{script}");
+        let words = ["run"].into_iter().chain(words);
+        let mut going = Going::of(self.command(words.chain(["--", "sh", "-c", &script])));
+        assert_eq!(going.line(), "ready");
+        going
+    }
+}
+
+/// The command with nothing of this process's surroundings that would matter to it; a test that `nohup` has
+/// started is deaf to some signals.
+fn leasehold() -> Command {
+    let mut command = Command::new("env");
+    command
+        .args([
+            "--default-signal=HUP,INT,QUIT",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
+        .env_remove("LEASEHOLD_STORE")
+        .env_remove("LEASEHOLD_OWNER")
+        .stdin(Stdio::null());
+    command
+}
+
+/// A folder for files.
+fn scratch() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli");
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn run(mut command: Command) -> Ended {
+    let output = command.output().unwrap();
+    Ended {
+        code: output.status.code().expect("a signal ended it"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Looks until there is something.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < end, "it does not happen");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Ended {
+    fn all(&self) -> String {
+        format!("{} with {:?} and {:?}", self.code, self.out, self.err)
+    }
+
+    /// What it has printed, if it ended with this code.
+    #[track_caller]
+    fn with(&self, code: i32) -> &str {
+        assert_eq!(self.code, code, "{}", self.all());
+        self.out.trim()
+    }
+
+    /// What it has said, if it ended with this code.
+    #[track_caller]
+    fn saying(&self, code: i32) -> &str {
+        assert_eq!(self.code, code, "{}", self.all());
+        self.err.trim()
+    }
+}
+
+impl Going {
+    /// Its standard input is a pipe, which ends with it, or with `finish`.
+    fn of(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, out) = mpsc::channel();
+        thread::spawn(move || {
+            // Whoever asked for them may have enough.
+            lines
+                .map_while(Result::ok)
+                .all(|line| tell.send(line).is_ok())
+        });
+        Self { child, out }
+    }
+
+    /// The next line that it prints; empty if there are no more.
+    fn line(&mut self) -> String {
+        match self.out.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("it prints nothing, and does not end"),
+        }
+    }
+
+    fn json(&mut self) -> Value {
+        serde_json::from_str(&self.line()).unwrap()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap()).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Lets what reads its standard input come to its end: its code, and the rest that it prints.
+    fn finish(mut self) -> (i32, String) {
+        drop(self.child.stdin.take());
+        self.wait()
+    }
+
+    fn wait(&mut self) -> (i32, String) {
+        let status = self.end();
+        let mut rest = Vec::new();
+        loop {
+            match self.out.recv_timeout(PATIENCE) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("what it has started is still there"),
+            }
+        }
+        let code = status.code().expect("a signal ended it");
+        (code, rest.join("\n").trim().to_owned())
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status,
+                None if Instant::now() > end => panic!("it does not end"),
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

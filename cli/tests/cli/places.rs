@@ -1,0 +1,102 @@
+//! Locks where an application has them, which does not always keep to the usual names.
+
+use std::time::Duration;
+
+use elasticsearch::{
+    Elasticsearch,
+    http::{Method, headers::HeaderMap, transport::Transport},
+};
+use leasehold::{Leases, MongoStore};
+use leasehold_tests::engine::Engine;
+use mongodb::{Client, bson::Document};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::{
+    Place,
+    sessions::{a_command_runs_under_a_lease, the_doctor_is_content},
+};
+
+#[test]
+fn a_collection_of_another_name() {
+    let usual = Place::on(Engine::MongoDb);
+    let (before, options) = usual.0.split_once('?').unwrap();
+    let (_, database) = before.rsplit_once('/').unwrap();
+    let place = Place(format!("{before}.jobs.at night?{options}"));
+    let runtime = Runtime::new().unwrap();
+    // The driver does without the database that the command's address has.
+    let client = runtime.block_on(Client::with_uri_str(&usual.0)).unwrap();
+    let collection = client
+        .database(database)
+        .collection::<Document>("jobs.at night");
+    let leases = {
+        let _runtime = runtime.enter();
+        Leases::new(MongoStore::new(&collection))
+    };
+    let ttl = Duration::from_secs(600);
+    let lease = runtime.block_on(async { leases.acquire("report", ttl).await.unwrap() });
+
+    let locks = place.json(["ls", "--json"]);
+    assert_eq!(locks[0]["key"], "report");
+    assert_eq!(locks[0]["fence"], lease.fence().get());
+    place.leasehold(["run", "report", "--", "true"]).saying(75);
+    assert_eq!(usual.leasehold(["ls"]).with(0), "");
+    runtime.block_on(lease.release()).unwrap();
+    let run = place.leasehold(["run", "report", "--", "echo", "ran"]);
+    assert_eq!(run.with(0), "ran");
+}
+
+/// On a cluster that forbids inline scripts.
+#[test]
+fn stored_scripts() {
+    let inline = Place::on(Engine::ElasticsearchSecured);
+    inline.leasehold(["prepare"]).with(0);
+    let refused = inline.leasehold(["run", "job", "--", "echo", "never"]);
+    let said = refused.saying(78);
+    assert!(said.contains("?scripts=stored"), "{said}");
+
+    let place = Place(format!("{}?scripts=stored", inline.0));
+    place.leasehold(["prepare"]).with(0);
+    the_doctor_is_content(&place);
+    a_command_runs_under_a_lease(&place);
+}
+
+/// An index that somebody has given a pipeline is refused by the doctor, and by `prepare`.
+#[test]
+fn the_doctor_tells_of_a_pipeline() {
+    for engine in [Engine::Elasticsearch, Engine::OpenSearch] {
+        let place = Place::on(engine);
+        place.leasehold(["prepare"]).with(0);
+        let (_, alias) = place.0.rsplit_once('/').unwrap();
+        let index = format!("{alias}-v1");
+        set_pipeline(engine, &index, "dedup");
+
+        let ended = place.leasehold(["doctor", "--json"]);
+        let found: Value = serde_json::from_str(ended.with(1)).unwrap();
+        let findings = found["findings"].as_array().unwrap();
+        let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+        assert_eq!(prepared["grade"], "bad", "{found:#}");
+        let refused = place.leasehold(["prepare"]);
+        for said in [prepared["text"].as_str().unwrap(), refused.saying(78)] {
+            for word in ["index.final_pipeline", "dedup", &index, "_none"] {
+                assert!(said.contains(word), "{said}");
+            }
+        }
+        set_pipeline(engine, &index, "_none");
+        place.leasehold(["prepare"]).with(0);
+        the_doctor_is_content(&place);
+    }
+}
+
+fn set_pipeline(engine: Engine, index: &str, pipeline: &str) {
+    let client = Elasticsearch::new(Transport::single_node(&engine.address()).unwrap());
+    let path = format!("{index}/_settings");
+    let body = json!({ "index.final_pipeline": pipeline }).to_string();
+    let set = async {
+        let transport = client.transport();
+        let headers = HeaderMap::new();
+        let sent = transport.send(Method::Put, &path, headers, None::<&()>, Some(body), None);
+        sent.await.unwrap().error_for_status_code().unwrap();
+    };
+    Runtime::new().unwrap().block_on(set);
+}

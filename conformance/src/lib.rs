@@ -1,0 +1,383 @@
+//! The suite that every store must pass, for authors of stores.
+//!
+//! Each property is a function of two clients of the same store. [`conformance_suite!`] makes a
+//! test of each, so that no store can leave one out:
+//!
+//! ```
+//! use leasehold::MemoryStore;
+//! use leasehold_conformance::Clients;
+//!
+//! async fn connect() -> Clients {
+//!     let store = MemoryStore::new();
+//!     Clients::new(store.clone(), store)
+//! }
+//!
+//! leasehold_conformance::conformance_suite!(connect);
+//!
+//! mod on_threads {
+//!     // What follows goes to `#[tokio::test]`.
+//!     leasehold_conformance::conformance_suite!(super::connect, flavor = "multi_thread");
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! A property answers with a [`Violation`] instead of panicking, so that a test of the suite can
+//! show that it catches a broken store.
+//!
+//! Each test needs a place of its own (a collection, an index), because some of the properties purge.
+//! Time is judged by what the server says; a property only sleeps between two looks.
+
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cleanup;
+mod crowd;
+mod exclusion;
+mod expiry;
+mod fence;
+mod guard;
+mod handover;
+mod holding;
+mod input;
+mod limits;
+mod listing;
+mod modes;
+mod renewals;
+mod seeds;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use chrono::{DateTime, SubsecRound, Utc};
+use tokio::time::{Instant, sleep};
+
+pub use self::{
+    batch::{a_batch_does_what_its_requests_say, racing_batches_share_no_key},
+    cleanup::{
+        a_fence_ahead_of_the_clock_outlives_a_clean_up,
+        clean_up_racing_with_takeover_removes_no_live_lock, purge_removes_only_what_is_long_dead,
+        remove_expired_removes_only_what_is_dead,
+    },
+    crowd::a_key_has_a_bounded_number_of_holders,
+    exclusion::{
+        a_loser_never_extends_the_expiry, a_loser_writes_nothing,
+        a_repeated_request_is_granted_once, critical_sections_never_overlap,
+        of_32_racing_tasks_one_wins,
+    },
+    expiry::{
+        a_renewal_counts_from_now, a_renewal_never_shortens_a_lease, a_stale_release_is_refused,
+        a_stale_renewal_is_refused, many_renewals_go_in_one_call,
+        takeover_only_after_expiry_on_the_servers_clock,
+    },
+    fence::{
+        an_evicted_lease_is_no_holder_any_more, an_eviction_frees_the_key, the_fence_always_rises,
+    },
+    guard::{
+        a_detached_lease_stays_until_its_ttl_is_over, a_dropped_acquire_leaves_no_lock,
+        a_dropped_lease_is_released, a_lease_is_over_for_its_holder_first,
+        a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
+        a_waiter_gives_up_in_time,
+    },
+    handover::{a_lease_makes_way_for_another, a_lease_makes_way_for_one_only},
+    holding::{
+        a_close_releases_everything, a_kept_lease_outlives_its_ttl,
+        a_kept_lease_that_is_evicted_is_lost, a_waiter_that_goes_away_holds_up_nobody,
+        waiters_of_one_process_take_turns, work_under_a_lease_holds_the_key_until_it_ends,
+    },
+    input::{bad_input_is_refused_and_nothing_is_stored, odd_keys_are_just_text},
+    limits::{
+        a_full_limiter_says_so, a_limiter_and_a_lock_may_have_one_key,
+        a_limiter_with_other_terms_goes_on, a_purge_forgets_no_window_that_counts,
+        a_repeated_request_takes_its_permits_once, a_window_never_has_more_permits_than_its_limit,
+        permits_that_belong_together_are_granted_together, smooth_permits_come_one_after_the_other,
+        waiting_tasks_get_what_the_windows_have,
+    },
+    listing::{
+        a_list_shows_what_its_filter_describes, pages_show_every_lock_that_stays_once,
+        releasing_an_owner_frees_all_of_its_locks,
+    },
+    modes::{
+        a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
+        a_reader_that_is_gone_blocks_nobody, an_owner_enters_again,
+        leases_are_upgraded_and_downgraded, opposite_orders_do_not_deadlock,
+        permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
+        several_keys_are_taken_all_or_none,
+    },
+    renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
+    seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
+};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Error, Grant, Held, Holder, Key, LeaseId, LockState,
+    RenewAnswer, RenewRequest, Store,
+};
+
+/// Makes a test of every property of the [suite](crate).
+///
+/// The argument is an async function without parameters that gives
+/// [`Clients`](crate::Clients); what follows it goes to `#[tokio::test]`, which the
+/// calling crate must have.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($connect:path $(, $($runtime:tt)*)?) => {
+        $crate::conformance_suite! {
+            @tests ($connect) ($($($runtime)*)?)
+            of_32_racing_tasks_one_wins
+            critical_sections_never_overlap
+            a_repeated_request_is_granted_once
+            a_loser_never_extends_the_expiry
+            a_loser_writes_nothing
+            takeover_only_after_expiry_on_the_servers_clock
+            a_stale_release_is_refused
+            a_stale_renewal_is_refused
+            a_renewal_counts_from_now
+            a_renewal_never_shortens_a_lease
+            many_renewals_go_in_one_call
+            renewals_of_known_grants_tell_the_live_from_the_dead
+            the_fence_always_rises
+            an_eviction_frees_the_key
+            an_evicted_lease_is_no_holder_any_more
+            remove_expired_removes_only_what_is_dead
+            clean_up_racing_with_takeover_removes_no_live_lock
+            purge_removes_only_what_is_long_dead
+            a_fence_ahead_of_the_clock_outlives_a_clean_up
+            odd_keys_are_just_text
+            a_list_shows_what_its_filter_describes
+            pages_show_every_lock_that_stays_once
+            releasing_an_owner_frees_all_of_its_locks
+            bad_input_is_refused_and_nothing_is_stored
+            two_contenders_see_an_expired_lock
+            a_slow_holder_releases_late
+            a_released_key_is_free_at_once
+            a_waiter_gets_the_lock_after_its_release
+            a_waiter_gives_up_in_time
+            a_dropped_lease_is_released
+            a_dropped_acquire_leaves_no_lock
+            a_detached_lease_stays_until_its_ttl_is_over
+            a_lease_is_over_for_its_holder_first
+            a_kept_lease_outlives_its_ttl
+            a_kept_lease_that_is_evicted_is_lost
+            work_under_a_lease_holds_the_key_until_it_ends
+            waiters_of_one_process_take_turns
+            a_waiter_that_goes_away_holds_up_nobody
+            a_close_releases_everything
+            readers_and_a_writer_take_turns
+            a_reader_that_is_gone_blocks_nobody
+            permits_are_never_more_than_there_are
+            a_key_has_a_bounded_number_of_holders
+            an_owner_enters_again
+            leases_are_upgraded_and_downgraded
+            several_keys_are_taken_all_or_none
+            opposite_orders_do_not_deadlock
+            a_minimum_hold_outlasts_the_release
+            a_lease_goes_on_in_another_process
+            a_lease_makes_way_for_another
+            a_lease_makes_way_for_one_only
+            a_batch_does_what_its_requests_say
+            racing_batches_share_no_key
+            a_window_never_has_more_permits_than_its_limit
+            permits_that_belong_together_are_granted_together
+            a_repeated_request_takes_its_permits_once
+            smooth_permits_come_one_after_the_other
+            a_limiter_with_other_terms_goes_on
+            a_limiter_and_a_lock_may_have_one_key
+            a_purge_forgets_no_window_that_counts
+            waiting_tasks_get_what_the_windows_have
+            a_full_limiter_says_so
+        }
+    };
+    (@tests ($connect:path) $runtime:tt $($property:ident)*) => {
+        $($crate::conformance_suite! { @test $connect, $runtime, $property })*
+    };
+    (@test $connect:path, ($($runtime:tt)*), $property:ident) => {
+        #[tokio::test($($runtime)*)]
+        async fn $property() {
+            let clients = $connect().await;
+            if let Err(violation) = $crate::$property(&clients).await {
+                panic!("{violation}");
+            }
+        }
+    };
+}
+
+/// A time to live that outlasts any property.
+const LONG: Duration = Duration::from_secs(600);
+/// A time to live that a property waits for. Nothing depends on how soon after the grant a client
+/// gets to do something.
+const SHORT: Duration = Duration::from_millis(300);
+/// How long a property waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Two clients of the same store, as two processes would have them.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    first: Arc<dyn Store>,
+    second: Arc<dyn Store>,
+}
+
+impl Clients {
+    /// Two clients of the same locks.
+    pub fn new(first: impl Store, second: impl Store) -> Self {
+        Self {
+            first: Arc::new(first),
+            second: Arc::new(second),
+        }
+    }
+
+    /// The client of the task with this number: they take turns.
+    fn of_task(&self, number: usize) -> Arc<dyn Store> {
+        match number % 2 {
+            0 => self.first.clone(),
+            _ => self.second.clone(),
+        }
+    }
+}
+
+/// What a store did that it must not do.
+#[derive(Debug)]
+pub struct Violation(String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+impl From<Error> for Violation {
+    fn from(error: Error) -> Self {
+        let mut text = format!("an operation failed: {error}");
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Self(text)
+    }
+}
+
+impl From<tokio::task::JoinError> for Violation {
+    fn from(error: tokio::task::JoinError) -> Self {
+        Self(format!("a task ended badly: {error}"))
+    }
+}
+
+/// What a property answers.
+pub type Outcome = Result<(), Violation>;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::Violation(format!($($message)+)));
+        }
+    };
+}
+use ensure;
+
+fn violation<T>(message: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(message.into()))
+}
+
+/// A key that no other test uses.
+fn fresh_key(name: &str) -> Result<Key, Violation> {
+    Ok(Key::new(format!("{name} {}", LeaseId::random()))?)
+}
+
+fn request(key: &Key, owner: &str, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
+}
+
+async fn granted(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Grant, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Granted(grant) => Ok(grant),
+        AcquireAnswer::Held(held) => violation(format!(
+            "{} was refused a free key, held by {}",
+            request.owner,
+            held.owner()
+        )),
+    }
+}
+
+async fn refused(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Held, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Held(held) => Ok(held),
+        AcquireAnswer::Granted(_) => violation(format!(
+            "{} was granted a key that another holds",
+            request.owner
+        )),
+    }
+}
+
+/// The answer to one renewal.
+async fn renew(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<RenewAnswer, Violation> {
+    let request = [RenewRequest::new(key.clone(), lease, ttl)];
+    match store.renew(&request).await?.pop() {
+        Some(answer) => Ok(answer?),
+        None => violation("a renewal has no answer"),
+    }
+}
+
+/// The state of a key that must have a document.
+async fn state(store: &Arc<dyn Store>, key: &Key) -> Result<LockState, Violation> {
+    match store.inspect(key).await? {
+        Some(state) => Ok(state),
+        None => violation(format!("{key} has no document")),
+    }
+}
+
+/// The only live holder of a key.
+async fn sole_holder(store: &Arc<dyn Store>, key: &Key) -> Result<Holder, Violation> {
+    let mut holders = state(store, key).await?.holders;
+    match (holders.pop(), holders.is_empty()) {
+        (Some(holder), true) => Ok(holder),
+        (last, _) => violation(format!(
+            "expected one live holder, found {}",
+            holders.len() + usize::from(last.is_some())
+        )),
+    }
+}
+
+/// The time a while after another, at the resolution of the stores.
+fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+    (at + by).trunc_subsecs(3)
+}
+
+/// How long from one time to another; zero if it is not later.
+fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
+    (to - from).to_std().unwrap_or_default()
+}
+
+/// Waits until the server says that nobody is live.
+async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if store
+            .inspect(key)
+            .await?
+            .is_none_or(|state| state.is_free())
+        {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    violation(format!("{key} was not free after {PATIENCE:?}"))
+}
+
+/// A key whose lease, the one that is given back, has expired and not been released.
+async fn expired(
+    store: &Arc<dyn Store>,
+    name: &str,
+    owner: &str,
+) -> Result<(AcquireRequest, Grant), Violation> {
+    let request = request(&fresh_key(name)?, owner, SHORT);
+    let grant = granted(store, &request).await?;
+    until_free(store, &request.key).await?;
+    Ok((request, grant))
+}

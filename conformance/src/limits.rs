@@ -1,0 +1,351 @@
+//! No more permits a window than its limit, on the server's clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{
+    Clients, LONG, LOOK, Outcome, PATIENCE, Violation, ensure, fresh_key, granted, refused,
+    request, violation,
+};
+use leasehold::{
+    Error, Key, Leases, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store,
+};
+
+/// Windows that a property waits for. Long enough for a slow server to answer a few times in one.
+const WINDOW: Duration = Duration::from_millis(1_000);
+/// A window that outlasts any property, unless it just turns.
+const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
+const LIMIT: u32 = 10;
+
+/// The permits that were granted in each window, by the server's clock.
+#[derive(Debug, Default)]
+struct Windows(BTreeMap<i64, u32>);
+
+impl Windows {
+    fn count(&mut self, granted_at: chrono::DateTime<chrono::Utc>, permits: u32) {
+        let window = granted_at
+            .timestamp_millis()
+            .div_euclid(WINDOW.as_millis() as i64);
+        *self.0.entry(window).or_default() += permits;
+    }
+
+    fn check(&self, limit: u32) -> Outcome {
+        match self.0.values().max() {
+            Some(most) if *most > limit => {
+                violation(format!("{most} permits in a window of {limit}: {self:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn fixed(limit: u32, window: Duration) -> Result<Quota, Violation> {
+    Ok(Quota::fixed(limit, window)?)
+}
+
+fn ask(key: &Key, quota: Quota, permits: u32) -> PermitRequest {
+    PermitRequest::new(key.clone(), PermitId::random(), quota, permits)
+}
+
+/// How many permits are granted.
+async fn take(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    quota: Quota,
+    permits: u32,
+) -> Result<u32, Violation> {
+    Ok(match store.permit(&ask(key, quota, permits)).await? {
+        PermitAnswer::Granted { permits, .. } => permits,
+        PermitAnswer::Full { .. } => 0,
+    })
+}
+
+/// Of many tasks that ask at once through two clients, with clocks of their own, no more are granted in
+/// a window of the server's clock than it has permits; and the next window has them again.
+pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -> Outcome {
+    let (key, quota) = (fresh_key("limit")?, fixed(LIMIT, WINDOW)?);
+    let end = Instant::now() + 3 * WINDOW;
+    let mut tasks = JoinSet::new();
+    for number in 0..8 {
+        let (store, key) = (clients.of_task(number), key.clone());
+        tasks.spawn(async move {
+            let mut granted = Vec::new();
+            while Instant::now() < end {
+                match store.permit(&ask(&key, quota, 1)).await? {
+                    PermitAnswer::Granted { granted_at, .. } => granted.push(granted_at),
+                    PermitAnswer::Full { retry_in } => {
+                        ensure!(
+                            !retry_in.is_zero() && retry_in <= WINDOW,
+                            "a full window turns in {retry_in:?}"
+                        );
+                        sleep(LOOK).await;
+                    }
+                }
+            }
+            Ok(granted)
+        });
+    }
+    let mut windows = Windows::default();
+    while let Some(done) = tasks.join_next().await {
+        done??.into_iter().for_each(|at| windows.count(at, 1));
+    }
+    windows.check(LIMIT)?;
+    let full = windows.0.values().filter(|permits| **permits == LIMIT);
+    ensure!(
+        full.count() >= 2,
+        "full windows do not follow each other: {windows:?}"
+    );
+    Ok(())
+}
+
+/// Permits that belong together are granted all or none, as many times as there is room.
+pub async fn permits_that_belong_together_are_granted_together(clients: &Clients) -> Outcome {
+    let (store, key, quota) = (
+        &clients.first,
+        fresh_key("together")?,
+        fixed(LIMIT, ENDLESS)?,
+    );
+    let several = ask(&key, quota, 3).up_to(2);
+    let answer = store.permit(&several).await?;
+    ensure!(
+        matches!(answer, PermitAnswer::Granted { permits: 6, .. }),
+        "twice three of {LIMIT}: {answer:?}"
+    );
+    let (five, four) = (
+        take(&clients.second, &key, quota, 5).await?,
+        take(store, &key, quota, 4).await?,
+    );
+    ensure!(five == 0, "{five} of five were granted where four are left");
+    ensure!(four == 4, "{four} of four that are left were granted");
+    let answer = store.permit(&ask(&key, quota, 1).up_to(9)).await?;
+    ensure!(
+        matches!(answer, PermitAnswer::Full { retry_in } if retry_in <= ENDLESS),
+        "nothing is left: {answer:?}"
+    );
+    Ok(())
+}
+
+/// A request that is repeated, because its answer was lost, takes its permits once.
+pub async fn a_repeated_request_takes_its_permits_once(clients: &Clients) -> Outcome {
+    let (key, quota) = (fresh_key("repeat")?, fixed(5, ENDLESS)?);
+    let request = ask(&key, quota, 2);
+    for store in [&clients.first, &clients.second, &clients.first] {
+        let answer = store.permit(&request).await?;
+        ensure!(
+            matches!(answer, PermitAnswer::Granted { permits: 2, .. }),
+            "a repeated request: {answer:?}"
+        );
+    }
+    let left = take(&clients.first, &key, quota, 3).await?;
+    ensure!(left == 3, "a repeated request took its permits again");
+    Ok(())
+}
+
+/// Smooth permits come back one after the other: in no span as long as the window are there more than
+/// the limit and the burst.
+pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outcome {
+    let (key, quota) = (fresh_key("smooth")?, fixed(LIMIT, WINDOW)?.smooth(2)?);
+    let spaced = quota.window() / quota.limit();
+    let mut granted_at = Vec::new();
+    let start = Instant::now();
+    while granted_at.len() < 12 {
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "{} in {PATIENCE:?}",
+            granted_at.len()
+        );
+        let request = ask(&key, quota, 1).up_to(LIMIT);
+        match clients.of_task(granted_at.len()).permit(&request).await? {
+            PermitAnswer::Granted {
+                permits,
+                granted_at: at,
+                ..
+            } => {
+                ensure!(permits <= 2, "{permits} at once with a burst of 2");
+                granted_at.extend((0..permits).map(|_| at));
+            }
+            PermitAnswer::Full { retry_in } => {
+                ensure!(
+                    !retry_in.is_zero() && retry_in <= spaced,
+                    "a permit comes every {spaced:?}, the next in {retry_in:?}"
+                );
+                sleep(retry_in).await;
+            }
+        }
+    }
+    // Of those that are so many apart, at least the time has passed that they take beyond the burst.
+    for (number, at) in granted_at.iter().enumerate() {
+        for (earlier, before) in granted_at[..number].iter().enumerate() {
+            let least = spaced
+                * u32::try_from(number - earlier)
+                    .unwrap_or(0)
+                    .saturating_sub(1);
+            let apart = (*at - *before).to_std().unwrap_or_default();
+            ensure!(
+                apart >= least,
+                "{} permits within {apart:?}",
+                number - earlier + 1
+            );
+        }
+    }
+    let several = take(&clients.first, &key, quota, 3).await?;
+    ensure!(several == 0, "three at once with a burst of 2");
+    Ok(())
+}
+
+/// Another limit counts what was taken; and windows of another length, or kind, count for themselves,
+/// whatever was stored.
+pub async fn a_limiter_with_other_terms_goes_on(clients: &Clients) -> Outcome {
+    let (first, second, key) = (&clients.first, &clients.second, fresh_key("terms")?);
+    let taken = take(first, &key, fixed(5, ENDLESS)?, 5).await?;
+    ensure!(taken == 5, "{taken} of a new limiter's five");
+    let more = take(second, &key, fixed(8, ENDLESS)?, 3).await?;
+    ensure!(
+        more == 3,
+        "a limit of eight has three more than one of five"
+    );
+    let less = take(first, &key, fixed(7, ENDLESS)?, 1).await?;
+    ensure!(less == 0, "a limit of seven where eight are taken");
+    let others = [
+        fixed(2, ENDLESS / 2)?,
+        fixed(2, ENDLESS)?.smooth(2)?,
+        fixed(2, ENDLESS / 2)?.smooth(2)?,
+    ];
+    for quota in others {
+        let own = take(second, &key, quota, 2).await?;
+        ensure!(own == 2, "{quota:?} is full because of another");
+    }
+    for quota in others {
+        let own = take(first, &key, quota, 1).await?;
+        ensure!(own == 0, "{quota:?} has forgotten what was taken");
+    }
+    let again = take(first, &key, fixed(8, ENDLESS)?, 1).await?;
+    ensure!(again == 0, "another window gave back what was taken");
+    Ok(())
+}
+
+/// A limiter and a lock of the same key have nothing to do with each other, whatever the key is.
+pub async fn a_limiter_and_a_lock_may_have_one_key(clients: &Clients) -> Outcome {
+    let quota = fixed(1, ENDLESS)?;
+    let odd = ["$key.with/odd \u{1} text", "..", &"é".repeat(256)];
+    let random = fresh_key("both")?;
+    for key in odd.into_iter().chain([random.as_str()]) {
+        let key = Key::new(key)?;
+        let lock = request(&key, "holder", LONG);
+        granted(&clients.first, &lock).await?;
+        let one = take(&clients.second, &key, quota, 1).await?;
+        ensure!(one == 1, "the limiter {key} is full where a lock is held");
+        refused(&clients.second, &request(&key, "other", LONG)).await?;
+        let two = take(&clients.first, &key, quota, 1).await?;
+        ensure!(two == 0, "the limiter {key} forgot its permit");
+        let state = super::sole_holder(&clients.first, &key).await?;
+        ensure!(state.lease == lock.lease, "{key} has another holder");
+    }
+    Ok(())
+}
+
+/// A purge removes the limiters whose window is over, and none that still counts.
+pub async fn a_purge_forgets_no_window_that_counts(clients: &Clients) -> Outcome {
+    let (store, counting, over) = (&clients.first, fresh_key("counts")?, fresh_key("over")?);
+    let quota = fixed(1, ENDLESS)?;
+    take(store, &counting, quota, 1).await?;
+    take(store, &over, fixed(1, Duration::from_millis(10))?, 1).await?;
+    let start = Instant::now();
+    // Others may purge the same place, so the number says nothing.
+    while store.purge(Duration::ZERO).await? == 0 {
+        ensure!(start.elapsed() < PATIENCE, "a limiter that is over stays");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let again = take(&clients.second, &counting, quota, 1).await?;
+    ensure!(
+        again == 0,
+        "a purge forgot a permit of a window that is not over"
+    );
+    Ok(())
+}
+
+/// Tasks of two clients that wait get as many permits as the windows have, or nearly, and each permit
+/// once.
+pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outcome {
+    const WINDOWS: u32 = 3;
+    let key = fresh_key("waiting")?;
+    let leases = [&clients.first, &clients.second].map(|store| Leases::new(store.clone()));
+    let mut tasks = JoinSet::new();
+    for number in 0..20 {
+        let limiter = leases[number % 2].limiter(&key, LIMIT, WINDOW);
+        tasks.spawn(async move {
+            let mut granted = Vec::new();
+            for _ in 0..LIMIT * WINDOWS / 20 {
+                granted.push(limiter.permit().wait_for(PATIENCE).await?.granted_at());
+            }
+            Ok::<_, Error>(granted)
+        });
+    }
+    let mut windows = Windows::default();
+    while let Some(done) = tasks.join_next().await {
+        done??.into_iter().for_each(|at| windows.count(at, 1));
+    }
+    windows.check(LIMIT)?;
+    let granted: u32 = windows.0.values().sum();
+    ensure!(granted == LIMIT * WINDOWS / 20 * 20, "{granted} permits");
+    Ok(())
+}
+
+/// A full limiter says when to come back, a wait that is in vain ends at once, and a bad request is
+/// refused before anything is stored.
+pub async fn a_full_limiter_says_so(clients: &Clients) -> Outcome {
+    let leases = Leases::new(clients.first.clone());
+    let key = fresh_key("full")?;
+    let limiter = leases.limiter(&key, 2, ENDLESS);
+    limiter.permits(2).await?;
+    match limiter.try_permit().await? {
+        PermitAttempt::Full { retry_in } => ensure!(
+            !retry_in.is_zero() && retry_in <= ENDLESS,
+            "come back in {retry_in:?}"
+        ),
+        PermitAttempt::Granted(_) => return violation("a third permit of two"),
+    }
+    let start = Instant::now();
+    let in_vain = limiter.permit().wait_for(PATIENCE).await;
+    ensure!(
+        matches!(in_vain, Err(Error::LimitReached { .. })) && start.elapsed() < PATIENCE,
+        "a wait in vain: {in_vain:?}"
+    );
+    let long = "x".repeat(513);
+    let bad = [
+        leases.limiter("", 1, WINDOW),
+        leases.limiter(long, 1, WINDOW),
+        leases.limiter(&key, 0, WINDOW),
+        leases.limiter(&key, 1, Duration::ZERO),
+        leases.limiter(&key, 1, leasehold::MAX_WINDOW + Duration::from_nanos(1)),
+        leases.limiter(&key, 1, WINDOW).smooth(0),
+        leases.limiter(&key, 1, WINDOW).smooth(2),
+    ];
+    let mut seen = BTreeSet::new();
+    for limiter in &bad {
+        match limiter.permit().await {
+            Err(error) if !error.is_retryable() => seen.insert(error.to_string()),
+            other => return violation(format!("{limiter:?}: {other:?}")),
+        };
+    }
+    ensure!(
+        seen.len() == bad.len(),
+        "two mistakes get one error: {seen:?}"
+    );
+    for permits in [0, 3] {
+        let refused = limiter.permits(permits).await;
+        ensure!(
+            matches!(refused, Err(Error::InvalidPermits { .. })),
+            "{permits} of two: {refused:?}"
+        );
+    }
+    Ok(())
+}

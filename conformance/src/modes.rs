@@ -1,0 +1,327 @@
+//! Shared leases, permits, re-entry, conversion, several keys, minimum hold, notes and tickets.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{
+    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, sole_holder,
+    state, until_free, violation,
+};
+use leasehold::{Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade};
+
+/// The story of the shared and exclusive lock: readers stand beside each other and refuse a writer; when
+/// the last has left the writer enters, and refuses readers.
+pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("readers and a writer")?;
+    let one = granted(first.try_acquire(&key, LONG).shared()).await?;
+    let two = granted(second.try_acquire(&key, LONG).shared()).await?;
+    let three = granted(first.try_acquire(&key, LONG).shared()).await?;
+    ensure!(
+        one.fence() < two.fence() && two.fence() < three.fence(),
+        "the fences of readers did not rise"
+    );
+    let found = state(&clients.second, &key).await?;
+    ensure!(
+        found.holders.len() == 3 && found.holders.iter().all(|it| it.mode == Mode::Shared),
+        "three readers are shown as {:?}",
+        found.holders
+    );
+    refused(second.try_acquire(&key, LONG), 3).await?;
+    one.release().await?;
+    two.release().await?;
+    refused(second.try_acquire(&key, LONG), 1).await?;
+    three.renew().await?;
+    three.release().await?;
+    let writer = granted(second.try_acquire(&key, LONG)).await?;
+    refused(first.try_acquire(&key, LONG).shared(), 1).await?;
+    refused(first.try_acquire(&key, LONG).permits(1, 9), 1).await?;
+    writer.release().await?;
+    granted(first.try_acquire(&key, LONG).shared())
+        .await?
+        .release()
+        .await?;
+    Ok(())
+}
+
+/// Each reader has an expiry of its own: one that is gone stops blocking the writer when its own ttl is
+/// over, however long another has lived beside it.
+pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("crashed reader")?;
+    granted(first.try_acquire(&key, SHORT).shared())
+        .await?
+        .detach();
+    let other = granted(second.try_acquire(&key, LONG).shared()).await?;
+    other.renew().await?;
+    other.release().await?;
+    let waiting = second.acquire(&key, LONG).wait_for(PATIENCE);
+    waiting.await?.release().await?;
+    Ok(())
+}
+
+/// Of racing tasks that want permits, never more have them than there are, and all get theirs in the
+/// end.
+pub async fn permits_are_never_more_than_there_are(clients: &Clients) -> Outcome {
+    const CAPACITY: u32 = 3;
+    let (first, second) = pair(clients);
+    let key = fresh_key("permits")?;
+    let tasks = (0..12_u32).map(|number| {
+        let leases = if number.is_multiple_of(2) {
+            first.clone()
+        } else {
+            second.clone()
+        };
+        let (key, permits, store) = (key.clone(), number % 2 + 1, clients.second.clone());
+        tokio::spawn(async move {
+            let asking = leases.acquire(&key, LONG).permits(permits, CAPACITY);
+            let lease = asking.wait_for(PATIENCE).await?;
+            let holders = state(&store, &key).await?.holders;
+            let taken: i64 = holders.iter().map(|holder| holder.permits).sum();
+            ensure!(
+                taken <= CAPACITY.into(),
+                "{taken} of {CAPACITY} permits are taken"
+            );
+            sleep(LOOK).await;
+            lease.release().await?;
+            Ok(())
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await??;
+    }
+    let two = granted(first.try_acquire(&key, LONG).permits(2, CAPACITY)).await?;
+    refused(second.try_acquire(&key, LONG).permits(2, CAPACITY), 1).await?;
+    let one = granted(second.try_acquire(&key, LONG).permits(1, CAPACITY)).await?;
+    refused(second.try_acquire(&key, LONG).shared(), 2).await?;
+    refused(second.try_acquire(&key, LONG), 2).await?;
+    two.release().await?;
+    one.release().await?;
+    Ok(())
+}
+
+/// The same owner is granted again at once, under the same fence, and the key is free when the last
+/// of its leases is released.
+pub async fn an_owner_enters_again(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("again")?;
+    let outer = granted(first.try_acquire(&key, LONG).owner("process 7")).await?;
+    refused(second.try_acquire(&key, LONG).owner("process 7"), 1).await?;
+    refused(
+        second
+            .try_acquire(&key, LONG)
+            .owner("process 8")
+            .reentrant(),
+        1,
+    )
+    .await?;
+    let inner = second
+        .acquire(&key, LONG)
+        .owner("process 7")
+        .reentrant()
+        .await?;
+    ensure!(
+        inner.fence() == outer.fence(),
+        "entered again with the fence {} under {}",
+        inner.fence(),
+        outer.fence()
+    );
+    outer.release().await?;
+    refused(first.try_acquire(&key, LONG), 1).await?;
+    inner.release().await?;
+    let next = granted(first.try_acquire(&key, LONG).owner("process 8")).await?;
+    next.release().await?;
+    Ok(())
+}
+
+/// A reader becomes the writer only when it is alone, with a new fence; a writer that becomes a reader
+/// lets others in at once.
+pub async fn leases_are_upgraded_and_downgraded(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("upgrade")?;
+    let one = granted(first.try_acquire(&key, LONG).shared()).await?;
+    let two = granted(second.try_acquire(&key, LONG).shared()).await?;
+    for lease in [&one, &two] {
+        match lease.upgrade().await? {
+            Upgrade::Held(held) => ensure!(
+                held.holders().len() == 1 && held.holders()[0].lease != lease.id(),
+                "in the way of an upgrade is {held:?}"
+            ),
+            Upgrade::Exclusive => return violation("one of two readers became a writer"),
+        }
+    }
+    let newest = two.fence();
+    two.release().await?;
+    ensure!(
+        one.upgrade().await? == Upgrade::Exclusive && one.mode() == Mode::Exclusive,
+        "the only reader could not become a writer"
+    );
+    ensure!(
+        one.fence() > newest,
+        "an upgrade has the fence {}, and a reader before it had {newest}",
+        one.fence()
+    );
+    one.renew().await?;
+    refused(second.try_acquire(&key, LONG).shared(), 1).await?;
+    let waiting = tokio::spawn({
+        let (first, key) = (first.clone(), key.clone());
+        async move { first.acquire(&key, LONG).shared().wait_for(PATIENCE).await }
+    });
+    sleep(LOOK).await;
+    one.downgrade().await?;
+    let beside = waiting.await??;
+    ensure!(one.mode() == Mode::Shared, "a downgrade left it exclusive");
+    beside.release().await?;
+    first.evict(&key).await?;
+    let gone = one.upgrade().await;
+    ensure!(
+        matches!(gone, Err(Error::Lost { .. })),
+        "the upgrade of an evicted lease ended with {gone:?}"
+    );
+    Ok(())
+}
+
+/// Several keys are taken all or none, whatever the order in which they are named.
+pub async fn several_keys_are_taken_all_or_none(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let (a, b, c) = (
+        fresh_key("all a")?,
+        fresh_key("all b")?,
+        fresh_key("all c")?,
+    );
+    let both = first.acquire_all([&b, &a, &b], LONG).await?;
+    let keys: Vec<_> = both.leases().iter().map(Lease::key).collect();
+    ensure!(
+        keys == [&a, &b],
+        "of {b}, {a} and {b} these were taken: {keys:?}"
+    );
+    let none = second.acquire_all([&c, &b], LONG).wait_for(SHORT).await;
+    ensure!(
+        matches!(none, Err(Error::WaitTimedOut { .. })),
+        "a set with a held key ended with {none:?}"
+    );
+    until_free(&clients.first, &c).await?;
+    both.release().await?;
+    for key in [&a, &b] {
+        ensure!(state(&clients.first, key).await?.is_free(), "{key} is held");
+    }
+    Ok(())
+}
+
+/// Callers who name the same keys in different orders never wait for each other in a circle.
+pub async fn opposite_orders_do_not_deadlock(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let keys: Vec<Key> = (0..10)
+        .map(|_| fresh_key("circle"))
+        .collect::<Result<_, _>>()?;
+    let tasks = (0..50).map(|number: usize| {
+        let leases = if number.is_multiple_of(2) {
+            first.clone()
+        } else {
+            second.clone()
+        };
+        let mut wanted = vec![
+            keys[number % 10].clone(),
+            keys[(number * 7 + 3) % 10].clone(),
+        ];
+        if number % 4 < 2 {
+            wanted.reverse();
+        }
+        tokio::spawn(async move {
+            let set = leases.acquire_all(&wanted, LONG).wait_for(PATIENCE).await?;
+            ensure!(set.is_live(), "a set is lost as it is granted");
+            set.release().await?;
+            Ok(())
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// A job that comes to its end early blocks the next until its minimum hold is over, by the server's
+/// clock, and cannot be released by anybody.
+pub async fn a_minimum_hold_outlasts_the_release(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("minimum hold")?;
+    let hold = Duration::from_secs(1);
+    let job = granted(
+        first
+            .try_acquire(&key, LONG)
+            .min_hold(hold)
+            .note("nightly run"),
+    )
+    .await?;
+    let holder = sole_holder(&clients.second, &key).await?;
+    ensure!(
+        holder.note.as_deref() == Some("nightly run"),
+        "the note is shown as {:?}",
+        holder.note
+    );
+    let (end, fence) = (super::after(job.acquired_at(), hold), job.fence());
+    job.release().await?;
+    let next = second.acquire(&key, LONG).wait_for(PATIENCE).await?;
+    ensure!(
+        next.acquired_at() >= end && next.fence() > fence,
+        "a key with a minimum hold until {end} was granted at {}",
+        next.acquired_at()
+    );
+    next.release().await?;
+    let over = granted(
+        first
+            .try_acquire(&key, LONG)
+            .min_hold(Duration::from_millis(1)),
+    )
+    .await?;
+    sleep(LOOK).await;
+    over.release().await?;
+    until_free(&clients.second, &key).await
+}
+
+/// A lease goes from one process to another with its fence, and a ticket whose lease is gone is an
+/// answer.
+pub async fn a_lease_goes_on_in_another_process(clients: &Clients) -> Outcome {
+    let (first, second) = pair(clients);
+    let key = fresh_key("ticket")?;
+    let lease = granted(first.try_acquire(&key, LONG).shared()).await?;
+    let (id, fence) = (lease.id(), lease.fence());
+    let ticket = lease.into_ticket();
+    let holder = sole_holder(&clients.second, &key).await?;
+    ensure!(holder.lease == id, "{holder:?} holds the key of a ticket");
+    let Resumed::Live(resumed) = second.resume(&ticket).keep_alive().await? else {
+        return violation("a live lease could not be resumed");
+    };
+    ensure!(
+        resumed.id() == id && resumed.fence() == fence && resumed.mode() == Mode::Shared,
+        "resumed as {resumed:?}"
+    );
+    resumed.renew().await?;
+    resumed.release().await?;
+    match first.resume(&ticket).await? {
+        Resumed::Gone(_) => Ok(()),
+        Resumed::Live(lease) => violation(format!("a released lease was resumed as {lease:?}")),
+    }
+}
+
+async fn granted(attempt: TryAcquire) -> Result<Lease, super::Violation> {
+    match attempt.await? {
+        Attempt::Acquired(lease) => Ok(lease),
+        Attempt::Held(held) => violation(format!("refused: {held:?}")),
+    }
+}
+
+/// An attempt that must find so many live holders in its way.
+async fn refused(attempt: TryAcquire, holders: usize) -> Outcome {
+    match attempt.await? {
+        Attempt::Held(held) => {
+            ensure!(
+                held.holders().len() == holders,
+                "{holders} holders are in the way, and {held:?} was told"
+            );
+            Ok(())
+        }
+        Attempt::Acquired(lease) => violation(format!("{lease:?} was granted beside others")),
+    }
+}

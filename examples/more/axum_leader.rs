@@ -1,0 +1,208 @@
+//! An HTTP service of several instances, one of which leads: does what only one may do.
+//!
+//! Three instances in this process, on ports of their own; the leader is stopped, and another takes over:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example axum_leader
+//! cargo run -p leasehold-examples --example axum_leader -- --store mongodb://localhost/app
+//! ```
+//!
+//! One instance, until Ctrl-C or SIGTERM; start it in several terminals, each with a port of its own:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example axum_leader -- --store mongodb://localhost/app --listen 127.0.0.1:8001
+//! curl http://127.0.0.1:8001/leader
+//! ```
+//!
+//! # How it works
+//!
+//! Every instance serves, and stands for the lead beside that. [`stand`] keeps the lease alive while it
+//! leads. `/leader` asks the guard itself, so that an instance which was paused does not claim the lead
+//! that another has by now. At a shutdown the requests are answered first, and then
+//! [`Leases::close`](leasehold::Leases::close) hands the lead on, before any ttl is over.
+
+use std::{future::pending, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use axum::{Json, Router, extract::State, routing::get};
+use clap::Parser;
+use leasehold::{Attempt, Error, Fence, Lease, Leases, Store};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    signal::unix::{SignalKind, signal},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+const KEY: &str = "leader of the HTTP service";
+/// How long there is no leader if it dies and cannot say so.
+const TTL: Duration = Duration::from_secs(10);
+/// How long an instance may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The lease of this instance, while it leads.
+type Term = Arc<Mutex<Option<Arc<Lease>>>>;
+
+/// One instance, until it is to stop.
+async fn instance(
+    store: Arc<dyn Store>,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> Result<()> {
+    let name = listener.local_addr()?.to_string();
+    let leases = Leases::builder(store).owner(name).build();
+    let term = Term::default();
+    let app = Router::new()
+        .route("/health", get(async || "ok"))
+        .route("/leader", get(leader))
+        .with_state(term.clone());
+    let server = async {
+        let stopped = stop.cancelled_owned();
+        axum::serve(listener, app)
+            .with_graceful_shutdown(stopped)
+            .await?;
+        // What is not released by then ends with its ttl.
+        let _ = timeout(GRACE, leases.close()).await;
+        anyhow::Ok(())
+    };
+    tokio::try_join!(server, stand(&leases, &term))?;
+    Ok(())
+}
+
+/// Stands for the lead, and leads, until the leases are closed.
+async fn stand(leases: &Leases, term: &Term) -> Result<()> {
+    loop {
+        let lease = match leases.acquire(KEY, TTL).keep_alive().await {
+            Ok(lease) => Arc::new(lease),
+            Err(Error::Closed) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        *term.lock() = Some(lease.clone());
+        tokio::select! {
+            reason = lease.lost() => println!("{} leads no more: {reason}.", lease.owner()),
+            () = lead(lease.fence()) => {}
+        }
+        *term.lock() = None;
+    }
+}
+
+/// What only one at a time may do. Each of its writes should show the fence: docs/fencing.md.
+async fn lead(_fence: Fence) {
+    pending().await
+}
+
+/// Whether this instance leads, now.
+async fn leader(State(term): State<Term>) -> Json<Value> {
+    let term = term.lock();
+    let fence = term
+        .as_ref()
+        .filter(|lease| lease.is_live())
+        .map(|lease| lease.fence());
+    Json(json!({ "leads": fence.is_some(), "fence": fence }))
+}
+
+/// An HTTP service, one instance of which leads.
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    store: leasehold_examples::StoreArgs,
+
+    /// Be one instance at this address, until Ctrl-C or SIGTERM
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<SocketAddr>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    leasehold_examples::report(run(leasehold_examples::parse_args()).await)
+}
+
+async fn run(args: Args) -> Result<()> {
+    let store = args.store.open().await?;
+    let Some(address) = args.listen else {
+        return three_instances(store).await;
+    };
+    let listener = TcpListener::bind(address).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        stopping.cancel();
+    });
+    instance(store, listener, stop).await
+}
+
+/// The story: the leader is stopped, and another takes over.
+async fn three_instances(store: Arc<dyn Store>) -> Result<()> {
+    let mut instances = Vec::new();
+    for _ in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, stop) = (listener.local_addr()?, CancellationToken::new());
+        let task = tokio::spawn(instance(store.clone(), listener, stop.clone()));
+        ensure!(ask(address, "/health").await? == "ok");
+        instances.push((address, stop, task));
+    }
+    let (first, fence) = the_leader(&instances).await?;
+    let (address, stop, task) = instances.swap_remove(first);
+    println!("{address} leads, with fence {fence}. It is stopped.");
+    stop.cancel();
+    task.await??;
+    ensure!(
+        TcpStream::connect(address).await.is_err(),
+        "it still serves"
+    );
+
+    let (second, next) = the_leader(&instances).await?;
+    println!("{} leads, with fence {next}.", instances[second].0);
+    ensure!(next > fence, "the fence should rise with every leader");
+    for (_, stop, task) in instances {
+        stop.cancel();
+        task.await??;
+    }
+    match Leases::new(store).try_acquire(KEY, TTL).await? {
+        Attempt::Acquired(lease) => lease.release().await?,
+        Attempt::Held(held) => anyhow::bail!("{} left its lock behind", held.owner()),
+    }
+    println!("All have ended, and the lead is free.");
+    Ok(())
+}
+
+type Instance = (SocketAddr, CancellationToken, JoinHandle<Result<()>>);
+
+/// Asks all of them until one says that it leads, which no two may.
+async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
+    let asking = async {
+        loop {
+            let mut leaders = Vec::new();
+            for (number, (address, ..)) in instances.iter().enumerate() {
+                let answer: Value = serde_json::from_str(&ask(*address, "/leader").await?)?;
+                leaders.extend(answer["fence"].as_u64().map(|fence| (number, fence)));
+            }
+            match leaders[..] {
+                [leader] => return Ok(leader),
+                [] => sleep(Duration::from_millis(50)).await,
+                _ => anyhow::bail!("several lead: {leaders:?}"),
+            }
+        }
+    };
+    timeout(TTL, asking).await.context("nobody leads")?
+}
+
+/// The body of an answer.
+async fn ask(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    Ok(body.to_owned())
+}

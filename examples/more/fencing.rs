@@ -1,0 +1,247 @@
+//! A worker is paused for longer than its lease lasts, wakes up, and writes: the disaster, and how a fence
+//! prevents it.
+//!
+//! The account is a document in the same MongoDB as the locks, and each worker is a process of its own:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example fencing -- --store mongodb://localhost/app
+//! ```
+//!
+//! or, with a MongoDB that is fetched and started for it:
+//!
+//! ```text
+//! scripts/with-engines mongodb -- sh -c 'cargo run -p leasehold-examples --example fencing -- --store "$MONGODB_URI"'
+//! ```
+//!
+//! # How it works
+//!
+//! Worker A reads the balance under its lease, and is paused (SIGSTOP) before it writes. Its lease ends, as
+//! it must, or a dead worker would hold the account for ever. Worker B gets the lease, pays in, and is
+//! done. Then A goes on (SIGCONT), knows nothing of all that, and writes what it has computed from the old
+//! balance: the payment is gone. A look at the lease before the write would not help, because the pause
+//! may as well come after the look.
+//!
+//! With [`GuardedCollection`] the document itself remembers the newest fence that it has seen. B has shown
+//! its own, a greater one, so the write of A is refused, and A can begin anew.
+//!
+//! # When it is right
+//!
+//! When the data is in MongoDB, Elasticsearch or OpenSearch (there it is `GuardedIndex`), or anywhere else
+//! that can compare two numbers as it writes: `docs/fencing.md` shows SQL and HTTP.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, ChildStdout, Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use leasehold::{Error, GuardedCollection, Lease, Leases};
+use mongodb::{
+    Client, Collection,
+    bson::{Document, doc},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{runtime::Runtime, time::sleep};
+
+const TTL: Duration = Duration::from_secs(2);
+/// Between a worker's read and its write.
+const THOUGHT: Duration = Duration::from_secs(1);
+const BEFORE: i64 = 100;
+
+/// A paused worker writes after its lease has ended: with a fence and without.
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    store: leasehold_examples::StoreArgs,
+    /// Be this worker: how the example starts its own processes.
+    #[arg(long, hide = true)]
+    worker: Option<String>,
+    #[arg(long, hide = true, default_value_t)]
+    account: String,
+    /// What this worker pays in.
+    #[arg(long, hide = true, default_value_t, allow_negative_numbers = true)]
+    amount: i64,
+    #[arg(long, hide = true)]
+    fenced: bool,
+}
+
+fn main() -> ExitCode {
+    leasehold_examples::report(run(&leasehold_examples::parse_args()))
+}
+
+fn run(args: &Args) -> Result<()> {
+    match &args.store.store {
+        Some(address) if address.starts_with("mongodb") => {}
+        _ => bail!(
+            "this example needs a MongoDB: --store mongodb://localhost/app, or see the top of its source"
+        ),
+    }
+    let runtime = Runtime::new()?;
+    match &args.worker {
+        Some(name) => runtime.block_on(work(name, args)),
+        None => {
+            tell_story(args, &runtime, false)?;
+            println!();
+            tell_story(args, &runtime, true)
+        }
+    }
+}
+
+/// What every worker does, until it has succeeded.
+async fn work(name: &str, args: &Args) -> Result<()> {
+    let leases = Leases::builder(args.store.open().await?)
+        .owner(name)
+        .build();
+    let accounts = accounts(args).await?;
+    loop {
+        let lease = leases.acquire(&args.account, TTL).await?;
+        let paid = match args.fenced {
+            false => pay_in(name, args, &accounts).await,
+            true => pay_in_fenced(name, args, &accounts, &lease).await,
+        };
+        match paid {
+            Ok(balance) => {
+                println!("{name} writes {balance}, and is done.");
+                // It may have been over long ago, without a word.
+                drop(lease);
+                leases.close().await;
+                return Ok(());
+            }
+            Err(error) => match error.downcast_ref() {
+                // The loop acquires again, and begins with what the account has now.
+                Some(Error::Fenced { .. }) => println!("{name} is refused: {error}."),
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Reads, thinks, writes. Nobody looks at any fence.
+async fn pay_in(name: &str, args: &Args, accounts: &Collection<Document>) -> Result<i64> {
+    let filter = doc! { "_id": &args.account };
+    let before = balance(accounts.find_one(filter.clone()).await?);
+    println!("{name} has the lease and reads {before}.");
+    sleep(THOUGHT).await;
+    let balance = before + args.amount;
+    let written = doc! { "$set": { "balance": balance } };
+    accounts.update_one(filter, written).await?;
+    Ok(balance)
+}
+
+/// Shows the fence, reads, thinks, and writes under the guard of the fence.
+async fn pay_in_fenced(
+    name: &str,
+    args: &Args,
+    accounts: &Collection<Document>,
+    lease: &Lease,
+) -> Result<i64> {
+    let accounts = GuardedCollection::new(accounts, lease.fence());
+    let filter = doc! { "_id": &args.account };
+    let before = balance(accounts.claim(filter.clone()).await?);
+    let fence = lease.fence();
+    println!("{name} has the lease, shows its fence {fence}, and reads {before}.");
+    sleep(THOUGHT).await;
+    let balance = before + args.amount;
+    let written = doc! { "$set": { "balance": balance } };
+    accounts.update_one(filter, written).await?;
+    Ok(balance)
+}
+
+fn balance(account: Option<Document>) -> i64 {
+    account.map_or(0, |account| account.get_i64("balance").unwrap_or(0))
+}
+
+async fn accounts(args: &Args) -> Result<Collection<Document>> {
+    let address = args.store.store.as_deref().unwrap_or_default();
+    let client = Client::with_uri_str(address).await?;
+    let database = client
+        .default_database()
+        .unwrap_or_else(|| client.database("leasehold"));
+    Ok(database.collection("accounts"))
+}
+
+/// Starts both workers, pauses the first one, and looks at what is left.
+fn tell_story(args: &Args, runtime: &Runtime, fenced: bool) -> Result<()> {
+    println!("{} the fence:", if fenced { "With" } else { "Without" });
+    let account = format!("account:{}-{fenced}", std::process::id());
+    // It makes sure that there is a server, and sets it up.
+    runtime.block_on(args.store.open())?;
+    let accounts = runtime.block_on(accounts(args))?;
+    let new = doc! { "_id": &account, "balance": BEFORE };
+    runtime.block_on(async { accounts.insert_one(new).await })?;
+
+    let mut a = Worker::start("worker A", args, &account, -30, fenced)?;
+    a.hear()?;
+    a.signal(Signal::STOP)?;
+    println!("  (Worker A is paused. Its lease lasts {TTL:?}.)");
+    let mut b = Worker::start("worker B", args, &account, 50, fenced)?;
+    b.hear_all()?;
+    println!("  (Worker A goes on.)");
+    a.signal(Signal::CONT)?;
+    a.hear_all()?;
+
+    let filter = doc! { "_id": &account };
+    let last = runtime.block_on(async { accounts.find_one_and_delete(filter).await })?;
+    let last = balance(last);
+    println!(
+        "{BEFORE} - 30 + 50 is {}, and the balance is {last}.",
+        BEFORE - 30 + 50
+    );
+    let expected = if fenced {
+        BEFORE - 30 + 50
+    } else {
+        BEFORE - 30
+    };
+    ensure!(last == expected, "it should be {expected} in this story");
+    Ok(())
+}
+
+struct Worker {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(name: &str, args: &Args, account: &str, amount: i64, fenced: bool) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let address = args.store.store.as_deref().unwrap_or_default();
+        command
+            .args(["--store", address, "--worker", name, "--account", account])
+            .args(["--amount", &amount.to_string()])
+            .args(fenced.then_some("--fenced"));
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("it has no output")?;
+        let lines = BufReader::new(output).lines();
+        Ok(Self { child, lines })
+    }
+
+    fn hear(&mut self) -> Result<bool> {
+        let Some(line) = self.lines.next() else {
+            return Ok(false);
+        };
+        println!("  {}", line?);
+        Ok(true)
+    }
+
+    fn hear_all(&mut self) -> Result<()> {
+        while self.hear()? {}
+        let ended = self.child.wait()?;
+        ensure!(ended.success(), "a worker failed");
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().try_into()?).context("no such process")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // One that is stopped ends with this too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,155 @@
+//! One leader among several, which steps down on SIGTERM.
+//!
+//! In memory, without a server; the instances are tasks of this process, and after a moment it sends
+//! the signal to itself:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example leader
+//! ```
+//!
+//! On a real server (MongoDB, Elasticsearch, OpenSearch); start it in several terminals, and stop
+//! the leader with Ctrl-C or `kill`:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example leader -- --store mongodb://localhost/app
+//! ```
+//!
+//! # How it works
+//!
+//! [`Acquire::with`](leasehold::Acquire::with) keeps the lease alive while its holder leads, and stops
+//! the work when the lease is lost. At the end [`Leases::close`](leasehold::Leases::close) releases it,
+//! so that the next leader does not have to wait for the ttl.
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use leasehold::{Attempt, Error, Fence, Leases, Store, WithError};
+use tokio::{
+    process::Command,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+const KEY: &str = "leader";
+/// How long the others are without a leader if it dies and cannot say so.
+const TTL: Duration = Duration::from_secs(10);
+/// How long the orchestrator lets a program end before it kills it: Kubernetes gives 30 s.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Wants to lead, for as long as the program runs.
+async fn instance(name: String, leases: Leases) -> Result<()> {
+    loop {
+        let term = leases
+            .acquire(KEY, TTL)
+            .with(async |lease| lead(&name, lease.fence()).await);
+        match term.await {
+            Ok(()) => println!("{name} steps down."),
+            // What it led may have a new leader by now. It stands in line again.
+            Err(WithError::Lost { reason, .. }) if !leases.is_closed() => {
+                println!("{name} has lost its lease: {reason}.");
+            }
+            Err(WithError::Lost { .. } | WithError::NotAcquired(Error::Closed)) => return Ok(()),
+            Err(error) => return Err(error.merge()),
+        }
+    }
+}
+
+/// What only one at a time may do.
+async fn lead(name: &str, fence: Fence) -> Result<()> {
+    println!("{name} leads, with fence {fence}.");
+    loop {
+        sleep(Duration::from_millis(500)).await;
+        println!("{name} does its work.");
+    }
+}
+
+/// Ends with the first signal that asks to.
+async fn asked_to_stop() -> Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+#[derive(Parser)]
+#[command(about = "One leader among several, which steps down on SIGTERM.")]
+struct Args {
+    #[command(flatten)]
+    store: leasehold_examples::StoreArgs,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    leasehold_examples::report(run(leasehold_examples::parse_args()).await)
+}
+
+async fn run(args: Args) -> Result<()> {
+    let store = args.store.open().await?;
+    let leases = Leases::new(store.clone());
+    let mut instances = JoinSet::new();
+    let names: &[&str] = match args.store.store {
+        None => &["Ada", "Ben"],
+        Some(_) => &["This process"],
+    };
+    for name in names {
+        instances.spawn(instance((*name).to_owned(), leases.clone()));
+    }
+    if args.store.store.is_none() {
+        instances.spawn(terminate_myself());
+    }
+
+    let signal = tokio::select! {
+        signal = asked_to_stop() => signal?,
+        Some(ended) = next_failure(&mut instances) => return ended,
+    };
+    println!("{signal}: releasing what is held.");
+    // Whatever is not released by then ends with its ttl.
+    if timeout(GRACE, leases.close()).await.is_err() {
+        println!("The store does not answer; the ttl will free the key.");
+    }
+    while let Some(ended) = instances.join_next().await {
+        ended??;
+    }
+    if args.store.store.is_none() {
+        check(store).await?;
+    }
+    Ok(())
+}
+
+/// The first task that fails. One that ends well is none.
+async fn next_failure(instances: &mut JoinSet<Result<()>>) -> Option<Result<()>> {
+    loop {
+        match instances.join_next().await? {
+            Ok(Ok(())) => {}
+            Ok(failure) => return Some(failure),
+            Err(panic) => return Some(Err(panic.into())),
+        }
+    }
+}
+
+/// What an orchestrator would do.
+async fn terminate_myself() -> Result<()> {
+    sleep(Duration::from_secs(2)).await;
+    let myself = std::process::id().to_string();
+    let kill = Command::new("kill").args(["-TERM", &myself]).status().await;
+    ensure!(
+        kill.context("no `kill`")?.success(),
+        "the signal was not sent"
+    );
+    Ok(())
+}
+
+/// The key is free for the next leader, in spite of its long ttl.
+async fn check(store: Arc<dyn Store>) -> Result<()> {
+    let next = Leases::new(store);
+    match next.try_acquire(KEY, TTL).await? {
+        Attempt::Acquired(lease) => lease.release().await?,
+        Attempt::Held(held) => bail!("still held for {:?}", held.expires_in()),
+    }
+    println!("The key was free at once, and not only after {TTL:?}.");
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! A worker dies while it holds a lock, and another takes over, on a server or in a file.
+//!
+//! Each worker is a process of its own, and the first is killed:
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example takeover
+//! cargo run -p leasehold-examples --example takeover -- --store mongodb://localhost/app
+//! cargo run -p leasehold-examples --example takeover -- --store http://localhost:9200/app-locks
+//! ```
+//!
+//! Without an address the locks are in a file, which goes with the example. [`work`] is what an application
+//! would write.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use leasehold::{Attempt, Leases, Store};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// How long a lock outlives a holder that dies.
+const TTL: Duration = Duration::from_secs(3);
+/// How long the work takes. It has to end within the ttl, as nothing here renews the lease.
+const WORK: Duration = Duration::from_secs(2);
+/// The pause between two events, for the reader.
+const BEAT: Duration = Duration::from_millis(500);
+/// Nobody in this story waits longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every worker does.
+async fn work(
+    name: &str,
+    key: &str,
+    store: Arc<dyn Store>,
+    tell: impl Fn(String) + Send,
+) -> Result<()> {
+    let leases = Leases::builder(store).owner(name).build();
+
+    let lease = match leases.try_acquire(key, TTL).await? {
+        Attempt::Acquired(lease) => lease,
+        Attempt::Held(held) => {
+            let (holder, left) = (held.owner(), held.expires_in().as_secs_f32());
+            tell(format!(
+                "{name} is refused: {holder} has the lock for {left:.1} s more. It waits."
+            ));
+            leases.acquire(key, TTL).wait_for(PATIENCE).await?
+        }
+    };
+    let fence = lease.fence();
+    tell(format!(
+        "{name} gets the lock, with fence {fence}, and starts to work."
+    ));
+
+    tokio::time::sleep(WORK).await;
+
+    lease.release().await?;
+    tell(format!("{name} is done and releases the lock."));
+    Ok(())
+}
+
+#[derive(Parser)]
+#[command(about = "A worker dies while it holds a lock, and another takes over.")]
+struct Args {
+    #[command(flatten)]
+    store: leasehold_examples::StoreArgs,
+    /// Be this worker: how the example starts its own processes.
+    #[arg(long, hide = true)]
+    worker: Option<String>,
+    #[arg(long, hide = true, default_value_t = format!("report:{}", std::process::id()))]
+    key: String,
+}
+
+fn main() -> ExitCode {
+    leasehold_examples::report(run(&leasehold_examples::parse_args()))
+}
+
+fn run(args: &Args) -> Result<()> {
+    let runtime = Runtime::new()?;
+    let folder = TempDir::new()?;
+    let file = || format!("file:{}", folder.path().join("locks.db").display());
+    let address = args.store.store.clone().unwrap_or_else(file);
+    let store = runtime.block_on(leasehold_examples::open(&address))?;
+    match &args.worker {
+        Some(name) => runtime.block_on(work(name, &args.key, store, |line| println!("{line}"))),
+        None => direct(&args.key, &address, &runtime, store),
+    }
+}
+
+/// Starts the workers, kills the first, and tells what happens.
+fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) -> Result<()> {
+    println!(
+        "Two workers want the lock {key:?}.\nWho gets it has it until it is released, but for {} s \
+         at the most (the ttl).\n",
+        TTL.as_secs()
+    );
+    let (tell, lines) = channel();
+    let begin = Instant::now();
+    let say = |line: &str| println!("{:4.1} s  {line}", begin.elapsed().as_secs_f32());
+    let hear = || {
+        let line = lines.recv_timeout(PATIENCE);
+        line.map(|line: String| say(&line))
+            .context("a worker fell silent")
+    };
+
+    let first = Worker::start("worker A", key, address, tell.clone())?;
+    hear()?;
+    thread::sleep(BEAT);
+    let _second = Worker::start("worker B", key, address, tell)?;
+    hear()?;
+
+    thread::sleep(BEAT);
+    first.kill()?;
+    say("worker A dies: its process is killed in the middle of the work.");
+    thread::sleep(BEAT);
+    let leases = Leases::new(store);
+    let before = runtime.block_on(leases.inspect(key))?.context("no lock")?;
+    let holder = before.holders.first().map(|holder| &*holder.owner);
+    ensure!(holder == Some("worker A"), "the lock was free too soon");
+    say("The lock still belongs to worker A.");
+
+    hear()?;
+    hear()?;
+    let after = runtime.block_on(leases.inspect(key))?.context("no lock")?;
+    ensure!(after.fence > before.fence, "the fence did not rise");
+    println!(
+        "\nThe lock of a dead worker was free again after its ttl, and the next worker got it with a \
+         higher fence,\na number by which a database can refuse late writes of the one before.\n\
+         Next: cargo run -p leasehold-examples --example run_once (a scheduled job that runs once), and README.md."
+    );
+    Ok(())
+}
+
+/// A worker that can be killed: a process.
+struct Worker(Child);
+
+impl Worker {
+    fn start(name: &str, key: &str, address: &str, tell: Sender<String>) -> Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["--worker", name, "--key", key, "--store", address])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = process.stdout.take().context("a worker has no output")?;
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.for_each(|line| drop(tell.send(line)));
+        });
+        Ok(Self(process))
+    }
+
+    /// Ends the worker where it is, so that it can release nothing.
+    fn kill(mut self) -> Result<()> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! A pool of workers over many documents: each document is worked on by one at a time.
+//!
+//! In memory, without a server, or on a real one (MongoDB, Elasticsearch, OpenSearch):
+//!
+//! ```text
+//! cargo run -p leasehold-examples --example worker_pool
+//! cargo run -p leasehold-examples --example worker_pool -- --store mongodb://localhost/app
+//! cargo run -p leasehold-examples --example worker_pool -- --store http://localhost:9200/app-locks
+//! ```
+//!
+//! The workers are tasks, as if each were a process: nothing but the store keeps them apart. One of them dies
+//! with a document in its hands, and another finishes that one.
+//!
+//! # How it works
+//!
+//! The key of a lock is the id of a document. A worker asks for it without waiting, and leaves out what
+//! is held: there is other work. **Once it has the lock it looks at the document again**: between its list and
+//! its lock another may have finished it.
+//!
+//! # When it is right
+//!
+//! Where the documents are there anyway, and any of them may be next. Where each is handed out once and in order,
+//! a queue is the better tool. A worker that is paused past its ttl still writes: where that does harm,
+//! show the fence with each write (docs/fencing.md).
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use futures::TryStreamExt;
+use leasehold::{Attempt, Fence, Filter, Leases, Store};
+use parking_lot::Mutex;
+use tokio::{task::JoinSet, time::sleep};
+
+const DOCUMENTS: usize = 40;
+const WORKERS: usize = 5;
+/// How long a document waits whose worker died.
+const TTL: Duration = Duration::from_secs(2);
+const WORK: Duration = Duration::from_millis(20);
+/// The pause of a worker that found nothing to do.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A document of the application, in its own collection.
+#[derive(Clone, Default)]
+struct Order {
+    begun: Vec<Fence>,
+    at_work: usize,
+    most_at_work: usize,
+    done: usize,
+}
+
+type Orders = Arc<Mutex<Vec<Order>>>;
+
+/// Works until every document is done.
+async fn worker(
+    name: String,
+    store: Arc<dyn Store>,
+    orders: Orders,
+    dies_at: Option<usize>,
+) -> Result<()> {
+    let leases = Leases::builder(store).owner(name.as_str()).build();
+    let mut finished = 0;
+    loop {
+        let open = open_orders(&orders);
+        if open.is_empty() {
+            println!("{name} did {finished} documents.");
+            leases.close().await;
+            return Ok(());
+        }
+        let before = finished;
+        for order in open {
+            let lock = leases
+                .try_acquire(format!("order {order}"), TTL)
+                .keep_alive();
+            let Attempt::Acquired(lease) = lock.await? else {
+                continue;
+            };
+            if orders.lock()[order].done == 0 {
+                begin(&orders, order, lease.fence());
+                let dies = dies_at == Some(finished);
+                let done = !dies
+                    && tokio::select! {
+                        () = sleep(WORK) => true,
+                        _ = lease.lost() => false,
+                    };
+                end(&orders, order, done);
+                if dies {
+                    println!("{name} dies with document {order} in its hands.");
+                    // What a killed process leaves: a lock that nobody renews or releases.
+                    lease.detach();
+                    return Ok(());
+                }
+                finished += usize::from(done);
+            }
+            // Dropped: it is released in the background, which `close` waits for.
+        }
+        if finished == before {
+            // The rest is in other hands.
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Some of what is left to do, in an order of one's own, so that not all try the same one first.
+fn open_orders(orders: &Orders) -> Vec<usize> {
+    let orders = orders.lock();
+    let mut open: Vec<_> = (0..orders.len())
+        .filter(|&order| orders[order].done == 0)
+        .collect();
+    fastrand::shuffle(&mut open);
+    open
+}
+
+fn begin(orders: &Orders, order: usize, fence: Fence) {
+    let order = &mut orders.lock()[order];
+    order.begun.push(fence);
+    order.at_work += 1;
+    order.most_at_work = order.most_at_work.max(order.at_work);
+}
+
+fn end(orders: &Orders, order: usize, done: bool) {
+    let order = &mut orders.lock()[order];
+    order.at_work -= 1;
+    order.done += usize::from(done);
+}
+
+/// A pool of workers, one at a time for each document.
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    store: leasehold_examples::StoreArgs,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    leasehold_examples::report(run(leasehold_examples::parse_args()).await)
+}
+
+async fn run(args: Args) -> Result<()> {
+    let store = args.store.open().await?;
+    let orders: Orders = Arc::new(Mutex::new(vec![Order::default(); DOCUMENTS]));
+    let mut workers = JoinSet::new();
+    for number in 1..=WORKERS {
+        // The first one, as it is about to work on its third document.
+        let dies_at = (number == 1).then_some(2);
+        let name = format!("worker {number}");
+        workers.spawn(worker(name, store.clone(), orders.clone(), dies_at));
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended??;
+    }
+
+    let orders = orders.lock().clone();
+    ensure!(
+        orders.iter().all(|order| order.done == 1),
+        "each should be done once"
+    );
+    ensure!(
+        orders.iter().all(|order| order.most_at_work == 1),
+        "two at one document"
+    );
+    let again = orders.iter().filter(|order| order.begun.len() > 1);
+    let again: Vec<_> = again.map(|order| &order.begun).collect();
+    ensure!(!again.is_empty(), "what was left should be begun again");
+    let rises = |fences: &&Vec<Fence>| fences.is_sorted_by(|one, next| one < next);
+    ensure!(again.iter().all(rises), "the fence should rise");
+    let filter = Filter::new().prefix("order ").live();
+    let left: Vec<_> = Leases::new(store).list(filter).try_collect().await?;
+    ensure!(left.is_empty(), "{} locks were left", left.len());
+    println!(
+        "All {DOCUMENTS} are done, each once; what one had left, another did with a greater fence."
+    );
+    Ok(())
+}

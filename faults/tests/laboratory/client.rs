@@ -1,0 +1,195 @@
+//! A process that takes leases, as an application does: the test binary again, with its task in the
+//! environment.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use chrono::TimeDelta;
+use elasticsearch::{Elasticsearch, http::transport::Transport as ElasticsearchTransport};
+use fastrand::Rng;
+use leasehold::{ElasticsearchStore, Leases, MongoStore, OpenSearchStore, Store};
+use leasehold_tests::faketime;
+use mongodb::bson::Document;
+use opensearch::{OpenSearch, http::transport::Transport as OpenSearchTransport};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, Command},
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::{
+    broken::{Broken, Wrong},
+    history::{Clock, Recorder},
+    ledger::Account,
+    work::{CALL_TIMEOUT, Role, Worker},
+};
+
+const TASK: &str = "LEASEHOLD_FAULTS_CLIENT";
+
+/// What a client has to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// The name of the engine.
+    pub engine: String,
+    pub address: String,
+    /// Of the collection or alias.
+    pub name: String,
+    pub ledger: String,
+    pub history: PathBuf,
+    pub seed: u64,
+    pub wrong: Wrong,
+    /// By how many minutes its clock is off.
+    pub clock: i32,
+    pub workers: u64,
+    pub ttl: Duration,
+    /// One stay in so many is about as long as the ttl, or longer.
+    pub dawdles: u32,
+}
+
+impl Task {
+    /// The store of the task, with a client of its own.
+    pub async fn store(&self) -> Result<Arc<dyn Store>> {
+        self.open(false).await
+    }
+
+    /// Sets the store up.
+    pub async fn prepare(&self) -> Result<()> {
+        self.open(true).await.map(drop)
+    }
+
+    async fn open(&self, prepares: bool) -> Result<Arc<dyn Store>> {
+        Ok(match &*self.engine {
+            "elasticsearch" | "elasticsearch-three" => {
+                let transport = ElasticsearchTransport::single_node(&self.address)?;
+                let store = ElasticsearchStore::new(Elasticsearch::new(transport), &self.name);
+                if prepares {
+                    store.prepare().await?;
+                }
+                Arc::new(store)
+            }
+            "opensearch" => {
+                let transport = OpenSearchTransport::single_node(&self.address)?;
+                let store = OpenSearchStore::new(OpenSearch::new(transport), &self.name);
+                if prepares {
+                    store.prepare().await?;
+                }
+                Arc::new(store)
+            }
+            _ => {
+                let client = mongodb::Client::with_uri_str(&self.address).await?;
+                let database = client.database("leasehold_test");
+                let store = MongoStore::new(&database.collection::<Document>(&self.name));
+                if prepares {
+                    store.prepare().await?;
+                }
+                Arc::new(store)
+            }
+        })
+    }
+}
+
+/// A client that runs.
+pub struct Client {
+    child: Child,
+    history: PathBuf,
+}
+
+impl Client {
+    pub fn start(task: &Task) -> Result<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command
+            .args(["--exact", "client::the_work_of_a_client", "--nocapture"])
+            .env(TASK, serde_json::to_string(task)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .kill_on_drop(true);
+        if task.clock != 0 {
+            command.envs(faketime::minutes(task.clock));
+        }
+        let child = command.spawn()?;
+        let history = task.history.clone();
+        Ok(Self { child, history })
+    }
+
+    pub fn process(&self) -> Result<i32> {
+        let process = self.child.id().context("a client has ended by itself")?;
+        Ok(process.try_into()?)
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let process = Pid::from_raw(self.process()?).context("no process")?;
+        kill_process(process, signal)?;
+        Ok(())
+    }
+
+    pub async fn kill(mut self) -> Result<()> {
+        // It may have been stopped.
+        self.child.kill().await?;
+        Ok(())
+    }
+
+    /// An error if it has ended by itself.
+    pub fn runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("a client failed: {status}"),
+        }
+    }
+
+    /// Tells it to close, and waits until it has. Its history.
+    pub async fn close(mut self) -> Result<PathBuf> {
+        drop(self.child.stdin.take());
+        let limit = Duration::from_secs(60);
+        let ended = timeout(limit, self.child.wait()).await;
+        let status = ended.context("a client does not close")??;
+        anyhow::ensure!(status.success(), "a client failed: {status}");
+        Ok(self.history)
+    }
+}
+
+/// Not a test of its own: what a started process does. Without a task there is nothing to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_work_of_a_client() {
+    if let Ok(task) = env::var(TASK) {
+        work(serde_json::from_str(&task).unwrap()).await.unwrap();
+    }
+}
+
+async fn work(task: Task) -> Result<()> {
+    // Also one that is stopped ends with who started it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
+    let ahead = TimeDelta::minutes(task.clock.into());
+    let store = Broken::new(task.store().await?, task.wrong, ahead);
+    let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
+    let mut workers = JoinSet::new();
+    for number in 0..task.workers {
+        let worker = Worker {
+            leases: leases.clone(),
+            recorder: recorder.clone(),
+            account: Account::at(&task.ledger).await?,
+            random: Rng::with_seed(task.seed * task.workers + number),
+            role: Role::of(number),
+            ttl: task.ttl,
+            dawdles: task.dawdles,
+        };
+        workers.spawn(worker.work());
+    }
+    let (mut end, mut nothing) = (tokio::io::stdin(), [0]);
+    tokio::select! {
+        _ = end.read(&mut nothing) => {}
+        Some(ended) = workers.join_next() => ended??,
+    }
+    workers.shutdown().await;
+    leases.close().await;
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Random texts that a database, an address or a script might take for something else: for the tests of
+//! the dialects.
+
+/// What has a meaning somewhere, and what lies beside the surrogates and at the ends of Unicode.
+const PIECES: [&str; 56] = [
+    "$",
+    "$$",
+    "$$ROOT",
+    "$$NOW",
+    "$fence",
+    "$literal",
+    "$where",
+    "_id",
+    "_source",
+    "_create",
+    "ctx",
+    "params.key",
+    "holders.owner",
+    ".",
+    "..",
+    "/",
+    "//",
+    "\\",
+    "?",
+    "&",
+    "=",
+    "#",
+    "%",
+    "%2F",
+    "%00",
+    "%zz",
+    "+",
+    "*",
+    ":",
+    ";",
+    ",",
+    " ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\0",
+    "\u{1}",
+    "\u{1b}",
+    "\u{7f}",
+    "\u{85}",
+    "\u{301}",
+    "\u{200b}",
+    "\u{202e}",
+    "\u{2028}",
+    "\u{d7ff}",
+    "\u{e000}",
+    "\u{feff}",
+    "\u{fffd}",
+    "\u{ffff}",
+    "\u{10000}",
+    "\u{10ffff}",
+    "\"",
+    "'",
+    "{\"a\":[",
+    "}]",
+    "</script>",
+];
+
+/// The same texts for the same seed.
+pub(crate) struct Texts(fastrand::Rng);
+
+impl Texts {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
+    /// Text of `shortest` to `longest` bytes: a piece or two, some of them, or as much as there is place.
+    pub(crate) fn good(&mut self, shortest: usize, longest: usize) -> String {
+        let wanted = match self.0.u8(..8) {
+            0 => longest,
+            1..4 => self.0.usize(shortest..=longest),
+            _ => self.0.usize(shortest..=longest.min(shortest.max(12))),
+        };
+        let mut text = String::new();
+        while text.len() < wanted {
+            let before = text.len();
+            match self.0.bool() {
+                true => text.push_str(PIECES[self.0.usize(..PIECES.len())]),
+                false => text.push(self.0.char(..)),
+            }
+            if text.len() > longest {
+                text.truncate(before);
+                text.push('x');
+            }
+        }
+        text
+    }
+}

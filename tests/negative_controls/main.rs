@@ -1,0 +1,227 @@
+//! The conformance suite catches what it is there for: stores that are broken on purpose, each in
+//! one of the ways in which published locks are broken, fail the property that names it.
+
+mod broken;
+
+use std::{sync::Arc, time::Duration};
+
+use broken::{BrokenStore, Fault};
+use leasehold::Store;
+use leasehold_conformance::{self as conformance, Clients};
+use leasehold_tests::{model, permits, soak};
+
+/// Two clients of the same broken store, the second with its own clock an hour ahead.
+fn broken(fault: Fault) -> Clients {
+    let store = BrokenStore::new(fault);
+    Clients::new(store.clone(), store.with_clock_ahead())
+}
+
+macro_rules! controls {
+    ($($name:ident: $fault:ident is caught by $($property:ident),+;)*) => {$(
+        #[tokio::test(start_paused = true)]
+        async fn $name() {
+            $(
+                let outcome = conformance::$property(&broken(Fault::$fault)).await;
+                assert!(
+                    outcome.is_err(),
+                    "{} passed a store with the fault {:?}",
+                    stringify!($property),
+                    Fault::$fault
+                );
+            )+
+        }
+    )*};
+}
+
+controls! {
+    release_by_key_alone: ReleaseByKey is caught by
+        a_stale_release_is_refused, a_slow_holder_releases_late, an_eviction_frees_the_key;
+    expiry_by_the_clients_clock: ClientClock is caught by
+        takeover_only_after_expiry_on_the_servers_clock, a_loser_never_extends_the_expiry;
+    no_fence: NoFence is caught by the_fence_always_rises, a_slow_holder_releases_late;
+    a_fence_that_restarts_after_a_release: FenceRestarts is caught by the_fence_always_rises;
+    an_eviction_that_keeps_the_fence: EvictionKeepsFence is caught by
+        the_fence_always_rises, an_eviction_frees_the_key;
+    an_eviction_that_keeps_the_names: EvictionKeepsNames is caught by
+        an_evicted_lease_is_no_holder_any_more;
+    look_and_then_write: NotAtomic is caught by
+        of_32_racing_tasks_one_wins, critical_sections_never_overlap;
+    losers_extend_the_expiry: LosersExtend is caught by a_loser_never_extends_the_expiry;
+    losers_write: LosersWrite is caught by a_loser_writes_nothing;
+    a_repeated_request_is_refused: ForgetsLease is caught by a_repeated_request_is_granted_once;
+    a_renewal_without_a_look: RenewsBlindly is caught by
+        a_stale_renewal_is_refused, many_renewals_go_in_one_call,
+        a_kept_lease_that_is_evicted_is_lost;
+    a_renewal_that_is_not_stored: RenewalIsForgotten is caught by
+        a_renewal_counts_from_now, a_kept_lease_outlives_its_ttl;
+    a_grant_that_is_known_and_not_looked_for: TrustsWhatIsKnown is caught by renewals_of_known_grants_tell_the_live_from_the_dead;
+    a_renewal_that_shortens_a_lease: RenewalsShorten is caught by a_renewal_never_shortens_a_lease;
+    a_removal_not_bounded_by_expiry: RemovesBlindly is caught by
+        two_contenders_see_an_expired_lock, remove_expired_removes_only_what_is_dead,
+        clean_up_racing_with_takeover_removes_no_live_lock;
+    a_purge_that_forgets_the_retention: PurgesBlindly is caught by
+        purge_removes_only_what_is_long_dead;
+    a_clean_up_by_the_expiry_alone: RemovesFencesAhead is caught by
+        a_fence_ahead_of_the_clock_outlives_a_clean_up;
+    keys_that_are_trimmed: TrimsKeys is caught by odd_keys_are_just_text;
+    a_release_that_does_nothing: NeverReleases is caught by
+        a_released_key_is_free_at_once, a_waiter_gets_the_lock_after_its_release,
+        a_dropped_lease_is_released, a_dropped_acquire_leaves_no_lock,
+        work_under_a_lease_holds_the_key_until_it_ends, waiters_of_one_process_take_turns,
+        a_waiter_that_goes_away_holds_up_nobody, a_close_releases_everything;
+    expired_readers_that_block_a_writer: DeadReadersBlock is caught by
+        a_reader_that_is_gone_blocks_nobody;
+    permits_that_nobody_counts: PermitsWithoutCount is caught by
+        permits_are_never_more_than_there_are;
+    a_key_with_any_number_of_holders: HoldersWithoutBound is caught by
+        a_key_has_a_bounded_number_of_holders;
+    a_bound_by_look_and_then_write: NotAtomic is caught by a_key_has_a_bounded_number_of_holders;
+    an_upgrade_beside_other_readers: UpgradesBesideOthers is caught by
+        leases_are_upgraded_and_downgraded;
+    a_conversion_that_is_not_stored: ConversionIsForgotten is caught by
+        leases_are_upgraded_and_downgraded;
+    a_minimum_hold_that_ends_with_the_release: ForgetsMinHold is caught by
+        a_minimum_hold_outlasts_the_release;
+    a_list_without_its_filter: ListsEverything is caught by
+        a_list_shows_what_its_filter_describes, releasing_an_owner_frees_all_of_its_locks;
+    a_list_that_skips_between_pages: SkipsAtPageEnd is caught by
+        pages_show_every_lock_that_stays_once;
+    a_limit_by_the_clients_clock: ClientClock is caught by
+        a_window_never_has_more_permits_than_its_limit;
+    permits_by_look_and_then_write: PermitsNotAtomic is caught by
+        a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
+    a_window_that_never_turns: PermitsWithoutWindow is caught by
+        a_window_never_has_more_permits_than_its_limit, waiting_tasks_get_what_the_windows_have;
+    a_repeated_request_for_permits_that_counts: RepeatedPermitsCount is caught by
+        a_repeated_request_takes_its_permits_once;
+    permits_of_which_a_part_is_granted: PermitsInPart is caught by
+        permits_that_belong_together_are_granted_together;
+    a_smooth_limiter_with_windows: SmoothIsFixed is caught by
+        smooth_permits_come_one_after_the_other;
+    a_stored_window_that_blocks_another: AnotherWindowBlocks is caught by
+        a_limiter_with_other_terms_goes_on;
+    a_limiter_in_the_place_of_a_lock: LimitersAreLocks is caught by
+        a_limiter_and_a_lock_may_have_one_key;
+    a_purge_of_windows_that_count: LimitersArePurged is caught by
+        a_purge_forgets_no_window_that_counts;
+    a_place_that_anybody_may_take: TakesAnyPlace is caught by a_lease_makes_way_for_another;
+    a_place_of_nobody: TakesFreePlaces is caught by a_lease_makes_way_for_another;
+    a_place_that_is_taken_and_kept: WhoMadeWayStays is caught by a_lease_makes_way_for_another;
+    a_place_by_look_and_then_write: NotAtomic is caught by a_lease_makes_way_for_one_only;
+    a_batch_by_look_and_then_write: NotAtomic is caught by racing_batches_share_no_key;
+    a_batch_in_disorder: BatchInDisorder is caught by a_batch_does_what_its_requests_say;
+    a_batch_that_ends_early: BatchEndsAtARefusal is caught by
+        a_batch_does_what_its_requests_say, racing_batches_share_no_key;
+    an_expiry_that_comes_early: ExpiresEarly is caught by
+        a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
+}
+
+/// The comparison with memory on random commands catches what answers tell.
+#[test]
+fn random_commands_tell_a_broken_store_from_memory() {
+    let compare = |fault| {
+        let mut paused = tokio::runtime::Builder::new_current_thread();
+        let runtime = paused.enable_all().start_paused(true).build().unwrap();
+        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+        model::compare(&runtime, &store, 300)
+    };
+    let faults = [
+        Fault::ReleaseByKey,
+        Fault::NoFence,
+        Fault::FenceRestarts,
+        Fault::EvictionKeepsFence,
+        Fault::EvictionKeepsNames,
+        Fault::LosersExtend,
+        Fault::LosersWrite,
+        Fault::ForgetsLease,
+        Fault::RenewsBlindly,
+        Fault::RenewalsShorten,
+        Fault::RemovesBlindly,
+        Fault::NeverReleases,
+        Fault::ExpiresEarly,
+        Fault::DeadReadersBlock,
+        Fault::PermitsWithoutCount,
+        Fault::HoldersWithoutBound,
+        Fault::UpgradesBesideOthers,
+        Fault::ConversionIsForgotten,
+        Fault::ForgetsMinHold,
+        Fault::TakesAnyPlace,
+        Fault::TakesFreePlaces,
+        Fault::WhoMadeWayStays,
+        Fault::BatchInDisorder,
+        Fault::BatchEndsAtARefusal,
+    ];
+    for fault in faults {
+        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+    }
+    assert_eq!(compare(Fault::None), Ok(()));
+}
+
+/// The same for permits.
+#[test]
+fn random_requests_for_permits_tell_a_broken_store_from_memory() {
+    let compare = |fault| {
+        let mut paused = tokio::runtime::Builder::new_current_thread();
+        let runtime = paused.enable_all().start_paused(true).build().unwrap();
+        let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
+        permits::compare(&runtime, &store, 300)
+    };
+    for fault in [
+        Fault::RepeatedPermitsCount,
+        Fault::PermitsInPart,
+        Fault::SmoothIsFixed,
+    ] {
+        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+    }
+    assert_eq!(compare(Fault::None), Ok(()));
+}
+
+/// The soak catches what only shows now and then, among much that goes well.
+#[tokio::test(start_paused = true)]
+async fn a_minute_of_work_tells_a_broken_store_from_a_whole_one() {
+    let minute = async |fault| {
+        let store: Arc<dyn Store> = Arc::new(BrokenStore::new(fault));
+        let clients = vec![store.clone(), store.clone()];
+        let tally = soak::soak(clients, store, Duration::from_secs(60), || {}).await;
+        tally.map_err(|wrong| wrong.to_string())
+    };
+    for (fault, caught) in [
+        (Fault::ForgetsSomeReleases, ["stays held"; 2]),
+        (Fault::NeverReleases, ["stays held"; 2]),
+        (Fault::RefusesSomeRenewals, ["was lost wrongly"; 2]),
+        // Whichever of the two holders is looked at first.
+        (
+            Fault::RenewalIsForgotten,
+            ["has two live holders", "was lost wrongly"],
+        ),
+        (Fault::NotAtomic, ["has two live holders"; 2]),
+        (Fault::NoFence, ["falls"; 2]),
+    ] {
+        let outcome = minute(fault).await;
+        let names = |wrong: &String| caught.iter().any(|it| wrong.contains(it));
+        let seen = outcome.as_ref().is_err_and(names);
+        assert!(seen, "{fault:?}: {outcome:?}");
+    }
+    let tally = minute(Fault::None).await.unwrap();
+    assert_eq!(tally.unlucky, 0, "{tally:?}");
+    let all = [
+        tally.granted,
+        tally.renewed,
+        tally.released,
+        tally.refused,
+        tally.dropped,
+    ];
+    assert!(all.iter().all(|times| *times > 10), "{tally:?}");
+}
+
+/// The controls mean something only if the same store without a fault passes.
+mod without_a_fault {
+    use super::{BrokenStore, Clients, Fault};
+
+    async fn connect() -> Clients {
+        let store = BrokenStore::new(Fault::None);
+        Clients::new(store.clone(), store.with_clock_ahead())
+    }
+
+    leasehold_conformance::conformance_suite!(connect, start_paused = true);
+}

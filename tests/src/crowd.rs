@@ -1,0 +1,114 @@
+//! A key with as many holders as it may have, each with the longest owner and note: the largest document
+//! that there can be.
+//!
+//! A test stores it as its database has it, with the names of the leases from here; a thousand grants one
+//! after the other would take too long.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::TryStreamExt;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, Attempt, Error, Filter, Key, LeaseId, Leases, MAX_HOLDERS,
+    MAX_NOTE_BYTES, MAX_OWNER_BYTES, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    Store,
+};
+
+/// A time to live that outlasts any test.
+const LONG: Duration = Duration::from_secs(600);
+
+pub struct Crowd {
+    /// The holders that are still to be stored; the first one has come by itself.
+    pub leases: Vec<LeaseId>,
+    first: AcquireRequest,
+}
+
+impl Crowd {
+    /// Has the first one enter, after which a test makes as many copies of it as there are leases.
+    pub async fn around_the_first(store: &dyn Store) -> Self {
+        let key = Key::new("crowd").unwrap();
+        // What takes the most room in JSON: six letters for each.
+        let owner = "\u{1}".repeat(MAX_OWNER_BYTES);
+        let first = AcquireRequest::exclusive(key, LeaseId::random(), owner.into(), LONG).shared();
+        let first = first.note("\u{2}".repeat(MAX_NOTE_BYTES));
+        let answer = store.acquire(&first).await.unwrap();
+        assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");
+        let leases = (1..MAX_HOLDERS).map(|_| LeaseId::random()).collect();
+        Self { leases, first }
+    }
+
+    /// One more is an error, and stores nothing.
+    pub async fn takes_no_other(&self, store: &Arc<dyn Store>) {
+        let key = &self.first.key;
+        let leases = Leases::new(store.clone());
+        for reentrant in [false, true] {
+            let one_more = leases.try_acquire(key, LONG).shared();
+            let one_more = match reentrant {
+                true => one_more.owner(self.first.owner.clone()).reentrant(),
+                false => one_more,
+            };
+            let error = one_more.await.map(drop).unwrap_err();
+            assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
+        }
+        for writer in [
+            leases.try_acquire(key, LONG),
+            leases.try_acquire(key, LONG).permits(1, 2_000),
+        ] {
+            let Attempt::Held(held) = writer.await.unwrap() else {
+                panic!("granted beside readers");
+            };
+            assert_eq!(held.holders().len(), MAX_HOLDERS);
+        }
+    }
+
+    /// Everything that its holders and others do works.
+    pub async fn lives_on(self, store: &Arc<dyn Store>) {
+        let key = &self.first.key;
+        let leases = Leases::new(store.clone());
+        let again = store.acquire(&self.first).await.unwrap();
+        assert!(matches!(again, AcquireAnswer::Granted(_)), "{again:?}");
+        let state = leases.inspect(key).await.unwrap().unwrap();
+        assert_eq!(state.holders.len(), MAX_HOLDERS);
+        for holder in &state.holders {
+            assert_eq!(
+                (&holder.owner, &holder.note),
+                (&self.first.owner, &self.first.note)
+            );
+        }
+        let by_owner = Filter::new().live().owner(&*self.first.owner);
+        let listed: Vec<_> = leases.list(by_owner).try_collect().await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].holders.len(), MAX_HOLDERS);
+
+        let renewal = |lease| RenewRequest::new(key.clone(), lease, LONG);
+        let many: Vec<_> = self.leases.iter().take(3).copied().map(renewal).collect();
+        // Alone, and together with others.
+        for renewals in [&many[..1], &many[..]] {
+            for answer in store.renew(renewals).await.unwrap() {
+                assert!(matches!(answer, Ok(RenewAnswer::Renewed(_))), "{answer:?}");
+            }
+        }
+
+        let waiting = leases.acquire(key, LONG).shared();
+        let waiting = waiting.wait_for(LONG).into_future();
+        let waiting = tokio::spawn(waiting);
+        let release = ReleaseRequest::new(key.clone(), self.leases[500]);
+        let released = store.release(&release).await.unwrap();
+        assert_eq!(released, ReleaseAnswer::Released);
+        let last = waiting.await.unwrap().unwrap();
+        let full = leases.try_acquire(key, LONG).shared().await;
+        assert!(
+            matches!(full, Err(Error::TooManyHolders { .. })),
+            "{full:?}"
+        );
+        last.release().await.unwrap();
+        let evicted = leases.evict(key).await.unwrap().unwrap().evicted;
+        assert_eq!(evicted.len(), MAX_HOLDERS - 1);
+        leases
+            .acquire(key, LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,304 @@
+//! Finds a real engine: an address in the environment, else a container, else a process.
+//!
+//! A test that gets none fails; nothing is skipped.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
+
+use elasticsearch::{
+    Elasticsearch,
+    http::{Method, headers::HeaderMap, transport::Transport},
+};
+use mongodb::bson::doc;
+use serde::Deserialize;
+use testcontainers::{
+    ContainerAsync, ContainerRequest, CopyTargetOptions, GenericImage, ImageExt,
+    core::{IntoContainerPort, WaitFor},
+    runners::AsyncRunner,
+};
+
+use crate::project;
+
+/// An engine, by its name in `scripts/engine list` and in `testcontainers.toml`.
+#[derive(Clone, Copy, Debug)]
+pub enum Engine {
+    /// A standalone MongoDB: quick, and enough for most tests.
+    MongoDb,
+    /// A complete MongoDB replica set of one member: with TTL deletion and an oplog.
+    MongoDbReplicaSet,
+    /// One that asks who its clients are; its address has the name and password of the superuser.
+    MongoDbSecured,
+    /// Elasticsearch without accounts.
+    Elasticsearch,
+    /// Elasticsearch with accounts; its address has those of the superuser.
+    ElasticsearchSecured,
+    /// OpenSearch without accounts.
+    OpenSearch,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::MongoDb => "mongodb",
+            Self::MongoDbReplicaSet => "mongodb-replset",
+            Self::MongoDbSecured => "mongodb-secured",
+            Self::Elasticsearch => "elasticsearch",
+            Self::ElasticsearchSecured => "elasticsearch-secured",
+            Self::OpenSearch => "opensearch",
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Self::MongoDb => "MONGODB_URI",
+            Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
+            Self::MongoDbSecured => "MONGODB_SECURED_URI",
+            Self::Elasticsearch => "ELASTICSEARCH_URL",
+            Self::ElasticsearchSecured => "ELASTICSEARCH_SECURED_URL",
+            Self::OpenSearch => "OPENSEARCH_URL",
+        }
+    }
+
+    /// The address of this engine, which all tests of this process share.
+    pub fn address(self) -> String {
+        static FOUND: [OnceLock<Result<String, String>>; 6] = [const { OnceLock::new() }; 6];
+        match FOUND[self as usize].get_or_init(|| self.find()) {
+            Ok(address) => {
+                self.count_test();
+                address.clone()
+            }
+            Err(problem) => panic!(
+                "no {name} engine for the tests: {problem}\n\
+                 Set {variable} to the address of one, or start a Docker daemon, or see what \
+                 `scripts/engine run {name}` says.",
+                name = self.name(),
+                variable = self.variable(),
+            ),
+        }
+    }
+
+    fn find(self) -> Result<String, String> {
+        if let Ok(address) = env::var(self.variable()) {
+            return Ok(address);
+        }
+        if docker_is_reachable() {
+            return self.container();
+        }
+        self.process()
+    }
+
+    /// A local process, out of `scripts/engine`. It ends when the pipe to its standard input is
+    /// closed, and that is when this process ends, however it does.
+    fn process(self) -> Result<String, String> {
+        let script = project().join("scripts/engine");
+        let engine = Command::new(&script)
+            .args(["run", self.name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{} does not start: {error}", script.display()))?;
+        let engine = keep(engine);
+        let output = engine.stdout.take().ok_or("its output is not there")?;
+        let mut line = String::new();
+        BufReader::new(output)
+            .read_line(&mut line)
+            .map_err(|error| error.to_string())?;
+        line.trim_end()
+            .strip_prefix("ready ")
+            .map(str::to_owned)
+            .ok_or_else(|| "it did not start, see its messages above".to_owned())
+    }
+
+    /// A container of the image that `testcontainers.toml` pins.
+    fn container(self) -> Result<String, String> {
+        let path = project().join("testcontainers.toml");
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+        let image = toml::from_str::<toml::Table>(&text)
+            .map_err(|error| error.to_string())?
+            .remove(self.name())
+            .ok_or_else(|| format!("{} has no [{}]", path.display(), self.name()))?
+            .try_into::<PinnedImage>()
+            .map_err(|error| error.to_string())?;
+        // A runtime of its own: those of the tests end with their test.
+        let start = thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+            let address = runtime.block_on(async {
+                let container = image.start().await.map_err(|error| error.to_string())?;
+                self.set_up(container, &image)
+                    .await
+                    .map_err(|error| error.to_string())
+            });
+            // The client inside the container's handle goes on using it.
+            std::mem::forget(runtime);
+            address
+        });
+        match start.join() {
+            Ok(Ok(address)) => Ok(address),
+            Ok(Err(problem)) => Err(format!("its container did not start: {problem}")),
+            Err(_) => Err("its container did not start".to_owned()),
+        }
+    }
+
+    async fn set_up(
+        self,
+        container: ContainerAsync<GenericImage>,
+        image: &PinnedImage,
+    ) -> anyhow::Result<String> {
+        let port = container.get_host_port_ipv4(image.port.tcp()).await?;
+        // The port is the one on IPv4. On IPv6 it may be that of another container.
+        let host = container.get_host().await?.to_string();
+        let host = host.replace("localhost", "127.0.0.1");
+        remove_at_exit(container.id())?;
+        std::mem::forget(container);
+        Ok(match self {
+            Self::MongoDb => format!("mongodb://{host}:{port}/?directConnection=true"),
+            Self::MongoDbReplicaSet => {
+                let address = format!("mongodb://{host}:{port}/?directConnection=true");
+                initiate_replica_set(&address).await?;
+                address
+            }
+            Self::MongoDbSecured => {
+                let key = image.files.values().next().map_or("", String::as_str);
+                let address =
+                    |user| format!("mongodb://{user}:{key}@{host}:{port}/?directConnection=true");
+                // Whoever knows the key may do everything, also where there are no users yet.
+                let member = address("__system") + "&authSource=local";
+                initiate_replica_set(&member).await?;
+                let superuser = doc! { "createUser": "leasehold", "pwd": key, "roles": ["root"] };
+                let client = mongodb::Client::with_uri_str(member).await?;
+                client.database("admin").run_command(superuser).await?;
+                address("leasehold") + "&authSource=admin"
+            }
+            Self::Elasticsearch | Self::OpenSearch => {
+                let address = format!("http://{host}:{port}");
+                await_search_engine(&address).await?;
+                address
+            }
+            Self::ElasticsearchSecured => {
+                let password = image.env.get("ELASTIC_PASSWORD");
+                let password = password.map_or("", String::as_str);
+                let address = format!("http://elastic:{password}@{host}:{port}");
+                await_search_engine(&address).await?;
+                address
+            }
+        })
+    }
+
+    /// Writes down which test asked, for the count that `scripts/test` shows.
+    fn count_test(self) {
+        let Ok(path) = env::var("LEASEHOLD_ENGINE_LOG") else {
+            return;
+        };
+        let binary = env::current_exe().unwrap_or_default();
+        let test = thread::current().name().unwrap_or("unnamed").to_owned();
+        let line = format!("{}\t{}\t{test}\n", self.name(), binary.display());
+        fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut log| log.write_all(line.as_bytes()))
+            .unwrap_or_else(|error| panic!("cannot write to {path}: {error}"));
+    }
+}
+
+#[derive(Deserialize)]
+struct PinnedImage {
+    name: String,
+    tag: String,
+    port: u16,
+    ready: String,
+    #[serde(default)]
+    command: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// What is to be in which file, for its owner's eyes only.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+}
+
+impl PinnedImage {
+    async fn start(
+        &self,
+    ) -> Result<ContainerAsync<GenericImage>, testcontainers::TestcontainersError> {
+        let image = GenericImage::new(&self.name, &self.tag)
+            .with_exposed_port(self.port.tcp())
+            .with_wait_for(WaitFor::message_on_stdout(&self.ready))
+            .with_cmd(self.command.clone());
+        let with_variable = |image: ContainerRequest<_>, (name, value): (&String, &String)| {
+            image.with_env_var(name, value)
+        };
+        let with_file = |image: ContainerRequest<_>, (path, text): (&String, &String)| {
+            let target = CopyTargetOptions::new(path).with_mode(0o600);
+            image.with_copy_to(target, text.clone().into_bytes())
+        };
+        let image = self.env.iter().fold(image, with_variable);
+        self.files.iter().fold(image, with_file).start().await
+    }
+}
+
+/// Makes a server the only member of its replica set, and waits until it takes writes.
+async fn initiate_replica_set(address: &str) -> anyhow::Result<()> {
+    let admin = mongodb::Client::with_uri_str(address)
+        .await?
+        .database("admin");
+    let members = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": "localhost:27017" }] };
+    admin
+        .run_command(doc! { "replSetInitiate": members })
+        .await?;
+    loop {
+        let hello = admin.run_command(doc! { "hello": 1 }).await?;
+        if hello.get_bool("isWritablePrimary") == Ok(true) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until a search engine takes writes, which is a moment after it says that it has started.
+async fn await_search_engine(address: &str) -> anyhow::Result<()> {
+    let client = Elasticsearch::new(Transport::single_node(address)?);
+    let health = "_cluster/health?wait_for_status=yellow&timeout=60s";
+    client
+        .transport()
+        .send(
+            Method::Get,
+            health,
+            HeaderMap::new(),
+            None::<&()>,
+            None::<String>,
+            None,
+        )
+        .await?
+        .error_for_status_code()?;
+    Ok(())
+}
+
+fn docker_is_reachable() -> bool {
+    env::var_os("DOCKER_HOST").is_some() || UnixStream::connect("/var/run/docker.sock").is_ok()
+}
+
+/// A container outlives the process that started it. A shell that waits for the end of its input,
+/// and so of this process, removes it.
+fn remove_at_exit(container: &str) -> anyhow::Result<()> {
+    let script = format!("cat >/dev/null; docker rm --force --volumes {container} >/dev/null");
+    let shell = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    keep(shell);
+    Ok(())
+}
+
+/// Keeps a child, and the pipe to its standard input, for as long as this process lives.
+fn keep(child: Child) -> &'static mut Child {
+    Box::leak(Box::new(child))
+}

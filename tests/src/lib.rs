@@ -1,0 +1,25 @@
+//! What the suites on real engines share.
+pub mod cancel;
+pub mod crowd;
+pub mod engine;
+pub mod every;
+pub mod evicted;
+pub mod faketime;
+pub mod fuzz;
+pub mod liar;
+pub mod many;
+pub mod model;
+pub mod permits;
+pub mod processes;
+pub mod protocol;
+pub mod proxy;
+pub mod soak;
+pub mod text;
+
+use std::path::Path;
+
+/// The folder of the whole project, which has the scripts.
+pub fn project() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
