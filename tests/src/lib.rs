@@ -16,10 +16,15 @@ pub mod proxy;
 pub mod soak;
 pub mod text;
 
-use std::path::Path;
+use std::{env, path::Path};
 
 /// The folder of the whole project, which has the scripts.
 pub fn project() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
+}
+
+/// Whether this is a run that may take hours (`scripts/nightly`), where a test does what it does more often.
+pub fn long() -> bool {
+    env::var_os("LEASEHOLD_LONG").is_some()
 }
