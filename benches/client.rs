@@ -1,10 +1,10 @@
 //! What the client itself costs: the store is the memory of the process, which answers at once.
 //!
 //! ```text
-//! cargo bench --bench client
+//! cargo bench -p leasehold-benches --bench client
 //! ```
 //!
-//! What it costs on a database, beside the bare driver, is measured by `benches/engines`.
+//! What it costs on a database, beside the bare driver, is measured by the program of this package.
 
 use std::{future::IntoFuture, hint::black_box, sync::Arc, time::Duration};
 

@@ -355,7 +355,7 @@ impl Lease {
     ///
     /// For a job that must run once per tick of a schedule, by whoever comes first: take a key that
     /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
-    /// later finds the key held. (`examples/run_once.rs`)
+    /// later finds the key held. (`examples/more/run_once.rs`)
     pub fn detach(self) {
         self.shared.keeper.detach(&self.hold);
     }

@@ -30,8 +30,9 @@ impl<E> WithError<E> {
     /// ```
     /// # use std::time::Duration;
     /// # use leasehold::{Leases, MemoryStore, WithError};
-    /// # async fn example(leases: Leases) -> anyhow::Result<()> {
-    /// # async fn publish() -> anyhow::Result<()> { Ok(()) }
+    /// # type Failure = Box<dyn std::error::Error + Send + Sync>;
+    /// # async fn example(leases: Leases) -> Result<(), Failure> {
+    /// # async fn publish() -> Result<(), Failure> { Ok(()) }
     /// let work = leases.acquire("report:42", Duration::from_secs(30));
     /// work.with(async |_| publish().await).await.map_err(WithError::merge)
     /// # }

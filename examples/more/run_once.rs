@@ -211,7 +211,7 @@ fn check(report: &Path) -> Result<()> {
     println!(
         "Each tick's job ran once, also with a late instance, because the winner left its lock to \
          the ttl.\nNext: README.md, and \
-         examples/quickstart.rs for what happens when a holder dies."
+         examples/more/takeover.rs for what happens when a holder dies."
     );
     Ok(())
 }

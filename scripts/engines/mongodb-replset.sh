@@ -67,7 +67,7 @@ mongod_spawn() {
 # mongod_listen HOME DATA LOG PORT [ARGUMENT...]: starts a server at that port, waits until it takes
 # connections, and sets engine_uri.
 mongod_listen() {
-    local home=$1 data=$2 log=$3 port=$4 seen end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-120}))
+    local home=$1 data=$2 log=$3 port=$4 seen end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
     shift 4
     # Kept data has a log from before.
     seen=$(wc -c 2>/dev/null <"$log" || echo 0)

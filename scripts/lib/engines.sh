@@ -169,13 +169,13 @@ engine_spawn() {
 # engine_await FILE: waits until the file is there; fails when a process of the engine has
 # ended or the time is up.
 engine_await() {
-    local pid end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-120}))
+    local pid end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
     until [[ -s $1 ]]; do
         for pid in "${engine_pids[@]}"; do
             kill -0 "$pid" 2>/dev/null || return 1
         done
         if ((SECONDS >= end)); then
-            say "$engine_name gave no answer in ${LEASEHOLD_START_TIMEOUT:-120} s: on a slow machine set LEASEHOLD_START_TIMEOUT to more seconds."
+            say "$engine_name gave no answer in ${LEASEHOLD_START_TIMEOUT:-600} s: on a slow machine set LEASEHOLD_START_TIMEOUT to more seconds."
             return 1
         fi
         sleep 0.05

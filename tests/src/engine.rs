@@ -1,6 +1,9 @@
-//! Finds a real engine: an address in the environment, else a container, else a process.
+//! Finds a real engine: an address in the environment, else one that this run shares, else a container, else a
+//! process.
 //!
 //! A test that gets none fails; nothing is skipped.
+
+pub mod shared;
 
 use std::{
     collections::BTreeMap,
@@ -45,6 +48,15 @@ pub enum Engine {
 }
 
 impl Engine {
+    const ALL: [Self; 6] = [
+        Self::MongoDb,
+        Self::MongoDbReplicaSet,
+        Self::MongoDbSecured,
+        Self::Elasticsearch,
+        Self::ElasticsearchSecured,
+        Self::OpenSearch,
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::MongoDb => "mongodb",
@@ -69,11 +81,10 @@ impl Engine {
 
     /// The address of this engine, which all tests of this process share.
     pub fn address(self) -> String {
-        static FOUND: [OnceLock<Result<String, String>>; 6] = [const { OnceLock::new() }; 6];
-        match FOUND[self as usize].get_or_init(|| self.find()) {
+        match self.found(|| shared::ask(self).unwrap_or_else(|| self.find())) {
             Ok(address) => {
                 self.count_test();
-                address.clone()
+                address
             }
             Err(problem) => panic!(
                 "no {name} engine for the tests: {problem}\n\
@@ -85,10 +96,17 @@ impl Engine {
         }
     }
 
+    /// What was found in this process, which looks once.
+    fn found(self, look: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
+        static FOUND: [OnceLock<Result<String, String>>; 6] = [const { OnceLock::new() }; 6];
+        let found = FOUND[self as usize].get_or_init(|| match env::var(self.variable()) {
+            Ok(address) => Ok(address),
+            Err(_) => look(),
+        });
+        found.clone()
+    }
+
     fn find(self) -> Result<String, String> {
-        if let Ok(address) = env::var(self.variable()) {
-            return Ok(address);
-        }
         if docker_is_reachable() {
             return self.container();
         }
