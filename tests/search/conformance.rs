@@ -7,6 +7,7 @@ use super::*;
 /// With stores that know where their locks are, on an engine that has run the scripts before: some leases
 /// here are shorter than what either takes on a machine that has much else to do.
 async fn ready<S: Store>(first: S, second: S) -> Clients {
+    let [first, second] = [first, second].map(Patient);
     for store in [&first, &second] {
         let request = ask().shared();
         granted(store, &request).await;

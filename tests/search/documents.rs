@@ -3,18 +3,18 @@
 use elasticsearch::http::Method::{Get, Put};
 use futures::TryStreamExt;
 use leasehold::{
-    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, Leases, ListRequest,
-    ReleaseRequest, RenewRequest,
+    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, ListRequest, ReleaseRequest,
+    RenewRequest,
 };
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG};
+use super::{BOTH, Fixture, LONG, builder, leases};
 
 #[tokio::test]
 async fn the_document_has_its_final_shape() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::builder(fixture.store()).owner("pod-3").build();
+        let leases = builder(fixture.store()).owner("pod-3").build();
         let lease = leases.acquire("report:42", LONG).await.unwrap();
         let path = format!("{}/_doc/report:42", fixture.alias);
         let stored = fixture.ask(Get, &path, Value::Null).await;
@@ -58,7 +58,7 @@ async fn a_document_of_a_later_schema_is_refused_and_left_alone() {
         let before = fixture.ask(Get, &path, Value::Null).await;
 
         let (store, key) = (fixture.store(), Key::new("key").unwrap());
-        let leases = Leases::new(store.clone());
+        let leases = leases(store.clone());
         let lease = LeaseId::random();
         let reader = AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG).shared();
         let conversion = ConvertRequest::upgrade(key.clone(), lease);
@@ -135,7 +135,7 @@ async fn a_document_under_another_id_is_left_out_of_a_list() {
 async fn dots_are_keys_as_well() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         for key in [".", ".."] {
             assert_eq!(leases.inspect(key).await.unwrap(), None);
             let lease = leases.acquire(key, LONG).await.unwrap();

@@ -3,7 +3,7 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use elasticsearch::http::Method::{Get, Post, Put};
-use futures::future::join;
+use futures::future::{join, join_all};
 use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
 use leasehold_tests::{
     every,
@@ -13,13 +13,13 @@ use leasehold_tests::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    time::Instant,
+    net::{TcpListener, TcpSocket},
 };
 
 use super::{
-    BOTH, Fixture, LONG, elasticsearch,
+    BOTH, Engine, Fixture, LONG, builder, elasticsearch, leases,
     nonsense::{http, located},
+    patience::with_short_waits,
     refusals,
 };
 
@@ -36,13 +36,14 @@ fn everything(error: &Error) -> String {
 
 #[tokio::test]
 async fn an_unreachable_cluster_is_named_as_such() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // A port of which nobody else makes use meanwhile, and nobody listens.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     for engine in BOTH {
         let fixture = Fixture::new(engine);
         let store = fixture.store_at(&format!("http://somebody:hunter2@{address}"));
-        let leases = Leases::new(store);
+        let leases = leases(store);
         let errors = [
             leases.try_acquire("key", LONG).await.map(drop).unwrap_err(),
             leases.inspect("key").await.map(drop).unwrap_err(),
@@ -65,7 +66,7 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
     let none = elasticsearch(&format!("http://{host}"));
     let none = ElasticsearchStore::new(none, &fixture.alias).stored_scripts();
     for store in [wrong, none] {
-        let leases = Leases::new(store.clone());
+        let leases = leases(store.clone());
         let errors = [
             store.prepare().await.unwrap_err(),
             leases.acquire("key", LONG).await.map(drop).unwrap_err(),
@@ -104,7 +105,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     let store = ElasticsearchStore::new(client, name).stored_scripts();
     // A lock, for those who look before they write.
     let stored = fixture.on_elasticsearch().stored_scripts();
-    let holder = Leases::builder(stored).owner("me").build();
+    let holder = builder(stored).owner("me").build();
     let lease = holder.acquire("held", LONG).await.unwrap();
     let index = format!("{name}/_search?seq_no_primary_term=true");
     fixture
@@ -112,7 +113,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
         .await;
     let before = fixture.ask(Get, &index, Value::Null).await["hits"].take();
 
-    let leases = Leases::new(store.clone());
+    let leases = leases(store.clone());
     let mut outcomes = every::of_a_handle(&leases, LONG).await;
     outcomes.extend(every::of_a_holder(&store).await);
     outcomes.push(("prepare", store.prepare().await));
@@ -157,7 +158,7 @@ async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
     let client = elasticsearch(&format!("http://{name}:only-locks@{}", fixture.host()));
     let store = ElasticsearchStore::new(client, name).stored_scripts();
     store.check().await.unwrap();
-    let leases = Leases::new(store.clone());
+    let leases = leases(store.clone());
     for (operation, outcome) in every::of_a_handle(&leases, LONG).await {
         outcome.unwrap_or_else(|error| panic!("{operation}: {error:?}"));
     }
@@ -174,7 +175,7 @@ async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
             let fixture = Fixture::prepared(engine).await;
             let proxy = Proxy::to(fixture.host()).await;
             let store = fixture.store_at(&format!("http://{}", proxy.address));
-            let leases = Leases::new(store.clone());
+            let leases = leases(store.clone());
 
             lost(&proxy, "_update");
             let key = Key::new("bare").unwrap();
@@ -218,7 +219,7 @@ async fn answering(status: &'static str, kind: &'static str, body: &'static str)
             });
         }
     });
-    Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
+    leases(ElasticsearchStore::new(elasticsearch(&url), "locks"))
 }
 
 /// What a node answers that has no such index, or that does not know it yet because it starts.
@@ -312,7 +313,7 @@ async fn refusing(status: &'static str, kind: &str) -> Leases {
         })
     })));
     let url = format!("http://{}", lie.await.address);
-    Leases::new(ElasticsearchStore::new(elasticsearch(&url), "locks"))
+    leases(ElasticsearchStore::new(elasticsearch(&url), "locks"))
 }
 
 #[tokio::test]
@@ -336,40 +337,41 @@ async fn conflicts_that_never_end_are_contention() {
 /// An index whose only shard no node may have.
 #[tokio::test]
 async fn a_primary_that_is_not_there_is_ambiguous() {
-    for engine in BOTH {
-        let fixture = Fixture::new(engine);
-        let nowhere = json!({
-            "settings": { "index.routing.allocation.require._name": "nobody" },
-            "mappings": { "_meta": { "leasehold_schema": 1 } },
-            "aliases": { &fixture.alias: {}, fixture.write_alias(): {} },
-        });
-        let path = format!("{}?wait_for_active_shards=0", fixture.index());
-        fixture.ask(Put, &path, nowhere).await;
-        let key = Key::new("key").unwrap();
-        let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
-        let store = fixture.store();
-        let shared = request.clone().shared();
-        let (alone, shared) = join(store.acquire(&request), store.acquire(&shared)).await;
-        for error in [alone, shared].map(Result::unwrap_err) {
-            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
-            assert!(everything(&error).contains("503"), "{error:?}");
-        }
+    join_all(BOTH.map(is_ambiguous_without_a_primary)).await;
+}
+
+async fn is_ambiguous_without_a_primary(engine: Engine) {
+    let fixture = Fixture::new(engine);
+    let nowhere = json!({
+        "settings": { "index.routing.allocation.require._name": "nobody" },
+        "mappings": { "_meta": { "leasehold_schema": 1 } },
+        "aliases": { &fixture.alias: {}, fixture.write_alias(): {} },
+    });
+    let path = format!("{}?wait_for_active_shards=0", fixture.index());
+    fixture.ask(Put, &path, nowhere).await;
+    let key = Key::new("key").unwrap();
+    let request = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+    let address = with_short_waits(fixture.host()).await;
+    let store = fixture.store_at(&format!("http://{address}"));
+    let shared = request.clone().shared();
+    let (alone, shared) = join(store.acquire(&request), store.acquire(&shared)).await;
+    for error in [alone, shared].map(Result::unwrap_err) {
+        assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+        assert!(everything(&error).contains("503"), "{error:?}");
     }
 }
 
+/// By the limit of the call, which is shorter than all others.
 #[tokio::test]
 async fn a_cluster_that_does_not_answer_is_given_up_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let store = ElasticsearchStore::new(elasticsearch(&url), "locks");
-    let limit = Duration::from_millis(100);
-    let leases = Leases::builder(store).call_timeout(limit).build();
-    let start = Instant::now();
+    let call = Duration::from_millis(100);
+    let leases = Leases::builder(store).call_timeout(call).build();
     let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
-    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
     assert!(
-        start.elapsed() < Duration::from_secs(60),
-        "{:?}",
-        start.elapsed()
+        matches!(error, Error::TimedOut { limit, .. } if limit == call),
+        "{error:?}"
     );
 }

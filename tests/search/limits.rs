@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use futures::future::join_all;
-use leasehold::{
-    Error, Key, Leases, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store,
-};
+use leasehold::{Error, Key, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store};
 use leasehold_tests::{permits, proxy::Proxy};
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG};
+use super::{BOTH, Engine, Fixture, LONG, granted, leases, patience::until_quick};
 
 /// A window that outlasts any test.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
@@ -52,7 +50,7 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         let path = format!("POST /{}/_bulk?", fixture.write_alias().replace('-', "%2D"));
         // Where the limiters are is asked for once.
-        Leases::new(store.clone()).inspect("key").await.unwrap();
+        leases(store.clone()).inspect("key").await.unwrap();
         proxy.http_requests();
         let one_bulk = |what: &str| {
             let requests = proxy.http_requests();
@@ -124,7 +122,7 @@ async fn the_document_is_one_of_its_own() {
         assert_eq!(source["last"], request.id.to_string());
         assert_eq!(source.get("now"), None);
         // It is no lock, neither for a list nor for one whose key is its id.
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         let locks: Vec<_> =
             futures::StreamExt::collect(leases.list(leasehold::Filter::new())).await;
         assert!(locks.is_empty(), "{locks:?}");
@@ -193,7 +191,7 @@ async fn an_index_without_limiters_is_brought_up_to_date() {
             "aliases": { &fixture.alias: {} },
         });
         fixture.ask(Put, &fixture.index(), index).await;
-        let limiter = Leases::new(fixture.store()).limiter("key", 1, ENDLESS);
+        let limiter = leases(fixture.store()).limiter("key", 1, ENDLESS);
         let refused = limiter.try_permit().await;
         assert!(
             matches!(refused, Err(Error::NotPrepared { .. })),
@@ -225,26 +223,45 @@ async fn without_an_index_nothing_is_created() {
 /// A little ahead of the node's clock, the clock stands still; far ahead, that clock was wrong.
 #[tokio::test]
 async fn a_grant_from_the_future_blocks_nobody_for_ever() {
+    const WINDOW_MS: i64 = 1_000;
+    const LITTLE_MS: i64 = 5_000;
+    const FAR_MS: i64 = 5 * 60 * 1_000;
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
-        let second = Quota::fixed(2, Duration::from_secs(1)).unwrap();
-        for (ahead, full) in [(5_000, true), (60_000, false)] {
-            take(&*store, second).await;
-            let stored = documents(&fixture).await.remove(0);
-            let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
+        let second = Quota::fixed(2, Duration::from_millis(WINDOW_MS as u64)).unwrap();
+        assert!(take(&*store, second).await);
+        let stored = documents(&fixture).await.remove(0);
+        let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
+        // Writes that it was full so far from the server's time, asks for another, and says when that grant
+        // was and what is answered.
+        let ask_ahead = async |ahead: i64| {
             let mut changed = stored["_source"].clone();
-            let later = changed["granted_at"].as_i64().unwrap() + ahead;
-            changed["granted_at"] = json!(later);
+            let now = store.inspect(&ask(second).key).await.unwrap();
+            let granted_at = now.unwrap().now.timestamp_millis() + ahead;
+            changed["granted_at"] = json!(granted_at);
             changed["used"] = json!(2);
             fixture.ask(Put, &path, changed).await;
-            match store.permit(&ask(second)).await.unwrap() {
-                PermitAnswer::Full { retry_in } => {
-                    assert!(full && retry_in <= Duration::from_secs(6), "{retry_in:?}");
-                }
-                PermitAnswer::Granted { granted_at, .. } => {
-                    assert!(!full && granted_at.timestamp_millis() < later);
-                }
+            (granted_at, store.permit(&ask(second)).await.unwrap())
+        };
+        // Tells the server's time.
+        granted(&store, &super::ask()).await;
+        let (full_at, retry_in) = until_quick(async || match ask_ahead(LITTLE_MS).await {
+            (full_at, PermitAnswer::Full { retry_in }) => Some((full_at, retry_in)),
+            (full_at, PermitAnswer::Granted { granted_at, .. }) => {
+                // In the window of the grant, or before it, there was none left.
+                let window = |millis: i64| millis.div_euclid(WINDOW_MS);
+                assert!(window(granted_at.timestamp_millis()) > window(full_at));
+                None
+            }
+        })
+        .await;
+        let longest = Duration::from_millis((LITTLE_MS + WINDOW_MS) as u64);
+        assert!(retry_in <= longest, "{retry_in:?} of {full_at}");
+        match ask_ahead(FAR_MS).await {
+            (_, PermitAnswer::Full { retry_in }) => panic!("full for {retry_in:?}"),
+            (full_at, PermitAnswer::Granted { granted_at, .. }) => {
+                assert!(granted_at.timestamp_millis() < full_at);
             }
         }
     }

@@ -12,6 +12,7 @@ mod limits;
 mod misdirected;
 mod model;
 mod nonsense;
+mod patience;
 mod pipelines;
 mod places;
 mod prepare;
@@ -33,7 +34,7 @@ use elasticsearch::{
 };
 use leasehold::{
     AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, Leases,
-    OpenSearchStore, Store,
+    LeasesBuilder, OpenSearchStore, Store,
 };
 use leasehold_conformance::Clients;
 use leasehold_tests::engine::Engine;
@@ -41,12 +42,20 @@ use opensearch::OpenSearch;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use self::patience::{PATIENCE, Patient, until_answered};
+
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
-/// A time to live that a test waits for.
-const SHORT: Duration = Duration::from_secs(1);
-
 const BOTH: [Engine; 2] = [Engine::Elasticsearch, Engine::OpenSearch];
+
+/// A handle that waits for an answer for as long as a slow machine needs.
+fn leases(store: impl Store) -> Leases {
+    builder(store).build()
+}
+
+fn builder(store: impl Store) -> LeasesBuilder {
+    Leases::builder(Patient(store)).call_timeout(PATIENCE)
+}
 
 /// How an `_update` is refused, and how a bulk of one.
 async fn refusals(leases: &Leases) -> [Error; 2] {
@@ -83,7 +92,7 @@ impl Fixture {
                 fixture
                     .ask(Method::Put, role, json!({ "indices": [] }))
                     .await;
-                let health = "_cluster/health/.security?wait_for_status=yellow";
+                let health = "_cluster/health/.security?wait_for_status=yellow&timeout=180s";
                 fixture.ask(Method::Get, health, Value::Null).await;
             })
             .await;
@@ -98,6 +107,10 @@ impl Fixture {
     }
 
     async fn prepare(&self) -> Result<(), Error> {
+        until_answered(async || self.prepare_once().await).await
+    }
+
+    async fn prepare_once(&self) -> Result<(), Error> {
         match self.engine {
             Engine::OpenSearch => {
                 OpenSearchStore::new(opensearch(&self.url), &self.alias)
@@ -129,6 +142,11 @@ impl Fixture {
     }
 
     fn store_at(&self, url: &str) -> Arc<dyn Store> {
+        Arc::new(Patient(self.bare_store_at(url)))
+    }
+
+    /// As an application has it.
+    fn bare_store_at(&self, url: &str) -> Arc<dyn Store> {
         match self.engine {
             Engine::OpenSearch => Arc::new(OpenSearchStore::new(opensearch(url), &self.alias)),
             _ => Arc::new(ElasticsearchStore::new(elasticsearch(url), &self.alias)),

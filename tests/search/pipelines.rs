@@ -1,10 +1,10 @@
 //! Ingest pipelines, which can change what is written: its id, its index, its fields.
 
 use elasticsearch::http::Method::{Delete, Put};
-use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Error, Key, LeaseId, Leases, Store};
+use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Error, Key, LeaseId, Store};
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG, ask, fencing::Documents};
+use super::{BOTH, Fixture, LONG, ask, fencing::Documents, leases};
 
 const SETTINGS: [&str; 2] = ["default_pipeline", "final_pipeline"];
 
@@ -37,14 +37,14 @@ async fn set_pipeline(fixture: &Fixture, setting: &str, pipeline: &str) {
 
 /// How many of two processes, which start now, hold one key at the same time.
 async fn holders(fixture: &Fixture) -> usize {
-    let mut leases = Vec::new();
+    let mut held = Vec::new();
     for _ in 0..2 {
-        let process = Leases::new(fixture.store());
+        let process = leases(fixture.store());
         if let Ok(Attempt::Acquired(lease)) = process.try_acquire("key", LONG).await {
-            leases.push(lease);
+            held.push(lease);
         }
     }
-    leases.iter().filter(|lease| lease.is_live()).count()
+    held.iter().filter(|lease| lease.is_live()).count()
 }
 
 fn names(error: &Error, text: &str) -> bool {
@@ -172,7 +172,7 @@ async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
 async fn a_key_that_was_locked_before_is_not_granted_through_a_pipeline() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         let before = leases.acquire("key", LONG).await.unwrap();
         before.release().await.unwrap();
         store_pipeline(&fixture, writes_ids()).await;
@@ -188,7 +188,7 @@ async fn a_key_that_was_locked_before_is_not_granted_through_a_pipeline() {
 async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         leases.acquire("before", LONG).await.unwrap().detach();
         store_pipeline(&fixture, writes_ids()).await;
         set_pipeline(&fixture, "default_pipeline", &fixture.alias).await;

@@ -6,12 +6,18 @@ use std::sync::Arc;
 use elasticsearch::http::Method::{Delete, Get, Post, Put};
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, Attempt, Error, Leases, OpenSearchStore, ReleaseAnswer, ReleaseRequest, Store,
+    AcquireAnswer, Attempt, ElasticsearchStore, Error, OpenSearchStore, ReleaseAnswer,
+    ReleaseRequest, Store,
 };
 use leasehold_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, ask, fencing::Documents, granted, opensearch};
+use super::{
+    BOTH, Engine, Fixture, LONG, ask, elasticsearch,
+    fencing::Documents,
+    granted, leases, opensearch,
+    patience::{Patient, asking_once, until_answered, with_short_waits},
+};
 
 /// The mapping of the locks of this fixture.
 async fn mapping(fixture: &Fixture) -> Value {
@@ -41,12 +47,12 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
     for engine in BOTH {
         for by_api in [true, false] {
             let fixture = Fixture::prepared(engine).await;
-            let before = Leases::new(fixture.store());
+            let before = leases(fixture.store());
             let lease = before.acquire("key", LONG).await.unwrap();
             let next = roll_over(&fixture, by_api).await;
 
             // One that starts after it.
-            let after = Leases::new(fixture.store());
+            let after = leases(fixture.store());
             let refused = after.try_acquire("key", LONG).await;
             let granted = matches!(refused, Ok(Attempt::Acquired(_)));
             assert!(
@@ -69,7 +75,7 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
             assert!(matches!(held, Attempt::Held(_)), "{held:?}");
             let other = before.acquire("other", LONG).await.unwrap();
             other.release().await.unwrap();
-            let locks = Leases::new(fixture.store());
+            let locks = leases(fixture.store());
             assert!(locks.inspect("key").await.is_err());
 
             // And the others with them, as soon as the alias is back.
@@ -140,7 +146,7 @@ fn ask_for(key: &str) -> leasehold::AcquireRequest {
 async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let (running, other) = (Leases::new(fixture.store()), Leases::new(fixture.store()));
+        let (running, other) = (leases(fixture.store()), leases(fixture.store()));
         let lease = running.acquire("key", LONG).await.unwrap();
         other.acquire("other", LONG).await.unwrap().detach();
         fixture.ask(Delete, &fixture.index(), Value::Null).await;
@@ -184,17 +190,21 @@ async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
 async fn a_crowd_that_comes_first_asks_once_where_the_locks_are() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let proxy = Proxy::to(fixture.host()).await;
-        let store = fixture.store_at(&format!("http://{}", proxy.address));
         let asked =
             |requests: &[String]| requests.iter().filter(|it| it.starts_with("GET ")).count();
-        let requests: Vec<_> = (0..50).map(|_| ask().shared()).collect();
-        for answer in join_all(requests.iter().map(|it| store.acquire(it))).await {
-            assert!(
-                matches!(answer, Ok(AcquireAnswer::Granted(_))),
-                "{answer:?}"
-            );
-        }
+        let (proxy, store) = asking_once(async || {
+            let proxy = Proxy::to(fixture.host()).await;
+            let store = fixture.store_at(&format!("http://{}", proxy.address));
+            let requests: Vec<_> = (0..50).map(|_| ask().shared()).collect();
+            for answer in join_all(requests.iter().map(|it| store.acquire(it))).await {
+                assert!(
+                    matches!(answer, Ok(AcquireAnswer::Granted(_))),
+                    "{answer:?}"
+                );
+            }
+            (proxy, store)
+        })
+        .await;
         assert_eq!(asked(&proxy.http_requests()), 1);
         store.acquire(&ask()).await.unwrap();
         assert_eq!(asked(&proxy.http_requests()), 0);
@@ -207,58 +217,56 @@ async fn a_lost_answer_to_where_the_locks_are_is_asked_for_again() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let proxy = Proxy::to(fixture.host()).await;
-        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let store = fixture.bare_store_at(&format!("http://{}", proxy.address));
         proxy.lose_the_answer_to("master_timeout");
         let error = store.acquire(&ask()).await.unwrap_err();
         assert!(error.is_retryable(), "{error:?}");
-        granted(&*store, &ask()).await;
+        granted(&Patient(store), &ask()).await;
     }
 }
 
 /// A write that waits for a second copy of its shard, where there is one node.
 #[tokio::test]
 async fn copies_that_are_missing_are_waited_for_if_the_user_says_so() {
-    for engine in BOTH {
-        let fixture = Fixture::new(engine);
-        let store = |copies: Option<u32>| -> Arc<dyn Store> {
-            macro_rules! with_copies {
-                ($store:expr) => {
-                    match copies {
-                        Some(copies) => Arc::new($store.wait_for_active_shards(copies)),
-                        None => Arc::new($store),
-                    }
-                };
-            }
-            match engine {
-                Engine::OpenSearch => {
-                    with_copies!(OpenSearchStore::new(
-                        opensearch(&fixture.url),
-                        &fixture.alias
-                    ))
+    join_all(BOTH.map(copies_are_waited_for)).await;
+}
+
+async fn copies_are_waited_for(engine: Engine) {
+    let fixture = Fixture::new(engine);
+    let url = format!("http://{}", with_short_waits(fixture.host()).await);
+    let store = |copies: Option<u32>| -> Arc<dyn Store> {
+        macro_rules! with_copies {
+            ($store:expr) => {
+                match copies {
+                    Some(copies) => Arc::new(Patient($store.wait_for_active_shards(copies))),
+                    None => Arc::new(Patient($store)),
                 }
-                _ => with_copies!(fixture.on_elasticsearch()),
-            }
-        };
+            };
+        }
         match engine {
             Engine::OpenSearch => {
-                let store = OpenSearchStore::new(opensearch(&fixture.url), &fixture.alias);
-                store.replicas(1).prepare().await.unwrap();
+                with_copies!(OpenSearchStore::new(opensearch(&url), &fixture.alias))
             }
-            _ => fixture
-                .on_elasticsearch()
-                .replicas(1)
-                .prepare()
-                .await
-                .unwrap(),
+            _ => with_copies!(ElasticsearchStore::new(elasticsearch(&url), &fixture.alias)),
         }
-        for request in [ask(), ask().shared()] {
-            let error = store(Some(2)).acquire(&request).await.unwrap_err();
-            assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
-            assert!(store(None).inspect(&request.key).await.unwrap().is_none());
+    };
+    let prepared = until_answered(async || match engine {
+        Engine::OpenSearch => {
+            let store = OpenSearchStore::new(opensearch(&fixture.url), &fixture.alias);
+            store.replicas(1).prepare().await
         }
-        granted(&*store(Some(1)), &ask_for("one copy")).await;
-        granted(&*store(None), &ask_for("as the index has it")).await;
+        _ => fixture.on_elasticsearch().replicas(1).prepare().await,
+    });
+    prepared.await.unwrap();
+    for request in [ask(), ask().shared()] {
+        let error = store(Some(2)).acquire(&request).await.unwrap_err();
+        assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+        let told = std::error::Error::source(&error).unwrap().to_string();
+        assert!(told.contains("active copies"), "{told}");
+        assert!(store(None).inspect(&request.key).await.unwrap().is_none());
     }
+    granted(&*store(Some(1)), &ask_for("one copy")).await;
+    granted(&*store(None), &ask_for("as the index has it")).await;
 }
 
 /// What is claimed in one index is not guarded in another.

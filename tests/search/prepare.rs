@@ -1,18 +1,18 @@
 //! Setting up: again, by many at once, over what is in the way, and after a failure.
 
 use elasticsearch::http::Method::{Get, Post, Put};
-use leasehold::{Error, Leases};
+use leasehold::Error;
 use serde_json::{Value, json};
 
-use super::{BOTH, Engine, Fixture, LONG, refusals};
+use super::{BOTH, Engine, Fixture, LONG, leases, refusals};
 
 #[tokio::test]
 async fn prepare_can_be_repeated_and_by_many_at_once() {
     for engine in BOTH {
         let fixture = Fixture::new(engine);
-        let first = Leases::new(fixture.store());
+        let first = leases(fixture.store());
         for _ in 0..2 {
-            let prepared = futures::future::join_all((0..4).map(|_| fixture.prepare()));
+            let prepared = futures::future::join_all((0..4).map(|_| fixture.prepare_once()));
             for outcome in prepared.await {
                 outcome.unwrap();
             }
@@ -54,7 +54,7 @@ async fn the_replicas_can_be_chosen() {
 async fn without_it_every_operation_says_so_and_creates_nothing() {
     for engine in BOTH {
         let fixture = Fixture::new(engine);
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         let errors = [
             leases.acquire("key", LONG).await.map(drop).unwrap_err(),
             leases.acquire("key", LONG).shared().await.unwrap_err(),
@@ -98,7 +98,7 @@ async fn an_index_of_somebody_else_is_left_alone() {
         fixture.ask(Put, &fixture.alias, json!({})).await;
         let error = fixture.prepare().await.unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
 
@@ -124,7 +124,7 @@ async fn an_index_of_somebody_else_is_left_alone() {
 async fn an_index_that_was_moved_is_found_by_its_alias() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         let lease = leases.acquire("key", LONG).await.unwrap();
 
         let (old, new) = (fixture.index(), format!("{}-moved", fixture.alias));
@@ -171,7 +171,7 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
             "aliases": { &fixture.alias: {} },
         });
         fixture.ask(Put, &fixture.index(), strict).await;
-        for error in refusals(&Leases::new(fixture.store())).await {
+        for error in refusals(&leases(fixture.store())).await {
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
         }
     }
@@ -188,7 +188,7 @@ async fn a_mapping_of_ours_is_brought_up_to_date() {
         });
         fixture.ask(Put, &fixture.index(), older).await;
         fixture.prepare().await.unwrap();
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         leases
             .acquire("key", LONG)
             .await
@@ -204,14 +204,14 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
     let fixture = Fixture::secured().await;
     let inline = fixture.on_elasticsearch();
     inline.prepare().await.unwrap();
-    for error in refusals(&Leases::new(inline)).await {
+    for error in refusals(&leases(inline)).await {
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
         assert!(error.to_string().contains("stored_scripts()"), "{error}");
     }
 
     let stored = fixture.on_elasticsearch().stored_scripts();
     stored.prepare().await.unwrap();
-    Leases::new(stored)
+    leases(stored)
         .acquire("key", LONG)
         .await
         .unwrap()
@@ -225,7 +225,7 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
 async fn a_script_that_is_not_stored_is_named() {
     let fixture = Fixture::prepared(Engine::Elasticsearch).await;
     let named = fixture.on_elasticsearch().stored_scripts();
-    for error in refusals(&Leases::new(named)).await {
+    for error in refusals(&leases(named)).await {
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
     }
 }
@@ -236,7 +236,7 @@ async fn a_read_only_index_is_waited_for() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let settings = format!("{}/_settings", fixture.index());
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
         fixture
             .ask(Put, &settings, json!({ "index.blocks.write": true }))
             .await;
@@ -265,7 +265,7 @@ async fn a_closed_index_is_an_error_that_says_so() {
         fixture
             .ask(Post, &format!("{}/_close", fixture.index()), Value::Null)
             .await;
-        for error in refusals(&Leases::new(fixture.store())).await {
+        for error in refusals(&leases(fixture.store())).await {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             let says_so = source.is_some_and(|source| source.contains("closed"));
             assert!(says_so, "{error:?}");

@@ -1,11 +1,11 @@
 //! A stranger who knows nothing but `docs/protocol/elasticsearch.md` takes part in the locks.
 
 use elasticsearch::http::Method;
-use leasehold::{Attempt, Error, Leases, LossReason};
+use leasehold::{Attempt, Error, LossReason};
 use leasehold_tests::protocol::statements;
 use serde_json::Value;
 
-use super::{BOTH, Fixture, LONG};
+use super::{BOTH, Fixture, LONG, leases};
 
 const DOCUMENT: &str = include_str!("../../docs/protocol/elasticsearch.md");
 
@@ -65,7 +65,7 @@ async fn a_stranger_who_follows_the_document_takes_part() {
         let stranger = Stranger(fixture.clone());
         let created = stranger.send("create").await;
         assert_eq!(created["acknowledged"], true, "{created}");
-        let leases = Leases::new(fixture.store());
+        let leases = leases(fixture.store());
 
         assert_eq!(stranger.result("acquire").await, "created");
         let Attempt::Held(held) = leases.try_acquire("report:42", LONG).await.unwrap() else {

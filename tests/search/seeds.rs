@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use elasticsearch::http::Method::{Delete, Put};
 use futures::TryStreamExt;
-use leasehold::{Attempt, Error, Filter, Leases};
+use leasehold::{Attempt, Error, Filter};
 use serde_json::{Value, json};
 
-use super::{BOTH, Fixture, LONG};
+use super::{BOTH, Fixture, LONG, builder, leases};
 
 /// "Global lock": one key for a whole index, `_create`d by whoever comes first. The second taker
 /// is refused, and tries again until the first has released it.
@@ -15,7 +15,7 @@ use super::{BOTH, Fixture, LONG};
 async fn the_global_lock_is_held_until_its_release() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let (one, two) = (Leases::new(fixture.store()), Leases::new(fixture.store()));
+        let (one, two) = (leases(fixture.store()), leases(fixture.store()));
 
         let first = one.acquire("files/global", LONG).await.unwrap();
         let refused = two.try_acquire("files/global", LONG).await.unwrap();
@@ -37,7 +37,7 @@ async fn the_global_lock_is_held_until_its_release() {
 async fn nobody_but_its_holder_releases_the_global_lock() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let (one, two) = (Leases::new(fixture.store()), Leases::new(fixture.store()));
+        let (one, two) = (leases(fixture.store()), leases(fixture.store()));
         let first = one.acquire("files/global", LONG).await.unwrap();
         let slow = two.acquire("other", LONG).await.unwrap();
         let request = leasehold::ReleaseRequest::new(first.key().clone(), slow.id());
@@ -71,7 +71,7 @@ async fn nobody_but_its_holder_releases_the_global_lock() {
 async fn a_document_lock_locks_its_document_and_tells_who_holds_it() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let process = |owner: &str| Leases::builder(fixture.store()).owner(owner).build();
+        let process = |owner: &str| builder(fixture.store()).owner(owner).build();
         let (one, two) = (process("process 123"), process("process 234"));
 
         let first = one.acquire("fs/1", LONG).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_document_lock_locks_its_document_and_tells_who_holds_it() {
 async fn the_locks_of_a_process_are_found_and_released() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let process = |owner: &str| Leases::builder(fixture.store()).owner(owner).build();
+        let process = |owner: &str| builder(fixture.store()).owner(owner).build();
         let (one, two) = (process("process 123"), process("process 234"));
         let mut held = Vec::new();
         for document in 0..20 {

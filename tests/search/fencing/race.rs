@@ -2,11 +2,11 @@
 
 use elasticsearch::http::Method::Put;
 use futures::future::join_all;
-use leasehold::{Error, Fence, Leases};
+use leasehold::{Error, Fence};
 use serde_json::json;
 
 use super::{
-    super::{BOTH, Fixture, LONG},
+    super::{BOTH, Fixture, LONG, leases},
     Documents, Guard, seen,
 };
 
@@ -17,7 +17,7 @@ async fn a_holder_that_was_paused_is_refused() {
         let documents = Documents::new(engine).await;
         documents.put("42", json!({ "total": 1 })).await;
         let locks = Fixture::prepared(engine).await;
-        let leases = Leases::new(locks.store());
+        let leases = leases(locks.store());
         let paused = leases.acquire("order:42", LONG).await.unwrap();
         let stale = documents.guard(paused.fence().get());
         assert_eq!(stale.claim("42").await.unwrap().unwrap()["total"], 1);

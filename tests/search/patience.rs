@@ -1,0 +1,183 @@
+//! Clients that wait for as long as a slow machine needs, and a way around waits that prove nothing.
+
+use std::{any::Any, net::SocketAddr, time::Duration};
+
+use async_trait::async_trait;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+    Error, Eviction, FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::{Instant, sleep},
+};
+
+/// How long a test waits for what must come: it only ends a hang.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a store waits for the answer to where its locks are. It is an error then, and the next one asks
+/// again.
+const ASKS_AGAIN: Duration = Duration::from_secs(3);
+/// The name of that question in the error.
+const WHERE: &str = "where the locks are";
+
+/// A store that asks where its locks are until that is answered. Nothing else was asked then, so a repeat
+/// is not seen by anybody.
+#[derive(Debug)]
+pub struct Patient<S>(pub S);
+
+macro_rules! patiently {
+    ($operation:expr) => {{
+        let start = Instant::now();
+        loop {
+            match $operation.await {
+                Err(Error::TimedOut {
+                    operation: WHERE, ..
+                }) if start.elapsed() < PATIENCE => {}
+                answer => break answer,
+            }
+        }
+    }};
+}
+
+#[async_trait]
+impl<S: Store> Store for Patient<S> {
+    fn clock_margin(&self) -> Duration {
+        self.0.clock_margin()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        patiently!(self.0.acquire(request))
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        patiently!(self.0.renew(requests))
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        patiently!(self.0.convert(request))
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        patiently!(self.0.release(request))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        patiently!(self.0.inspect(key))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        patiently!(self.0.list(request))
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        patiently!(self.0.evict(key))
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        patiently!(self.0.remove_expired(key))
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        patiently!(self.0.permit(request))
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        patiently!(self.0.purge(retention))
+    }
+
+    fn at_once(&self) -> usize {
+        self.0.at_once()
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        patiently!(self.0.batch(requests))
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        patiently!(self.0.freed())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.0.as_any()
+    }
+}
+
+/// Repeats what may be repeated, until it is done or refused.
+pub async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if error.is_retryable() && start.elapsed() < PATIENCE => {
+                sleep(Duration::from_millis(100)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// The first outcome of an attempt that the machine was quick enough for.
+pub async fn until_quick<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(outcome) = attempt().await {
+            return outcome;
+        }
+        let spent = start.elapsed();
+        assert!(spent < PATIENCE, "no attempt was quick enough in {spent:?}");
+    }
+}
+
+/// What the first attempt says in which no store had a reason to ask twice where its locks are.
+pub async fn asking_once<T>(attempt: impl AsyncFn() -> T) -> T {
+    until_quick(async || {
+        let start = Instant::now();
+        let told = attempt().await;
+        (start.elapsed() < ASKS_AGAIN).then_some(told)
+    })
+    .await
+}
+
+/// An address of the engine at this one, where it waits for shards for a second at the most, and not for as
+/// long as the stores have it wait: it waits up to three times for one update.
+pub async fn with_short_waits(host: String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let host = host.clone();
+            tokio::spawn(async move {
+                let Ok(server) = TcpStream::connect(host).await else {
+                    return;
+                };
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                tokio::join!(
+                    shorten(from_client, to_server),
+                    shorten(from_server, to_client),
+                );
+            });
+        }
+    });
+    address
+}
+
+/// Passes on what comes, with shorter waits in it. Each request is short, and comes at once.
+async fn shorten(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+    const WAIT: &[u8] = b"timeout=5s";
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let read = &mut buffer[..read];
+        let waits: Vec<_> = (0..read.len())
+            .filter(|at| read[*at..].starts_with(WAIT))
+            .collect();
+        for at in waits {
+            read[at..at + WAIT.len()].copy_from_slice(b"timeout=1s");
+        }
+        if to.write_all(read).await.is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
+}
