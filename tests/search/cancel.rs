@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use futures::future::join_all;
 use leasehold::Store;
 use leasehold_tests::{
     cancel::{
@@ -11,7 +12,7 @@ use leasehold_tests::{
     evicted,
 };
 
-use super::{Engine, Fixture};
+use super::{BOTH, Engine, Fixture};
 
 /// Each is in one of the scripts, or in the request, and in no other.
 static WORDS: Words = Words {
@@ -42,14 +43,14 @@ async fn what_is_given_up_on_opensearch_leaves_no_lock_behind() {
 
 #[tokio::test]
 async fn a_client_that_abandons_its_request_leaves_a_lock_behind() {
-    for engine in super::BOTH {
+    let caught = async |engine| {
         one_that_abandons_its_request_is_caught(&setting(engine).await).await;
-    }
+    };
+    join_all(BOTH.map(caught)).await;
 }
 
 #[tokio::test]
 async fn who_was_evicted_is_not_in_the_way() {
-    for engine in super::BOTH {
-        evicted::is_not_in_the_way(&setting(engine).await).await;
-    }
+    let evicted = async |engine| evicted::is_not_in_the_way(&setting(engine).await).await;
+    join_all(BOTH.map(evicted)).await;
 }

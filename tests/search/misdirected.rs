@@ -4,7 +4,10 @@ use leasehold::Error;
 use leasehold_tests::every;
 use serde_json::json;
 
-use super::nonsense::{CALL, INDEX, leases, lock, mine, noop, store};
+use super::{
+    leases,
+    nonsense::{INDEX, WAIT, lock, mine, noop, store},
+};
 
 /// Each answer shows a lock of the lease that asks: a grant, a renewal, or a release, whatever it was. As
 /// the answer of another document, or of one in another index, it is none of them.
@@ -34,7 +37,7 @@ async fn an_answer_of_another_document_is_an_error_of_every_operation() {
             }
             let what = format!("{result} of {other}");
             let store = store(mine(update)).await;
-            let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+            let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
             outcomes.extend(every::of_a_holder(&store).await);
             let granted = outcomes
                 .iter()

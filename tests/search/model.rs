@@ -1,6 +1,6 @@
 //! Random commands against memory and a search engine at once: every answer is the same.
 
-use leasehold_tests::{model, permits};
+use leasehold_tests::{long, model, permits};
 use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
@@ -8,8 +8,9 @@ use super::{Engine, Fixture};
 fn compare(engine: Engine) {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(Fixture::prepared(engine)).store();
-    model::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
-    permits::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
+    let cases = if long() { 400 } else { 20 };
+    model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+    permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
 }
 
 #[test]

@@ -2,19 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{
-    ElasticsearchStore, Error, Key, LeaseId, Leases, ReleaseAnswer, ReleaseRequest, Store,
-};
+use futures::{StreamExt, stream};
+use leasehold::{ElasticsearchStore, Error, Key, LeaseId, ReleaseAnswer, ReleaseRequest, Store};
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply, always},
 };
 use serde_json::{Value, json};
 
-use super::elasticsearch;
+use super::{LONG, builder, elasticsearch, leases};
 
-/// How long a call of the handle may take.
-pub const CALL: Duration = Duration::from_millis(300);
+/// How long a call of the handle may take, where no answer comes.
+const CALL: Duration = Duration::from_millis(300);
+/// How long the handle asks again, where nothing good ever comes.
+pub const WAIT: Duration = Duration::from_millis(30);
+/// How many lies are told at the same time.
+const AT_ONCE: usize = 4;
 
 /// What a cluster says to where the locks of the alias `locks` are.
 const WHERE: &[u8] = b"GET /locks,locks%2Dwrite";
@@ -43,11 +46,6 @@ pub async fn store(lie: Lie) -> ElasticsearchStore {
 async fn store_that_is_nowhere(lie: Lie) -> ElasticsearchStore {
     let liar = Liar::saying(lie).await;
     ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
-}
-
-pub fn leases(store: &ElasticsearchStore) -> Leases {
-    let leases = Leases::builder(store.clone());
-    leases.call_timeout(CALL).build()
 }
 
 /// An answer of a cluster.
@@ -102,7 +100,7 @@ fn ids(asked: &[u8]) -> Vec<String> {
 async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
     let mut outcomes = Vec::new();
     for store in [store(lie.clone()).await, store_that_is_nowhere(lie).await] {
-        outcomes.extend(every::of_a_handle(&leases(&store), CALL).await);
+        outcomes.extend(every::of_a_handle(&leases(store.clone()), WAIT).await);
         outcomes.extend(every::of_a_holder(&store).await);
         outcomes.push(("prepare", store.prepare().await));
     }
@@ -165,7 +163,8 @@ async fn an_answer_that_never_ends_is_given_up_in_time() {
         Reply::SaysSlowly(b"HTTP/1.1 200 OK\r\nx:".to_vec()),
     ] {
         let store = store(always(reply.clone())).await;
-        for (name, outcome) in every::of_a_handle(&leases(&store), CALL).await {
+        let leases = builder(store).call_timeout(CALL).build();
+        for (name, outcome) in every::of_a_handle(&leases, CALL).await {
             let error = outcome.unwrap_err();
             let told = matches!(error, Error::TimedOut { .. });
             assert!(told && error.is_ambiguous(), "{name}, {reply:?}: {error:?}");
@@ -191,10 +190,13 @@ async fn json_of_another_shape_is_an_error_of_every_operation() {
         json!({ "error": 7, "acknowledged": "true" }),
         json!({ "error": { "root_cause": [], "type": 7, "reason": {} }, "acknowledged": false }),
     ];
-    for body in bodies {
+    let fails = async |body: Value| {
         let text = body.to_string();
         all_fail(&text, saying("200 OK", text.as_bytes())).await;
-    }
+    };
+    stream::iter(bodies)
+        .for_each_concurrent(AT_ONCE, fails)
+        .await;
 }
 
 /// Who must know more than that something was done says so.
@@ -217,7 +219,7 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
     ] {
         let text = json!({ "result": result, "get": { "_source": source } });
         let store = store(each(text.clone())).await;
-        let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;
+        let mut outcomes = every::of_a_handle(&leases(store.clone()), WAIT).await;
         outcomes.extend(every::of_a_holder(&store).await);
         for (name, outcome) in outcomes {
             let needs_none = match name {
@@ -272,23 +274,24 @@ async fn a_refusal_of_another_shape_is_an_error_of_every_operation() {
         json!({ "root_cause": [{ "type": {}, "reason": null }] }),
         chain,
     ];
-    for status in [
-        "400 Bad Request",
-        "409 Conflict",
-        "413 Too Large",
-        "500 Failed",
-    ] {
-        for error in &errors {
+    let mut lies = Vec::new();
+    for error in &errors {
+        for status in [
+            "400 Bad Request",
+            "409 Conflict",
+            "413 Too Large",
+            "500 Failed",
+        ] {
             let text = json!({ "error": error, "status": "?" }).to_string();
-            all_fail(&text, saying(status, text.as_bytes())).await;
+            lies.push((text.clone(), saying(status, text.as_bytes())));
         }
-    }
-    for status in [400, 409, 413, 500] {
-        for error in &errors {
+        for status in [400, 409, 413, 500] {
             let update = json!({ "error": error, "status": status });
-            all_fail(&update.to_string(), each(update)).await;
+            lies.push((update.to_string(), each(update)));
         }
     }
+    let fails = async |(what, lie): (String, Lie)| drop(all_fail(&what, lie).await);
+    stream::iter(lies).for_each_concurrent(AT_ONCE, fails).await;
 }
 
 pub fn lock() -> Value {
@@ -362,10 +365,10 @@ async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
     }
     for lock in locks {
         let store = store(each(noop(&lock))).await;
-        let leases = leases(&store);
+        let leases = leases(store.clone());
         for error in [
             leases.inspect("key").await.map(drop),
-            leases.try_acquire("key", 2 * CALL).shared().await.map(drop),
+            leases.try_acquire("key", LONG).shared().await.map(drop),
             leases.evict("key").await.map(drop),
         ] {
             let error = error.unwrap_err();
@@ -409,8 +412,7 @@ async fn times_and_counts_without_measure_are_no_panic() {
                 update["result"] = json!(result);
                 let store = store(mine(update)).await;
                 every::of_a_holder(&store).await;
-                let leases = Leases::builder(store).call_timeout(CALL / 10).build();
-                every::of_a_handle(&leases, CALL / 10).await;
+                every::of_a_handle(&leases(store), WAIT).await;
             }
         }
     }

@@ -38,9 +38,10 @@ fn place_of(fixture: &Fixture) -> Place {
 
 #[tokio::test]
 async fn a_process_takes_over_from_one_that_was_killed() {
-    for engine in BOTH {
+    let take_over = async |engine| {
         processes::takeover_from_a_killed_process(&place(engine).await).await;
-    }
+    };
+    join_all(BOTH.map(take_over)).await;
 }
 
 #[tokio::test]
@@ -69,10 +70,11 @@ async fn two_processes_with_clocks_of_their_own_keep_to_one_limit() {
 
 #[tokio::test]
 async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
-    for engine in BOTH {
+    let crash = async |engine| {
         let fixture = Fixture::prepared(engine).await;
         limits::a_crash_costs_one_permit(&place_of(&fixture), fixture.store()).await;
-    }
+    };
+    join_all(BOTH.map(crash)).await;
 }
 
 #[tokio::test]

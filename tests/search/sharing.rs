@@ -18,7 +18,7 @@ use leasehold_tests::crowd::Crowd;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{BOTH, Fixture, LONG, ask, granted};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted};
 
 const TASKS: usize = 32;
 
@@ -287,26 +287,28 @@ async fn a_minimum_hold_without_end_is_kept() {
 
 #[tokio::test]
 async fn a_key_takes_a_thousand_holders_and_not_one_more() {
-    for engine in BOTH {
-        let fixture = Fixture::prepared(engine).await;
-        let store = fixture.store();
-        let crowd = Crowd::around_the_first(&*store).await;
-        let document = format!("{}/_doc/crowd", fixture.alias);
-        let mut lock = fixture.ask(Get, &document, Value::Null).await["_source"].take();
-        let holders = lock["holders"].as_array_mut().unwrap();
-        for lease in &crowd.leases {
-            let mut holder = holders[0].clone();
-            holder["lease"] = json!(lease.to_string());
-            holders.push(holder);
-        }
-        let put = format!("{document}?refresh=true");
-        let stored = fixture.ask(Put, &put, lock).await;
-        assert_eq!(stored["result"], "updated");
-        // With its version, which every write raises.
-        let before = fixture.ask(Get, &document, Value::Null).await;
-        crowd.takes_no_other(&store).await;
-        let after = fixture.ask(Get, &document, Value::Null).await;
-        assert!(after == before, "a refusal has changed the document");
-        crowd.lives_on(&store).await;
+    join_all(BOTH.map(takes_a_thousand_holders)).await;
+}
+
+async fn takes_a_thousand_holders(engine: Engine) {
+    let fixture = Fixture::prepared(engine).await;
+    let store = fixture.store();
+    let crowd = Crowd::around_the_first(&*store).await;
+    let document = format!("{}/_doc/crowd", fixture.alias);
+    let mut lock = fixture.ask(Get, &document, Value::Null).await["_source"].take();
+    let holders = lock["holders"].as_array_mut().unwrap();
+    for lease in &crowd.leases {
+        let mut holder = holders[0].clone();
+        holder["lease"] = json!(lease.to_string());
+        holders.push(holder);
     }
+    let put = format!("{document}?refresh=true");
+    let stored = fixture.ask(Put, &put, lock).await;
+    assert_eq!(stored["result"], "updated");
+    // With its version, which every write raises.
+    let before = fixture.ask(Get, &document, Value::Null).await;
+    crowd.takes_no_other(&store).await;
+    let after = fixture.ask(Get, &document, Value::Null).await;
+    assert!(after == before, "a refusal has changed the document");
+    crowd.lives_on(&store).await;
 }
