@@ -23,7 +23,11 @@ mod seeds;
 mod sharing;
 mod soak;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Once},
+    thread,
+    time::Duration,
+};
 
 use elasticsearch::{
     Elasticsearch,
@@ -47,6 +51,22 @@ use self::patience::{PATIENCE, Patient, until_answered};
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
 const BOTH: [Engine; 2] = [Engine::Elasticsearch, Engine::OpenSearch];
+
+/// Starts an engine that is about to be used, while others do so too.
+fn start(engine: Engine) {
+    static STARTED: [Once; 3] = [const { Once::new() }; 3];
+    let number = match engine {
+        Engine::Elasticsearch => 0,
+        Engine::OpenSearch => 1,
+        _ => 2,
+    };
+    STARTED[number].call_once(|| {
+        // It asks in the name of the test.
+        let test = thread::current().name().unwrap_or("unnamed").to_owned();
+        let starting = thread::Builder::new().name(test);
+        starting.spawn(move || engine.address()).unwrap();
+    });
+}
 
 /// A handle that waits for an answer for as long as a slow machine needs.
 fn leases(store: impl Store) -> Leases {
@@ -74,6 +94,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(engine: Engine) -> Self {
+        BOTH.into_iter().for_each(start);
         Self {
             engine,
             url: engine.address(),
