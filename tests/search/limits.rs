@@ -275,10 +275,12 @@ async fn a_network_that_loses_answers_breaks_no_limit() {
         let url = format!("http://{}", proxy.address);
         let clients = [fixture.store_at(&url), fixture.store_at(&url)];
         proxy.lose_share_of_answers(0.2, 1, &["_bulk"]);
-        let table = permits::through_a_bad_network(clients, 10).await;
-        table.print(&format!("{engine:?}: {} answers were lost", proxy.lost()));
-        assert!(table.most() <= permits::LIMIT);
-        assert!(proxy.lost() >= 3, "{} answers were lost", proxy.lost());
+        // How many requests there are depends on how soon the engine answers.
+        while proxy.lost() < 3 {
+            let table = permits::through_a_bad_network(clients.clone(), 10).await;
+            table.print(&format!("{engine:?}: {} answers were lost", proxy.lost()));
+            assert!(table.most() <= permits::LIMIT);
+        }
     };
     join_all(BOTH.map(lossy)).await;
 }
