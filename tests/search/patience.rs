@@ -16,11 +16,10 @@ use tokio::{
 
 /// How long a test waits for what must come: it only ends a hang.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// How long a store waits for the answer to where its locks are. It is an error then, and the next one asks
-/// again.
-const ASKS_AGAIN: Duration = Duration::from_secs(3);
-/// The name of that question in the error.
-const WHERE: &str = "where the locks are";
+/// Whether a store had no answer in time to where its locks are. It asks again the next time.
+pub fn asks_again(error: &Error) -> bool {
+    matches!(error, Error::TimedOut { operation, .. } if *operation == "where the locks are")
+}
 
 /// A store that asks where its locks are until that is answered. Nothing else was asked then, so a repeat
 /// is not seen by anybody.
@@ -32,9 +31,7 @@ macro_rules! patiently {
         let start = Instant::now();
         loop {
             match $operation.await {
-                Err(Error::TimedOut {
-                    operation: WHERE, ..
-                }) if start.elapsed() < PATIENCE => {}
+                Err(error) if asks_again(&error) && start.elapsed() < PATIENCE => {}
                 answer => break answer,
             }
         }
@@ -127,16 +124,6 @@ pub async fn until_quick<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
         let spent = start.elapsed();
         assert!(spent < PATIENCE, "no attempt was quick enough in {spent:?}");
     }
-}
-
-/// What the first attempt says in which no store had a reason to ask twice where its locks are.
-pub async fn asking_once<T>(attempt: impl AsyncFn() -> T) -> T {
-    until_quick(async || {
-        let start = Instant::now();
-        let told = attempt().await;
-        (start.elapsed() < ASKS_AGAIN).then_some(told)
-    })
-    .await
 }
 
 /// An address of the engine at this one, where it waits for shards for a second at the most, and not for as

@@ -12,7 +12,10 @@ use leasehold_tests::proxy::Proxy;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases, patience::asking_once};
+use super::{
+    BOTH, Engine, Fixture, LONG, ask, granted, leases,
+    patience::{asks_again, until_quick},
+};
 
 #[tokio::test]
 async fn each_operation_is_one_request() {
@@ -20,15 +23,17 @@ async fn each_operation_is_one_request() {
         let fixture = Fixture::prepared(engine).await;
         let alias = fixture.write_alias().replace('-', "%2D");
         // Where the locks are is asked for once, by the first of all.
-        let (proxy, store, leases, first) = asking_once(async || {
+        let (proxy, store) = until_quick(async || {
             let proxy = Proxy::to(fixture.host()).await;
-            let store = fixture.store_at(&format!("http://{}", proxy.address));
-            let leases = leases(store.clone());
-            leases.inspect("key").await.unwrap();
-            let first = proxy.http_requests();
-            (proxy, store, leases, first)
+            let store = fixture.bare_store_at(&format!("http://{}", proxy.address));
+            match store.inspect(&ask().key).await {
+                Err(error) if asks_again(&error) => None,
+                looked => looked.unwrap().is_none().then_some((proxy, store)),
+            }
         })
         .await;
+        let leases = leases(store.clone());
+        let first = proxy.http_requests();
         let question = format!("GET /{},{alias}?", fixture.alias.replace('-', "%2D"));
         assert!(
             first[0].starts_with(&question) && first.len() == 2,
