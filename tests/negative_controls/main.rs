@@ -3,7 +3,7 @@
 
 mod broken;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use broken::{BrokenStore, Fault};
 use leasehold::Store;
@@ -178,11 +178,12 @@ fn random_requests_for_permits_tell_a_broken_store_from_memory() {
 
 /// The soak catches what only shows now and then, among much that goes well.
 #[tokio::test(start_paused = true)]
-async fn a_minute_of_work_tells_a_broken_store_from_a_whole_one() {
-    let minute = async |fault| {
+async fn work_tells_a_broken_store_from_a_whole_one() {
+    let work = async |fault| {
         let store: Arc<dyn Store> = Arc::new(BrokenStore::new(fault));
         let clients = vec![store.clone(), store.clone()];
-        let tally = soak::soak(clients, store, Duration::from_secs(60), || {}).await;
+        let enough = |tally: &soak::Tally| tally.has_all(20);
+        let tally = soak::soak(clients, store, enough, || {}).await;
         tally.map_err(|wrong| wrong.to_string())
     };
     for (fault, caught) in [
@@ -197,21 +198,13 @@ async fn a_minute_of_work_tells_a_broken_store_from_a_whole_one() {
         (Fault::NotAtomic, ["has two live holders"; 2]),
         (Fault::NoFence, ["falls"; 2]),
     ] {
-        let outcome = minute(fault).await;
+        let outcome = work(fault).await;
         let names = |wrong: &String| caught.iter().any(|it| wrong.contains(it));
         let seen = outcome.as_ref().is_err_and(names);
         assert!(seen, "{fault:?}: {outcome:?}");
     }
-    let tally = minute(Fault::None).await.unwrap();
+    let tally = work(Fault::None).await.unwrap();
     assert_eq!(tally.unlucky, 0, "{tally:?}");
-    let all = [
-        tally.granted,
-        tally.renewed,
-        tally.released,
-        tally.refused,
-        tally.dropped,
-    ];
-    assert!(all.iter().all(|times| *times > 10), "{tally:?}");
 }
 
 /// The controls mean something only if the same store without a fault passes.

@@ -1,4 +1,4 @@
-//! A while of ordinary work: many tasks take, keep, release and drop leases on a few keys. Whatever the
+//! Ordinary work: many tasks take, keep, release and drop leases on a few keys. Whatever the
 //! network does meanwhile, a live holder is alone, fences rise, no lease is lost that could have been
 //! kept, and at the end every key is free.
 
@@ -9,8 +9,9 @@ use fastrand::Rng;
 use leasehold::{Acquire, Error, Fence, Lease, LeaseId, Leases, LossReason, Store, WithError};
 use parking_lot::Mutex;
 use tokio::{
+    sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout},
 };
 
 /// A kept lease is renewed after 3 s, and without an answer again at 4.5 s, 6 s and 7.5 s.
@@ -20,9 +21,13 @@ const LEAKING: Duration = Duration::from_secs(600);
 /// A request without an answer is soon sent again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Many times what a background release takes, pauses included, and far from the expiry.
-const UNTIL_FREE: Duration = Duration::from_secs(180);
+const UNTIL_FREE: Duration = Duration::from_secs(300);
 const STEP: Duration = Duration::from_millis(20);
 const TASKS: u64 = 8;
+/// A machine or a server that takes this much longer than a step may cost a kept lease an answer, or a renewal.
+const STALL: Duration = Duration::from_millis(500);
+/// Longer than it takes until enough has happened: it only ends a hang.
+const PATIENCE: Duration = Duration::from_secs(1_800);
 
 /// What happened.
 #[derive(Clone, Debug, Default)]
@@ -37,16 +42,32 @@ pub struct Tally {
     /// Leases of which four renewals in a row were not answered: one in 160 000, at a share of 5% of
     /// answers that never come. Two are no coincidence.
     pub unlucky: usize,
+    /// Leases that ended while the machine or the server stood still.
+    pub stalled: usize,
     /// How long it took at the end until every key was free.
     pub free_after: Duration,
 }
 
-/// Works through each of these stores, as one process each, for this long. Then tells `calm`, and
+impl Tally {
+    /// Whether each kind of thing has happened so often.
+    pub fn has_all(&self, times: usize) -> bool {
+        let all = [
+            self.granted,
+            self.renewed,
+            self.released,
+            self.refused,
+            self.dropped,
+        ];
+        all.iter().all(|happened| *happened >= times)
+    }
+}
+
+/// Works through each of these stores, as one process each, until enough has happened. Then tells `calm`, and
 /// looks at the server itself.
 pub async fn soak(
     clients: Vec<Arc<dyn Store>>,
     server: Arc<dyn Store>,
-    lasts: Duration,
+    enough: impl Fn(&Tally) -> bool,
     calm: impl FnOnce(),
 ) -> anyhow::Result<Tally> {
     let spots = ["a", "b", "c", "d"].map(|name| {
@@ -59,8 +80,13 @@ pub async fn soak(
     let world = Arc::new(World {
         spots: spots.into_iter().flatten().collect(),
         tally: Mutex::default(),
+        pulse: watch::Sender::default(),
     });
-    let end = Instant::now() + lasts;
+    let mut pulse = JoinSet::new();
+    pulse.spawn({
+        let (world, server) = (world.clone(), Leases::new(server.clone()));
+        async move { world.beat(&server).await }
+    });
     let mut tasks = JoinSet::new();
     for (number, store) in (0..).zip(clients) {
         let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
@@ -68,13 +94,27 @@ pub async fn soak(
             let (world, leases) = (world.clone(), leases.clone());
             let random = Rng::with_seed(number * TASKS + task);
             let work = async move { world.work(&leases, random).await };
-            tasks.spawn(timeout_at(end, work));
+            tasks.spawn(work);
         }
     }
-    while let Some(task) = tasks.join_next().await {
-        // All of it is dropped at the end, wherever it is.
-        task?.unwrap_or(Ok(()))?;
+    let start = Instant::now();
+    while !enough(&world.tally.lock()) {
+        // No task ends by itself, unless with what is wrong.
+        if let Some(task) = tasks.try_join_next() {
+            task??;
+        }
+        ensure!(start.elapsed() < PATIENCE, "too little happens");
+        sleep(STEP).await;
     }
+    // All of it is dropped, wherever it is.
+    tasks.abort_all();
+    while let Some(task) = tasks.join_next().await {
+        match task {
+            Err(error) if error.is_cancelled() => {}
+            outcome => outcome??,
+        }
+    }
+    drop(pulse);
     calm();
     let mut tally = world.tally.lock().clone();
     ensure!(tally.unlucky <= 1, "too many were lost: {tally:?}");
@@ -86,6 +126,15 @@ pub async fn soak(
 struct World {
     spots: Vec<Spot>,
     tally: Mutex<Tally>,
+    pulse: watch::Sender<Pulse>,
+}
+
+/// How fast the machine and the server are.
+#[derive(Clone, Copy, Default)]
+struct Pulse {
+    beats: usize,
+    /// When one of them was slow for the last time.
+    stalled: Option<Instant>,
 }
 
 /// A key, and what those who hold it have seen of each other.
@@ -128,8 +177,12 @@ impl World {
         match ask.keep_alive().await {
             Ok(lease) if self.stay(spot, &lease, time).await? => {
                 self.tally.lock().released += 1;
+                let until = lease.deadline();
                 match lease.release().await {
-                    Err(lost @ Error::Lost { .. }) => Err(lost).context("a live lease is released"),
+                    Err(Error::Lost { reason, .. }) => {
+                        let lost = self.lost(spot, &reason, Some(until)).await;
+                        lost.context("a live lease is released")
+                    }
                     // It goes on in the background.
                     _ => Ok(()),
                 }
@@ -155,7 +208,7 @@ impl World {
         match ask.with(body).await {
             Ok(_) => Ok(()),
             Err(WithError::NotAcquired(error)) => self.refused(error),
-            Err(WithError::Lost { reason, .. }) => self.lost(spot, &reason, until),
+            Err(WithError::Lost { reason, .. }) => self.lost(spot, &reason, until).await,
             Err(WithError::Body(error)) => Err(error),
         }
     }
@@ -169,7 +222,7 @@ impl World {
         loop {
             tokio::select! {
                 reason = lease.lost() => {
-                    self.lost(spot, &reason, Some(until))?;
+                    self.lost(spot, &reason, Some(until)).await?;
                     return Ok(false);
                 }
                 () = sleep(STEP) => spot.look(lease)?,
@@ -184,18 +237,53 @@ impl World {
         }
     }
 
-    /// Nobody evicts, and nothing stands still. So a lease is lost only if no renewal was answered
-    /// until the deadline.
-    fn lost(&self, spot: &Spot, reason: &LossReason, until: Option<Instant>) -> anyhow::Result<()> {
-        match reason {
-            LossReason::Unreachable(error)
-                if error.is_retryable() && until.is_none_or(|until| Instant::now() >= until) =>
-            {
-                self.tally.lock().unlucky += 1;
-                Ok(())
-            }
-            _ => bail!("{} was lost wrongly: {reason}", spot.key),
+    /// Nobody evicts. So a lease is lost only after its deadline: because no renewal was answered until then,
+    /// or because the machine or the server stood still.
+    async fn lost(
+        &self,
+        spot: &Spot,
+        reason: &LossReason,
+        until: Option<Instant>,
+    ) -> anyhow::Result<()> {
+        let over = until.is_none_or(|until| Instant::now() >= until);
+        let passing = match reason {
+            LossReason::Unreachable(error) => error.is_retryable(),
+            _ => true,
+        };
+        ensure!(over && passing, "{} was lost wrongly: {reason}", spot.key);
+        let stalled = self.stalled().await;
+        let mut tally = self.tally.lock();
+        match stalled {
+            true => tally.stalled += 1,
+            false => tally.unlucky += 1,
         }
+        Ok(())
+    }
+
+    /// Feels the pulse, in steps and answers of the server.
+    async fn beat(&self, server: &Leases) {
+        loop {
+            let start = Instant::now();
+            sleep(STEP).await;
+            // Not on the way that loses answers. Whatever it says, it has answered.
+            let _ = server.inspect("pulse").await;
+            self.pulse.send_modify(|pulse| {
+                pulse.beats += 1;
+                if start.elapsed() >= STALL {
+                    pulse.stalled = Some(Instant::now());
+                }
+            });
+        }
+    }
+
+    /// Whether the machine or the server stood still within the life of a kept lease that ends now.
+    async fn stalled(&self) -> bool {
+        let mut pulse = self.pulse.subscribe();
+        let beats = pulse.borrow().beats;
+        // What stands still now shows with the next one.
+        let pulse = pulse.wait_for(|pulse| pulse.beats > beats).await;
+        let last = pulse.ok().and_then(|pulse| pulse.stalled);
+        last.is_some_and(|last| last.elapsed() < KEPT * 2)
     }
 
     fn refused(&self, error: Error) -> anyhow::Result<()> {
