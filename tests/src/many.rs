@@ -1,9 +1,22 @@
 //! Many leases that are kept alive at the same time.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{
+    any::Any,
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{Lease, Leases, Store};
+use leasehold::{
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
 use tokio::time::{Instant, sleep};
 
 /// How many are asked for at the same time.
@@ -12,23 +25,28 @@ const AT_ONCE: usize = 64;
 /// acquires take, all are acquired within a third of the ttl, and renewed within a sixth.
 const SAMPLE: usize = 10;
 const SPARE: u32 = 4;
-const SHORTEST: Duration = Duration::from_secs(45);
-const LONGEST: Duration = Duration::from_secs(120);
+const SHORTEST: Duration = Duration::from_secs(15);
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
-/// A machine that stands still for a sixth of the ttl splits batches; the next period is as good as
+/// A machine that stands still for a sixth of the ttl splits batches; what is renewed next is as good as
 /// any.
-const PERIODS: usize = 3;
+const ROUNDS: usize = 5;
+/// One that stands still for longer loses leases, and is given leases that live for so much longer.
+const MORE: u32 = 3;
+/// Longer than anything takes that is to come: it only ends a hang.
+const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Keeps so many leases alive, and says how many requests they cost in one period, a third of the
-/// ttl, once they are in step: in the first that costs no more than `enough`, or else in the last.
-pub async fn cost_of_a_period(
+/// Keeps so many leases alive, and says how many requests it costs to renew each of them once, as soon as
+/// they are in step: in the first round that costs no more than `enough`, or else in the last. How long that
+/// takes does not matter.
+pub async fn cost_of_renewals(
     store: impl Store,
     number: usize,
     enough: usize,
     sent: impl Fn() -> usize,
 ) -> usize {
-    let leases = Leases::new(store);
+    let store: Arc<dyn Store> = Arc::new(store);
+    let leases = Leases::new(store.clone());
     // With connections and scripts in place.
     acquire(&leases, "first", AT_ONCE, LONG)
         .await
@@ -36,29 +54,62 @@ pub async fn cost_of_a_period(
         .for_each(Lease::detach);
     let start = Instant::now();
     let sample = acquire(&leases, "sample", number / SAMPLE, LONG).await;
-    let ttl = (start.elapsed() * SAMPLE as u32 * SPARE).clamp(SHORTEST, LONGEST);
+    let mut ttl = (start.elapsed() * SAMPLE as u32 * SPARE).max(SHORTEST);
     sample.into_iter().for_each(Lease::detach);
+    loop {
+        let (cost, lost) = round(store.clone(), number, enough, ttl, &sent).await;
+        if lost == 0 {
+            return cost;
+        }
+        ttl *= MORE;
+        assert!(ttl < PATIENCE, "{lost} of {number} leases are lost");
+    }
+}
+
+/// The cost of the last round, and how many leases were lost.
+async fn round(
+    store: Arc<dyn Store>,
+    number: usize,
+    enough: usize,
+    ttl: Duration,
+    sent: &impl Fn() -> usize,
+) -> (usize, usize) {
+    let renewed = Arc::new(AtomicUsize::new(0));
+    let counts = Counts {
+        store,
+        renewed: renewed.clone(),
+    };
+    let leases = Leases::new(counts);
     let start = Instant::now();
-    let kept = acquire(&leases, "key", number, ttl).await;
+    let kept = acquire(&leases, &format!("kept {ttl:?}"), number, ttl).await;
     println!(
         "{number} leases of {ttl:?} are acquired in {:?}",
         start.elapsed()
     );
-    sent();
-    while sent() == 0 {
-        sleep(Duration::from_millis(10)).await;
-    }
-    // As far from the renewals before as from those after.
-    sleep(ttl / 6).await;
-    sent();
+    let lost = || kept.iter().filter(|lease| !lease.is_live()).count();
+    let start = Instant::now();
     let mut costs = Vec::new();
-    while costs.len() < PERIODS && costs.last().is_none_or(|cost| *cost > enough) {
-        sleep(ttl / 3).await;
-        costs.push(sent());
+    let mut before = (renewed.load(Relaxed), sent());
+    while costs.len() < ROUNDS && lost() == 0 {
+        let all = before.0 + number;
+        while renewed.load(Relaxed) < all && lost() == 0 {
+            assert!(start.elapsed() < PATIENCE, "too few are renewed: {costs:?}");
+            sleep(Duration::from_millis(50)).await;
+        }
+        // No more is sent for a while after the last of a round, so that the two belong together.
+        sleep(ttl / 100).await;
+        let after = renewed.load(Relaxed);
+        costs.push(sent() * number / (after - before.0).max(1));
+        before = (after, 0);
+        // Those of the first round are not in step yet.
+        if costs.len() > 1 && costs.last() <= Some(&enough) {
+            break;
+        }
     }
-    println!("{number} leases cost {costs:?} requests a period");
-    assert!(kept.iter().all(Lease::is_live), "some are lost");
-    *costs.last().unwrap()
+    println!("to renew {number} leases costs {costs:?} requests");
+    let lost = lost();
+    kept.into_iter().for_each(Lease::detach);
+    (costs.last().copied().unwrap_or(usize::MAX), lost)
 }
 
 async fn acquire(leases: &Leases, name: &str, number: usize, ttl: Duration) -> Vec<Lease> {
@@ -68,4 +119,71 @@ async fn acquire(leases: &Leases, name: &str, number: usize, ttl: Duration) -> V
     };
     let acquires = stream::iter((0..number).map(acquire)).buffer_unordered(AT_ONCE);
     acquires.try_collect().await.unwrap()
+}
+
+/// A store that counts how many leases it is asked to renew.
+#[derive(Debug)]
+struct Counts {
+    store: Arc<dyn Store>,
+    renewed: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Store for Counts {
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.renewed.fetch_add(requests.len(), Relaxed);
+        self.store.renew(requests).await
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.store.as_any()
+    }
+
+    fn clock_margin(&self) -> Duration {
+        self.store.clock_margin()
+    }
+
+    fn at_once(&self) -> usize {
+        self.store.at_once()
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        self.store.batch(requests).await
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.store.acquire(request).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.store.convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.store.release(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.store.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.store.list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.store.evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.store.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.store.permit(request).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.store.purge(retention).await
+    }
 }
