@@ -11,9 +11,9 @@ use leasehold_tests::{
     },
     evicted,
 };
-use mongodb::options::ClientOptions;
+use mongodb::bson::Document;
 
-use super::{Engine, Fixture};
+use super::{Engine, Fixture, PATIENCE};
 
 static WORDS: Words = Words {
     acquire: "findAndModify",
@@ -31,11 +31,14 @@ async fn setting(retries: bool) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn S
         host: fixture.options().await.hosts[0].to_string(),
         direct: Arc::new(store),
         connect: async move |address| {
-            let uri = format!("mongodb://{address}/?directConnection=true&retryWrites={retries}");
-            let options = ClientOptions::parse(&uri).await.unwrap();
-            Arc::new(MongoStore::new(&fixture.collection_with(options))) as Arc<dyn Store>
+            let retries = format!("&retryWrites={retries}");
+            let options = fixture.options_at(address, &retries).await;
+            let locks = fixture.collection_with(options);
+            Arc::new(MongoStore::new::<Document>(&locks)) as Arc<dyn Store>
         },
         words: &WORDS,
+        // The driver waits for ever.
+        bound: PATIENCE,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operations that are given up leave no lock behind, on both engines.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold::Store;
@@ -28,6 +28,8 @@ async fn setting(engine: Engine) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn 
         direct: fixture.store(),
         connect: async move |address| fixture.store_at(&format!("http://{address}")),
         words: &WORDS,
+        // After a minute the store gives up a request.
+        bound: Duration::from_secs(50),
     }
 }
 
