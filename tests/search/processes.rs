@@ -78,7 +78,7 @@ async fn a_process_that_was_killed_costs_one_permit_at_the_most() {
 }
 
 #[tokio::test]
-async fn a_thousand_stale_writes_are_fenced_off() {
+async fn stale_writes_are_fenced_off() {
     let rounds = async |engine| {
         let fixture = Fixture::prepared(engine).await;
         let documents = Beside::of(&fixture);

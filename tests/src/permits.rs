@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 
 /// How many permits a window has, in the seed.
 pub const LIMIT: u32 = 10;
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A step: who asks, by which of a few names, for how much of what.
@@ -170,15 +171,18 @@ impl Table {
         self.permits.values().max().copied().unwrap_or_default()
     }
 
-    /// How many full windows there are between the first and the last, and the share of their permits
-    /// that was granted.
-    pub fn share(&self) -> (i64, f64) {
-        let numbers = || self.permits.keys().copied();
-        let (first, last) = (numbers().min().unwrap(), numbers().max().unwrap());
-        let between: u32 = self.permits.range(first + 1..last).map(|it| it.1).sum();
-        let windows = last - first - 1;
-        let all = windows as f64 * f64::from(LIMIT);
-        (windows, f64::from(between) / all)
+    /// The numbers of the windows from the first to the last, those included that nothing was granted in.
+    pub fn windows(&self) -> impl Iterator<Item = i64> {
+        let first = self.permits.keys().min().copied().unwrap_or_default();
+        let last = self.permits.keys().max().copied().unwrap_or_default();
+        first..=last
+    }
+
+    /// The share of the permits of these windows that was granted.
+    pub fn share_of(&self, windows: &[i64]) -> f64 {
+        let granted = windows.iter().filter_map(|number| self.permits.get(number));
+        let granted: u32 = granted.sum();
+        f64::from(granted) / (windows.len() as f64 * f64::from(LIMIT))
     }
 }
 
@@ -186,7 +190,11 @@ impl Table {
 /// permits, and a lost answer costs permits of its window at the most.
 pub async fn through_a_bad_network(clients: [Arc<dyn Store>; 2], calls: usize) -> Table {
     let window = Duration::from_millis(500);
-    let limiters = clients.map(|store| Leases::new(store).limiter("key", LIMIT, window));
+    let limiters = clients.map(|store| {
+        // An answer that never comes is waited for until then.
+        let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
+        leases.limiter("key", LIMIT, window)
+    });
     let caller = async |number: usize| {
         let mut granted = Vec::new();
         while granted.len() < calls {

@@ -9,11 +9,8 @@ use futures::{StreamExt, stream};
 use leasehold::{Error, Fence, Lease, Leases, Store};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use super::{LONG, Place, Process, process, told};
+use super::{super::long, LONG, Place, Process, process, told};
 
-/// So many keys in each of so many pauses: a thousand rounds.
-const KEYS: usize = 100;
-const PAUSES: usize = 10;
 const AT_A_TIME: usize = 10;
 const TTL: Duration = Duration::from_secs(2);
 const STALE: &str = "stale";
@@ -39,6 +36,11 @@ pub trait Documents: Send + Sync {
 
     /// Who wrote it last.
     async fn writer(&self, id: &str) -> String;
+}
+
+/// So many keys in each of so many pauses: a hundred rounds, or a thousand.
+fn rounds() -> (usize, usize) {
+    if long() { (100, 10) } else { (50, 2) }
 }
 
 /// What a holder wants to write, out of what it has read.
@@ -75,7 +77,7 @@ async fn begin(leases: &Leases, documents: &dyn Documents, ttl: Duration) -> Vec
             lease,
         }
     };
-    in_turn((0..KEYS).map(begin)).await
+    in_turn((0..rounds().0).map(begin)).await
 }
 
 /// A few at a time: a slow machine answers a hundred at once later than a lease lasts.
@@ -102,7 +104,7 @@ async fn end(documents: &dyn Documents, works: &[Work], by: &str) -> (i64, i64) 
     };
     let written = in_turn(works.iter().enumerate().map(write)).await;
     let passed = written.iter().filter(|passed| **passed).count() as i64;
-    (passed, KEYS as i64 - passed)
+    (passed, works.len() as i64 - passed)
 }
 
 /// What the holder does that is paused between its reads and its writes: it writes when it is told to.
@@ -120,13 +122,14 @@ pub async fn stale(store: Arc<dyn Store>, documents: &dyn Documents) {
     }
 }
 
-/// A thousand rounds. Under the guard no stale write is seen, and without it all of them are.
+/// Many rounds. Under the guard no stale write is seen, and without it all of them are.
 pub async fn pauses_and_takeovers(place: &Place, store: Arc<dyn Store>, documents: &dyn Documents) {
     let create = async |number| {
         documents.create(&guarded(number)).await;
         documents.create(&plain(number)).await;
     };
-    in_turn((0..KEYS).map(create)).await;
+    let (keys, pauses) = rounds();
+    in_turn((0..keys).map(create)).await;
     let leases = Leases::new(store);
     let mut command = process(place, "stale");
     command.stdin(Stdio::piped());
@@ -134,23 +137,23 @@ pub async fn pauses_and_takeovers(place: &Place, store: Arc<dyn Store>, document
     let mut word = other.child.stdin.take().unwrap();
 
     let (mut stale, mut lost) = (0, 0);
-    for _ in 0..PAUSES {
+    for _ in 0..pauses {
         assert_eq!(other.next().await.0, "ready");
         other.stop();
         let works = begin(&leases, documents, LONG).await;
-        assert_eq!(end(documents, &works, NEXT).await, (KEYS as i64, 0));
+        assert_eq!(end(documents, &works, NEXT).await, (keys as i64, 0));
         let release = async |work: Work| work.lease.release().await.unwrap();
         in_turn(works.into_iter().map(release)).await;
         other.resume();
         word.write_all(b"go on\n").await.unwrap();
-        assert_eq!(other.next().await, ("wrote".to_owned(), 0, KEYS as i64));
+        assert_eq!(other.next().await, ("wrote".to_owned(), 0, keys as i64));
 
-        for number in 0..KEYS {
+        for number in 0..keys {
             stale += usize::from(documents.writer(&guarded(number)).await == STALE);
             lost += usize::from(documents.writer(&plain(number)).await == STALE);
         }
     }
-    let rounds = KEYS * PAUSES;
+    let rounds = keys * pauses;
     println!(
         "{}: of {rounds} rounds {stale} had a stale write under the guard, and {lost} without it",
         place.kind
