@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::Store;
-use leasehold_tests::{model, permits};
+use leasehold_tests::{long, model, permits};
 use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
@@ -18,10 +18,10 @@ fn compare(engine: Engine, cases: u32) {
 
 #[test]
 fn a_standalone_answers_as_memory_does() {
-    compare(Engine::MongoDb, 200);
+    compare(Engine::MongoDb, if long() { 200 } else { 40 });
 }
 
 #[test]
 fn a_replica_set_answers_as_memory_does() {
-    compare(Engine::MongoDbReplicaSet, 30);
+    compare(Engine::MongoDbReplicaSet, if long() { 30 } else { 8 });
 }
