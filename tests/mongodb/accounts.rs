@@ -15,11 +15,9 @@ use mongodb::{
 };
 use tokio::time::timeout;
 
-use super::{DATABASE, Engine, Fixture, LONG, errors::everything};
+use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, errors::everything};
 
 const PASSWORD: &str = "hunter2";
-/// Longer than anything takes that is to come.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A user by this name, whoever that is.
 async fn options(fixture: &Fixture, name: &str, password: &str) -> ClientOptions {
@@ -84,9 +82,7 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
     let mut nameless = fixture.options().await;
     nameless.credential = None;
     let roleless = user(&fixture, &[]).await;
-    let refused = [wrong.await, unknown.await, nameless, roleless].map(async |mut options| {
-        // As the documentation has it. The driver takes a server that refused it for lost, for a while.
-        options.server_selection_timeout = Some(Duration::from_secs(5));
+    let refused = [wrong.await, unknown.await, nameless, roleless].map(async |options| {
         let store = MongoStore::new(&fixture.collection_with(options));
         let leases = Leases::new(store.clone());
         let mut outcomes = every::of_a_handle(&leases, LONG).await;

@@ -13,7 +13,7 @@ use leasehold_tests::{
 use mongodb::{
     Collection,
     bson::{Document, doc, to_vec},
-    options::{ClientOptions, CollectionOptions, WriteConcern},
+    options::{CollectionOptions, WriteConcern},
 };
 
 use super::{Commands, DATABASE, Engine, Fixture, LONG, SHORT};
@@ -245,8 +245,8 @@ async fn a_server_without_a_journal_is_told_as_what_it_is_and_can_be_used_all_th
     let server = fixture.options().await.hosts[0].to_string();
     let liar = Liar::to(server).await;
     liar.lie(Arc::new(without_a_journal));
-    let uri = format!("mongodb://{}/?directConnection=true", liar.address);
-    let collection = fixture.collection_with(ClientOptions::parse(&uri).await.unwrap());
+    let options = fixture.options_at(liar.address, "").await;
+    let collection = fixture.collection_with(options);
     let store = MongoStore::new(&collection);
     let leases = Leases::new(store.clone());
     let guarded = GuardedCollection::new(&collection, Fence::new(7));

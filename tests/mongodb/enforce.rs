@@ -16,7 +16,10 @@ use mongodb::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{DATABASE, Engine, Fixture, LONG, SHORT};
+use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, SHORT, short_lived};
+
+/// Longer than what does not have to wait mostly takes.
+const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The locks and the data of an application, on a server with transactions.
 struct App {
@@ -73,7 +76,7 @@ impl App {
     async fn until_free(&self) {
         let start = Instant::now();
         while !self.leases.inspect("key").await.unwrap().unwrap().is_free() {
-            assert!(start.elapsed() < Duration::from_secs(60), "it stays held");
+            assert!(start.elapsed() < PATIENCE, "it stays held");
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -90,9 +93,7 @@ impl App {
 
 fn leases(store: impl Store) -> Leases {
     // Longer than any transaction here.
-    Leases::builder(store)
-        .call_timeout(Duration::from_secs(120))
-        .build()
+    Leases::builder(store).call_timeout(PATIENCE).build()
 }
 
 fn assert_lost<T>(outcome: Result<T, Error>, why: fn(&LossReason) -> bool) {
@@ -143,7 +144,7 @@ async fn what_is_written_under_a_lease_is_committed() {
 async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
     for reads_before in [false, true] {
         let app = App::new().await;
-        let lease = app.leases.acquire("key", SHORT).await.unwrap();
+        let lease = short_lived(&app.leases, "key").await;
         let mut session = app.transaction().await;
         if reads_before {
             let read = app.data.find_one(doc! {}).session(&mut session).await;
@@ -175,7 +176,7 @@ async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
 #[tokio::test]
 async fn without_enforcement_a_holder_that_was_paused_commits() {
     let app = App::new().await;
-    let lease = app.leases.acquire("key", SHORT).await.unwrap();
+    let lease = short_lived(&app.leases, "key").await;
     let mut session = app.transaction().await;
     let read = app.data.find_one(doc! {}).session(&mut session).await;
     assert!(read.unwrap().is_some());
@@ -186,25 +187,41 @@ async fn without_enforcement_a_holder_that_was_paused_commits() {
     assert_eq!(app.written().await, "the late one");
 }
 
+/// A transaction under a lease that will expire soon. The lease has to be live until it is enforced, so a slow
+/// machine has a longer one.
+async fn enforced() -> (App, Lease, ClientSession) {
+    let mut ttl = SHORT;
+    loop {
+        let app = App::new().await;
+        let mut session = app.transaction().await;
+        if let Ok(lease) = app.leases.acquire("key", ttl).await {
+            match lease.enforce(&mut session).await {
+                Ok(()) => return (app, lease, session),
+                Err(Error::Lost { reason, .. }) if expired(&reason) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        ttl *= 2;
+        assert!(ttl < PATIENCE, "no lease was enforced in time");
+    }
+}
+
 #[tokio::test]
 async fn a_takeover_waits_for_the_commit_and_sees_what_was_written() {
     for commits in [true, false] {
-        let app = App::new().await;
-        let lease = app.leases.acquire("key", SHORT).await.unwrap();
-        let mut session = app.transaction().await;
-        lease.enforce(&mut session).await.unwrap();
+        let (app, lease, mut session) = enforced().await;
         app.write("the holder", &mut session).await.unwrap();
         app.until_free().await;
         let other = app.other().await;
         let mut takeover = tokio::spawn(async move { other.try_acquire("key", LONG).await });
-        let waited = timeout(Duration::from_secs(2), &mut takeover).await;
+        let waited = timeout(A_WHILE, &mut takeover).await;
         assert!(waited.is_err(), "it did not wait: {waited:?}");
         assert_eq!(app.written().await, "nobody");
         match commits {
             true => session.commit_transaction().await.unwrap(),
             false => session.abort_transaction().await.unwrap(),
         }
-        let granted = timeout(Duration::from_secs(60), takeover).await;
+        let granted = timeout(PATIENCE, takeover).await;
         let granted = granted.expect("it waits no longer").unwrap().unwrap();
         let Attempt::Acquired(granted) = granted else {
             panic!("{granted:?}");
@@ -284,11 +301,11 @@ async fn a_renewal_waits_for_the_transaction_and_succeeds() {
     let before = lease.deadline();
     let renewed = lease.clone();
     let mut renewal = tokio::spawn(async move { renewed.renew().await });
-    let waited = timeout(Duration::from_secs(2), &mut renewal).await;
+    let waited = timeout(A_WHILE, &mut renewal).await;
     assert!(waited.is_err(), "it did not wait: {waited:?}");
     app.write("the holder", &mut session).await.unwrap();
     session.commit_transaction().await.unwrap();
-    let renewal = timeout(Duration::from_secs(60), renewal).await;
+    let renewal = timeout(PATIENCE, renewal).await;
     renewal.expect("it waits no longer").unwrap().unwrap();
     assert!(lease.deadline() > before);
     assert_eq!(app.written().await, "the holder");

@@ -1,6 +1,12 @@
 //! Answers that get lost and servers that fail, on the complete server.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use leasehold::{
     AcquireAnswer, AcquireRequest, Error, Key, Lease, LeaseId, Leases, MongoStore, RenewRequest,
@@ -10,20 +16,18 @@ use leasehold_tests::proxy::Proxy;
 use mongodb::{
     Client,
     bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
 use tokio::time::{Instant, sleep};
 
-use super::{DATABASE, Engine, Fixture, LONG};
+use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, patiently};
 
 /// Leases behind a proxy.
 async fn proxied() -> (Proxy, Leases, Fixture) {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let mut options = fixture.options().await;
-    let server = options.hosts[0].to_string();
-    let proxy = Proxy::to(server).await;
-    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
-    options = ClientOptions::parse(&uri).await.unwrap();
+    let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
+    let options = fixture.options_at(proxy.address, "").await;
     let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
     // The connection is there before anything is cut.
     leases.inspect("key").await.unwrap();
@@ -94,11 +98,8 @@ async fn an_eviction_that_the_driver_sends_again_evicts_once() {
 async fn without_the_drivers_retries_the_lease_id_does_it() {
     for lost in [Proxy::lose_the_answer_to, Proxy::lose_the_request] {
         let (proxy, _, fixture) = proxied().await;
-        let uri = format!(
-            "mongodb://{}/?directConnection=true&retryWrites=false",
-            proxy.address
-        );
-        let options = ClientOptions::parse(&uri).await.unwrap();
+        let options = fixture.options_at(proxy.address, "&retryWrites=false");
+        let options = options.await;
         let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
         leases.inspect("key").await.unwrap();
         lost(&proxy, "findAndModify");
@@ -116,17 +117,28 @@ async fn without_the_drivers_retries_the_lease_id_does_it() {
 
 /// Commands of this client fail so many times, in this way.
 pub(super) async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, MongoStore) {
+    let (options, name) = named(fixture).await;
+    let collection = fixture.collection_with(options);
+    fail_point(fixture, &name, times, how).await;
+    (collection.client().clone(), MongoStore::new(&collection))
+}
+
+/// The options of a client with a name of its own.
+async fn named(fixture: &Fixture) -> (ClientOptions, String) {
     let mut options = fixture.options().await;
     let name = format!("test {}", LeaseId::random());
     options.app_name = Some(name.clone());
-    let collection = fixture.collection_with(options);
+    (options, name)
+}
+
+/// Commands of the client with this name fail so many times, in this way.
+async fn fail_point(fixture: &Fixture, name: &str, times: i32, how: Document) {
     let mut data = doc! { "failCommands": ["findAndModify", "update"], "appName": name };
     data.extend(how);
     let fail =
         doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
     let client = fixture.collection().await.client().clone();
     client.database("admin").run_command(fail).await.unwrap();
-    (collection.client().clone(), MongoStore::new(&collection))
 }
 
 /// The server has one fail point of this kind, so its tests take turns.
@@ -204,15 +216,30 @@ async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
 async fn a_server_that_hangs_is_given_up_and_what_it_does_later_is_released() {
     let _turn = FAIL_POINT.lock().await;
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (mut options, name) = named(&fixture).await;
+    // Requests that were sent, and not answered yet.
+    let open = Arc::new(AtomicUsize::new(0));
+    let counted = open.clone();
+    options.command_event_handler = Some(EventHandler::callback(move |event| match event {
+        CommandEvent::Started(_) => drop(counted.fetch_add(1, Relaxed)),
+        _ => drop(counted.fetch_sub(1, Relaxed)),
+    }));
+    let store = MongoStore::new(&fixture.collection_with(options));
+    // The connection is there before it hangs.
+    store.inspect(&request().key).await.unwrap();
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_000 };
-    let (_client, store) = failing(&fixture, 1, hang).await;
+    fail_point(&fixture, &name, 1, hang).await;
     let leases = Leases::builder(store)
         .call_timeout(Duration::from_millis(500))
         .build();
-    let lease = leases.acquire("key", LONG).await.unwrap();
+    let lease = patiently(|| leases.acquire("key", LONG).into_future()).await;
     lease.release().await.unwrap();
-    // The first request is carried out now, after the release.
-    sleep(Duration::from_secs(3)).await;
+    // The first request is carried out after the release.
+    let start = Instant::now();
+    while open.load(Relaxed) > 0 {
+        assert!(start.elapsed() < PATIENCE, "it hangs for ever");
+        sleep(Duration::from_millis(10)).await;
+    }
     until_free(&fixture).await;
 }
 
@@ -220,7 +247,7 @@ async fn until_free(fixture: &Fixture) {
     let leases = Leases::new(fixture.store().await);
     let start = Instant::now();
     while !leases.inspect("key").await.unwrap().unwrap().is_free() {
-        assert!(start.elapsed() < Duration::from_secs(60), "the lock stays");
+        assert!(start.elapsed() < PATIENCE, "the lock stays");
         sleep(Duration::from_millis(50)).await;
     }
 }

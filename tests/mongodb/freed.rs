@@ -13,17 +13,14 @@ use leasehold_tests::proxy::Proxy;
 use mongodb::{
     bson::{Bson, DateTime, Document, doc},
     change_stream::event::OperationType,
-    options::ClientOptions,
 };
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Engine, Fixture, LONG, SHORT,
+    Engine, Fixture, LONG, PATIENCE, SHORT,
     faults::{FAIL_POINT, failing},
+    short_lived,
 };
-
-/// Longer than anything takes that is to come.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Leases on a fresh collection, and the stream of its freed keys.
 async fn told() -> (Leases, FreedKeys, Fixture) {
@@ -88,7 +85,7 @@ async fn nothing_else_is_told() {
     assert!(matches!(attempt, Attempt::Held(_)));
 
     for key in ["taken over", "removed"] {
-        leases.acquire(key, SHORT).await.unwrap().detach();
+        short_lived(&leases, key).await.detach();
     }
     sleep(SHORT * 2).await;
     let next_holder = leases.acquire("taken over", LONG).await.unwrap();
@@ -196,10 +193,14 @@ async fn a_quiet_stream_answers_with_one_request_each() {
     assert!(freed.next().await.unwrap().unwrap().is_empty());
     assert!(commands.names().is_empty());
     for _ in 0..3 {
-        let start = Instant::now();
         assert!(freed.next().await.unwrap().unwrap().is_empty());
-        assert!(start.elapsed() < Duration::from_secs(5));
-        assert_eq!(commands.names(), ["getMore"]);
+        let sent = commands.take();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        // The server is told how long it may wait for something to tell.
+        let waits = sent[0].get("maxTimeMS").and_then(Bson::as_i64);
+        let waits = waits.or_else(|| sent[0].get_i32("maxTimeMS").ok().map(i64::from));
+        assert_eq!(waits, Some(1_000), "{sent:?}");
+        assert!(sent[0].contains_key("getMore"), "{sent:?}");
     }
     // Many at once come by one request.
     let leases = Leases::new(store);
@@ -290,8 +291,7 @@ async fn a_connection_that_breaks_loses_nothing() {
     for lose in [Proxy::lose_the_answer_to, Proxy::lose_the_request] {
         let fixture = Fixture::new(Engine::MongoDbReplicaSet);
         let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
-        let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
-        let options = ClientOptions::parse(&uri).await.unwrap();
+        let options = fixture.options_at(proxy.address, "").await;
         let store = MongoStore::new::<Document>(&fixture.collection_with(options));
         let mut freed = store.freed().await.unwrap().unwrap();
         free(&Leases::new(fixture.store().await), "key").await;

@@ -6,11 +6,10 @@ use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, MongoStore, PermitAnswer, PermitId, PermitRequest, Quota, Store,
 };
-use leasehold_tests::{permits, proxy::Proxy};
+use leasehold_tests::{long, permits, proxy::Proxy};
 use mongodb::{
     Collection,
     bson::{Bson, DateTime, Document, doc},
-    options::ClientOptions,
 };
 
 use super::{Commands, DATABASE, Engine, Fixture};
@@ -108,7 +107,7 @@ async fn a_refusal_writes_nothing() {
 async fn of_the_first_requests_at_once_each_counts() {
     for engine in BOTH {
         let fixture = Fixture::new(engine);
-        for round in 0..5 {
+        for round in 0..2 {
             let key = Key::new(format!("key {round}")).unwrap();
             let racers = (0..32).map(|_| async {
                 let store = fixture.store().await;
@@ -202,7 +201,8 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
     for engine in BOTH {
         let (store, collection, _) = watched(engine).await;
         let second = Quota::fixed(2, Duration::from_secs(1)).unwrap();
-        for (ahead, full) in [(5_000, true), (60_000, false)] {
+        let mut cases = vec![(600_000, false), (5_000, true)];
+        while let Some((ahead, full)) = cases.pop() {
             store.permit(&ask(second)).await.unwrap();
             let later = DateTime::from_millis(DateTime::now().timestamp_millis() + ahead);
             let change = doc! { "$set": { "granted_at": later, "used": 2_i64 } };
@@ -213,7 +213,12 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
                     assert!(full && retry_in <= Duration::from_secs(6), "{retry_in:?}");
                 }
                 PermitAnswer::Granted { granted_at, .. } => {
-                    assert!(!full && granted_at.timestamp_millis() < later.timestamp_millis());
+                    let before = granted_at.timestamp_millis() < later.timestamp_millis();
+                    assert_ne!(full, before, "{granted_at}, and {later} is stored");
+                    if full {
+                        // The server's clock got there first: once more.
+                        cases.push((ahead, full));
+                    }
                 }
             }
             collection.delete_one(id).await.unwrap();
@@ -225,18 +230,16 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
 async fn a_network_that_loses_answers_breaks_no_limit() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
-    let uri = format!(
-        "mongodb://{}/?directConnection=true&maxPoolSize=1000",
-        proxy.address
-    );
     let client = async || {
-        let options = ClientOptions::parse(&uri).await.unwrap();
+        let options = fixture.options_at(proxy.address, "&maxPoolSize=1000");
+        let options = options.await;
         let locks = fixture.collection_with(options);
         Arc::new(MongoStore::new::<Document>(&locks)) as Arc<dyn Store>
     };
     let clients = [client().await, client().await];
+    let calls = if long() { 10 } else { 4 };
     proxy.lose_share_of_answers(0.2, 1, &["findAndModify"]);
-    let table = permits::through_a_bad_network(clients, 10).await;
+    let table = permits::through_a_bad_network(clients, calls).await;
     table.print(&format!("{} answers were lost", proxy.lost()));
     assert!(table.most() <= permits::LIMIT);
     assert!(proxy.lost() >= 3, "{} answers were lost", proxy.lost());

@@ -27,9 +27,9 @@ mod sharing;
 mod soak;
 mod wakeups;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use leasehold::{LeaseId, MongoStore};
+use leasehold::{Error, Lease, LeaseId, Leases, MongoStore};
 use leasehold_conformance::Clients;
 use leasehold_tests::engine::Engine;
 use mongodb::{
@@ -39,12 +39,15 @@ use mongodb::{
     options::ClientOptions,
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 const DATABASE: &str = "leasehold_test";
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
 /// A time to live that a test waits for.
 const SHORT: Duration = Duration::from_secs(1);
+/// Longer than anything takes that is to come: it only ends a hang.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A collection that no other test uses.
 struct Fixture {
@@ -61,7 +64,13 @@ impl Fixture {
     }
 
     async fn options(&self) -> ClientOptions {
-        ClientOptions::parse(&self.uri).await.unwrap()
+        soon_mended(ClientOptions::parse(&self.uri).await.unwrap())
+    }
+
+    /// Those of a client that talks to the server at this address, a proxy for example.
+    async fn options_at(&self, address: SocketAddr, more: &str) -> ClientOptions {
+        let uri = format!("mongodb://{address}/?directConnection=true{more}");
+        soon_mended(ClientOptions::parse(&uri).await.unwrap())
     }
 
     /// The collection, through a client of its own.
@@ -99,6 +108,37 @@ impl Fixture {
             }
         }));
         (self.collection_with(options), commands)
+    }
+}
+
+/// A driver that takes its server for lost finds it again with the next look. By default that may be ten seconds
+/// later, which no test here is about. A slow server is not taken for lost.
+fn soon_mended(mut options: ClientOptions) -> ClientOptions {
+    options.heartbeat_freq = Some(Duration::from_millis(500));
+    options.connect_timeout = Some(PATIENCE);
+    options.server_selection_timeout = Some(PATIENCE);
+    options
+}
+
+/// A lease that expires soon. A slow machine may have it in hand too late, and tries again.
+async fn short_lived(leases: &Leases, key: impl AsRef<str>) -> Lease {
+    patiently(|| leases.acquire(key.as_ref(), SHORT).into_future()).await
+}
+
+/// Tries again for as long as what went wrong may pass: a slow server is given up too early.
+async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let start = Instant::now();
+    loop {
+        match attempt().await {
+            Ok(outcome) => return outcome,
+            Err(error) => {
+                let passing = error.is_retryable() && start.elapsed() < PATIENCE;
+                assert!(passing, "{error:?}");
+            }
+        }
     }
 }
 

@@ -13,12 +13,10 @@ use mongodb::{
 };
 use tokio::time::Instant;
 
-use super::{Engine, Fixture, LONG};
+use super::{Engine, Fixture, LONG, PATIENCE, patiently};
 
 /// How long a call of the handle may take.
 const CALL: Duration = Duration::from_millis(300);
-/// How long the driver may take to find an honest server again.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The only kind of message of today's servers.
 const MESSAGE: i32 = 2_013;
 
@@ -177,13 +175,21 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
     let patient = Leases::new(store.clone());
     for (what, reply) in bad_messages() {
         for commands_only in [true, false] {
-            let lease = patient.acquire(ask().key, LONG).await.unwrap();
+            let lease = patiently(|| patient.acquire(ask().key, LONG).into_future()).await;
             liar.lie(match commands_only {
                 true => about_commands(reply),
                 false => lie(reply),
             });
-            let error = store.acquire(&ask()).await.unwrap_err();
-            let open = error.is_ambiguous() || is_of_the_driver(&error);
+            let start = Instant::now();
+            let error = loop {
+                match store.acquire(&ask()).await.unwrap_err() {
+                    // A slow machine finds no server in time, or the liar was found out before: nothing was sent.
+                    Error::Unreachable { .. } if commands_only && start.elapsed() < PATIENCE => {}
+                    error => break error,
+                }
+            };
+            let unsent = !commands_only && matches!(error, Error::Unreachable { .. });
+            let open = error.is_ambiguous() || is_of_the_driver(&error) || unsent;
             assert!(open, "{what}, {commands_only}: {error:?}");
             // Without a server to be found, each says what it says in the test above.
             if commands_only {
@@ -195,12 +201,10 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
             }
             liar.repent();
             // The driver has to find the server again, and to throw away what it holds of the liar.
-            let start = Instant::now();
-            while let Err(error) = lease.renew().await {
-                let passing = error.is_retryable() && start.elapsed() < PATIENCE;
-                assert!(passing, "{what}: {error:?}");
-            }
-            lease.release().await.unwrap();
+            patiently(|| lease.renew()).await;
+            // It goes on in the background where a slow machine finds no server in time.
+            let released = lease.release().await;
+            assert!(!matches!(released, Err(Error::Lost { .. })), "{what}");
         }
     }
 }
@@ -237,7 +241,7 @@ fn says(answer: &Document) -> Lie {
 #[tokio::test]
 async fn answers_of_another_shape_are_errors_and_no_panic() {
     let (liar, store, _fixture) = behind_a_liar().await;
-    store.acquire(&ask()).await.unwrap();
+    patiently(async || store.acquire(&ask()).await).await;
     for answer in bad_answers() {
         liar.lie(says(&answer));
         let mut outcomes = every::of_a_handle(&leases(&store), CALL).await;

@@ -16,9 +16,12 @@ use leasehold::{
 };
 use leasehold_tests::crowd::Crowd;
 use mongodb::bson::{Bson, doc};
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
-use super::{Engine, Fixture, LONG, SHORT};
+use super::{Engine, Fixture, LONG, PATIENCE, SHORT};
 
 const ENGINES: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 
@@ -42,7 +45,7 @@ async fn release(store: &dyn Store, lease: LeaseId) {
     assert_eq!(answer.unwrap(), ReleaseAnswer::Released);
 }
 
-/// 32 tasks with four clients between them, three turns each.
+/// 16 tasks with four clients between them, three turns each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_four_permits_never_more_than_four_are_out() {
     for engine in ENGINES {
@@ -64,7 +67,7 @@ async fn of_four_permits_never_more_than_four_are_out() {
         }
         let (inside, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
         let mut tasks = JoinSet::new();
-        for number in 0..32 {
+        for number in 0..16 {
             let store = stores[number % stores.len()].clone();
             let (inside, most) = (inside.clone(), most.clone());
             tasks.spawn(async move {
@@ -89,7 +92,7 @@ async fn of_four_permits_never_more_than_four_are_out() {
         assert!(most.load(Ordering::SeqCst) <= 4, "{engine:?}");
         fences.sort();
         fences.dedup();
-        assert_eq!(fences.len(), 32 * 3, "each grant has a fence of its own");
+        assert_eq!(fences.len(), 16 * 3, "each grant has a fence of its own");
         let left = stores[0].inspect(&key()).await.unwrap().unwrap();
         assert!(left.is_free());
     }
@@ -100,7 +103,7 @@ async fn of_two_readers_that_want_to_write_neither_does_until_one_leaves() {
     for engine in ENGINES {
         let fixture = Fixture::new(engine);
         let stores = [fixture.store().await, fixture.store().await];
-        for _ in 0..20 {
+        for _ in 0..8 {
             let leases = [LeaseId::random(), LeaseId::random()];
             for lease in leases {
                 acquire(&stores[0], ask(lease).shared()).await.unwrap();
@@ -174,7 +177,12 @@ async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     let error = ask().wait_for(SHORT).await.unwrap_err();
     assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
     let free = async || leases.inspect("a").await.unwrap().unwrap().is_free();
-    assert!(free().await);
+    // What is granted after its time is given back then. A minimum hold would be longer than this waits.
+    let start = Instant::now();
+    while !free().await {
+        assert!(start.elapsed() < PATIENCE, "it is held on");
+        sleep(Duration::from_millis(10)).await;
+    }
     last.release().await.unwrap();
     ask().await.unwrap().release().await.unwrap();
     assert!(!free().await, "a whole set has its minimum hold");

@@ -8,7 +8,7 @@ use super::{cancel::Setting, proxy::Proxy};
 
 const TTL: Duration = Duration::from_secs(600);
 /// How late the only answer is by which the client knows the server's time: longer than two requests take.
-const LATE: Duration = Duration::from_secs(3);
+const LATE: Duration = Duration::from_secs(2);
 
 fn ask(key: &str) -> AcquireRequest {
     let key = Key::new(key).unwrap();

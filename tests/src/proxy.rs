@@ -14,6 +14,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// Longer than anything takes that is to come: it only ends a hang.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Passes everything on, unless it is told otherwise.
 #[derive(Clone)]
 pub struct Proxy {
@@ -322,7 +325,7 @@ impl Gate {
     /// Waits until something has come to the gate. If that is an answer, the server has carried out
     /// the request.
     pub async fn reached(&self) {
-        let came = timeout(Duration::from_secs(60), self.came()).await;
+        let came = timeout(PATIENCE, self.came()).await;
         assert_eq!(came, Ok(true), "nothing with {:?} has come", self.word);
     }
 

@@ -1,18 +1,16 @@
 //! Transactions in which a lease cannot be enforced.
 
-use std::time::Duration;
-
 use leasehold::{Error, Lease, Leases, MemoryStore, MongoStore};
 use leasehold_tests::proxy::Proxy;
 use mongodb::{
     ClientSession, Collection,
     bson::{Document, doc},
-    options::{ClientOptions, TransactionOptions, WriteConcern},
+    options::{TransactionOptions, WriteConcern},
 };
 use tokio::time::timeout;
 
 use super::{
-    super::{DATABASE, Engine, Fixture, LONG, faults::FAIL_POINT},
+    super::{DATABASE, Engine, Fixture, LONG, PATIENCE, faults::FAIL_POINT},
     App, assert_run_again, leases,
 };
 
@@ -170,8 +168,7 @@ async fn an_enforcement_whose_answer_is_lost_is_given_up() {
     let app = App::new().await;
     let server = app.fixture.options().await.hosts[0].to_string();
     let proxy = Proxy::to(server).await;
-    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
-    let options = ClientOptions::parse(&uri).await.unwrap();
+    let options = app.fixture.options_at(proxy.address, "").await;
     let locks = app.fixture.collection_with(options);
     let lease = leases(MongoStore::new(&locks))
         .acquire("key", LONG)
@@ -182,7 +179,7 @@ async fn an_enforcement_whose_answer_is_lost_is_given_up() {
     proxy.lose_the_answer_to("findAndModify");
     assert_run_again(lease.enforce(&mut session).await.unwrap_err());
     assert_eq!(proxy.cuts(), 1);
-    let evicted = timeout(Duration::from_secs(30), app.leases.evict("key")).await;
+    let evicted = timeout(PATIENCE, app.leases.evict("key")).await;
     evicted
         .expect("it waits for the transaction")
         .unwrap()

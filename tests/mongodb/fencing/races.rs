@@ -1,7 +1,5 @@
 //! Holders that write at the same time, or too late.
 
-use std::time::Duration;
-
 use futures::future::join_all;
 use leasehold::{Error, Fence};
 use mongodb::{
@@ -13,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{
     super::{
-        DATABASE, Engine, Fixture,
+        DATABASE, Engine, Fixture, PATIENCE,
         faults::{FAIL_POINT, failing},
     },
     BOTH, assert_fenced, fence_of, seven, stored, under,
@@ -46,10 +44,7 @@ async fn upserts_of_transactions_that_race_are_fenced_or_run_again() {
             }
         }
     };
-    let outcomes = timeout(
-        Duration::from_secs(120),
-        join_all((1..=8).rev().map(upsert)),
-    );
+    let outcomes = timeout(PATIENCE, join_all((1..=8).rev().map(upsert)));
     let outcomes = outcomes.await.expect("none runs for ever");
     let mut passed: Vec<_> = outcomes.into_iter().flatten().collect();
     passed.sort_unstable();
@@ -137,7 +132,7 @@ async fn of_upserts_that_race_the_document_sees_them_in_the_order_of_their_fence
     for engine in BOTH {
         let fixture = Fixture::new(engine);
         let collection = fixture.collection().await;
-        for _ in 0..10 {
+        for _ in 0..5 {
             collection.delete_many(doc! {}).await.unwrap();
             let mut fences: Vec<i64> = (1..=32).collect();
             fastrand::shuffle(&mut fences);

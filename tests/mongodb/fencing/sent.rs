@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        DATABASE, Engine, Fixture,
+        DATABASE, Engine, Fixture, PATIENCE,
         faults::{FAIL_POINT, failing},
     },
     BOTH, WRITES, fence_of, seven, stored, under,
@@ -55,8 +55,7 @@ async fn a_write_that_the_driver_sends_again_is_one_write() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let server = fixture.options().await.hosts[0].to_string();
     let proxy = Proxy::to(server).await;
-    let uri = format!("mongodb://{}/?directConnection=true", proxy.address);
-    let options = ClientOptions::parse(&uri).await.unwrap();
+    let options = fixture.options_at(proxy.address, "").await;
     let collection = fixture.collection_with(options);
     collection.insert_one(seven()).await.unwrap();
     proxy.lose_the_answer_to("update");
@@ -99,7 +98,7 @@ async fn a_write_that_nobody_waits_for_is_carried_out() {
         assert!(write.now_or_never().is_none());
         let start = Instant::now();
         while fence_of(&stored(&collection).await.unwrap()) != Some(7) {
-            assert!(start.elapsed() < Duration::from_secs(60), "it was dropped");
+            assert!(start.elapsed() < PATIENCE, "it was dropped");
             sleep(Duration::from_millis(10)).await;
         }
     }
