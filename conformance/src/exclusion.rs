@@ -8,7 +8,8 @@ use std::sync::{
 use tokio::{sync::Barrier, task::JoinSet};
 
 use super::{
-    Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, refused, request, state,
+    Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, guard::pair, refused, request,
+    state,
 };
 use leasehold::{AcquireAnswer, AcquireRequest, Leases, ReleaseRequest};
 
@@ -66,7 +67,7 @@ pub async fn critical_sections_never_overlap(clients: &Clients) -> Outcome {
     let key = fresh_key("section")?;
     let inside = Arc::new(AtomicBool::new(false));
     let entered = Arc::new(AtomicUsize::new(0));
-    let leases = [&clients.first, &clients.second].map(|store| Leases::new(store.clone()));
+    let leases = <[Leases; 2]>::from(pair(clients));
     let mut tasks = JoinSet::new();
     for number in 0..8 {
         let leases = leases[number % 2].clone();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{
-    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, sole_holder,
-    state, until_free, violation,
+    Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, request,
+    sole_holder, state, until_free, violation,
 };
 use leasehold::{Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade};
 
@@ -48,11 +48,10 @@ pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
 /// Each reader has an expiry of its own: one that is gone stops blocking the writer when its own ttl is
 /// over, however long another has lived beside it.
 pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
-    let (first, second) = pair(clients);
+    let (_, second) = pair(clients);
     let key = fresh_key("crashed reader")?;
-    granted(first.try_acquire(&key, SHORT).shared())
-        .await?
-        .detach();
+    let gone = request(&key, "gone", SHORT).shared();
+    super::granted(&clients.first, &gone).await?;
     let other = granted(second.try_acquire(&key, LONG).shared()).await?;
     other.renew().await?;
     other.release().await?;
@@ -246,7 +245,7 @@ pub async fn opposite_orders_do_not_deadlock(clients: &Clients) -> Outcome {
 pub async fn a_minimum_hold_outlasts_the_release(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("minimum hold")?;
-    let hold = Duration::from_secs(1);
+    let hold = SHORT;
     let job = granted(
         first
             .try_acquire(&key, LONG)
