@@ -6,7 +6,7 @@ use futures::{StreamExt, future::join_all};
 use leasehold::{Attempt, Error, Filter, Lease, Leases};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL};
+use super::{Fate, FlakyStore, LIMIT, MOMENT, PATIENCE, TTL};
 
 /// A store that likes to have so many requests at once, each of which takes a moment.
 fn at_once(number: usize) -> (FlakyStore, Leases) {
@@ -199,16 +199,15 @@ fn the_end_of_a_runtime_strands_nobody() {
     store.fates_now([Fate::Late(TTL)]);
     other.spawn(leases.acquire("hanging", TTL).into_future());
     here.block_on(async {
-        sleep(MOMENT).await;
+        while store.calls().is_empty() {
+            sleep(MOMENT).await;
+        }
         let asked =
             (0..10).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
         let asked = tokio::spawn(join_all(asked));
         sleep(MOMENT).await;
         other.shutdown_background();
-        let held = timeout(Duration::from_secs(20), asked)
-            .await
-            .unwrap()
-            .unwrap();
+        let held = timeout(PATIENCE, asked).await.unwrap().unwrap();
         assert!(held.iter().all(Result::is_ok), "{held:?}");
     });
 }
@@ -216,6 +215,15 @@ fn the_end_of_a_runtime_strands_nobody() {
 /// One who comes and goes, and whose runtime stands still from then on, has no part in what others send.
 #[test]
 fn a_runtime_that_stands_still_holds_up_no_batch() {
+    let start = Instant::now();
+    // Much less than what one who goes together with others waits for, unless the machine is slow.
+    while batch_beside_a_guest() > Duration::from_millis(800) {
+        assert!(start.elapsed() < PATIENCE, "they wait for the guest");
+    }
+}
+
+/// How long those took who came while a guest asked.
+fn batch_beside_a_guest() -> Duration {
     let (store, leases) = at_once(1);
     let build = || {
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -229,19 +237,15 @@ fn a_runtime_that_stands_still_holds_up_no_batch() {
         let attempt = still.block_on(other.try_acquire("the guest", TTL).into_future());
         (still, attempt.unwrap())
     });
-    here.block_on(async {
+    let took = here.block_on(async {
         sleep(MOMENT * 2).await;
         let start = Instant::now();
         let asked = (0..10).map(|number| leases.acquire(format!("key {number}"), TTL));
         let held = join_all(asked.map(IntoFuture::into_future)).await;
         assert!(held.iter().all(Result::is_ok), "{held:?}");
-        // Much less than what one who goes together with others waits for.
-        assert!(
-            start.elapsed() < Duration::from_millis(800),
-            "{:?}",
-            start.elapsed()
-        );
+        start.elapsed()
     });
     assert!(!store.batched.lock().is_empty(), "the control");
     drop(guest.join().unwrap());
+    took
 }

@@ -4,7 +4,7 @@ use futures::{FutureExt, future::join_all};
 use leasehold::{Error, LossReason};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup};
+use super::{Fate, LIMIT, MOMENT, PATIENCE, TTL, is_free, setup};
 
 #[tokio::test(start_paused = true)]
 async fn close_releases_everything_and_waits_for_it() {
@@ -173,7 +173,7 @@ fn it_does_not_need_the_keepers_runtime() {
     let idle = idle.enable_all().build().unwrap();
     let lease = idle.block_on(async { leases.acquire("key", TTL).await.unwrap() });
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        timeout(LIMIT, leases.close()).await.unwrap();
+        timeout(PATIENCE, leases.close()).await.unwrap();
         assert!(is_free(&store).await);
     });
     drop(lease);

@@ -5,19 +5,19 @@ use std::time::Duration;
 use leasehold::{Error, Leases, MemoryStore};
 use tokio::runtime::Runtime;
 
-use super::{MOMENT, TTL, setup, until_free};
+use super::{MOMENT, PATIENCE, TTL, setup, until_free};
 
 #[test]
 fn a_lease_can_be_dropped_without_a_runtime() {
     let leases = Leases::new(MemoryStore::new());
     let lease = Runtime::new()
         .unwrap()
-        .block_on(async { leases.acquire("key", TTL).await.unwrap() });
+        .block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
     drop(lease);
     // The keeper of the next runtime releases it.
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        let next = leases.acquire("key", TTL).wait_for(TTL / 2).await;
+        let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
         drop(next.unwrap());
     });
 }

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Fate, FlakyStore, LIMIT, MOMENT,
+    Fate, FlakyStore, LIMIT, MOMENT, PATIENCE,
     limits::{SECOND, a_new_window, is_full, limited, wait},
     setup,
 };
@@ -188,7 +188,7 @@ fn a_runtime_that_stands_still_holds_up_no_other() {
     here.block_on(async {
         for _ in 0..20 {
             let call = limiter.permit().into_future();
-            timeout(LIMIT, call).await.unwrap().unwrap();
+            timeout(PATIENCE, call).await.unwrap().unwrap();
         }
     });
     drop(still);

@@ -187,7 +187,7 @@ async fn a_release_after_a_retried_acquire_is_no_loss() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_on_several_threads() {
-    for _ in 0..200 {
+    for _ in 0..50 {
         let (store, leases) = setup();
         store.next([Fate::AnswerLost]);
         leases

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold::{Error, Leases};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{FlakyStore, MOMENT, TTL, flaky::News, setup};
+use super::{FlakyStore, MOMENT, PATIENCE, TTL, flaky::News, setup};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -93,6 +93,13 @@ fn a_listener_that_goes_down_with_its_runtime_is_replaced() {
         runtime().block_on(async {
             let acquire = leases.acquire("key", TTL).wait_for(MOMENT * 20);
             acquire.await.unwrap_err();
+            // The listener is a task of its own, and goes on for a while.
+            let listens = async {
+                while store.streams() < streams {
+                    sleep(MOMENT).await;
+                }
+            };
+            timeout(PATIENCE, listens).await.unwrap();
         });
         assert_eq!(store.streams(), streams);
     }
