@@ -1,11 +1,11 @@
 //! Whatever becomes of `leasehold run`, its command does not outlive the lease.
 
 use leasehold_tests::engine::Engine;
-use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command};
+use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Going, Place, until};
+use super::{Going, Place, pace::keeping_pace, until};
 
 /// A command that does not go when it is asked to. It tells its process id.
 const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; done";
@@ -27,8 +27,9 @@ fn is_there_for_the_next(place: &Place, pid: &str) -> bool {
     !next.with(0).is_empty()
 }
 
-fn stubborn(place: &Place) -> (Going, String) {
-    let mut going = place.hold(["job", "--ttl", "6s", "--grace", "1s"], STUBBORN);
+fn stubborn(place: &Place, ttl: u64) -> (Going, String) {
+    let ttl = format!("{ttl}s");
+    let mut going = place.hold(["job", "--ttl", &ttl, "--grace", "1s"], STUBBORN);
     let pid = going.line();
     assert!(is_there(&pid));
     (going, pid)
@@ -36,19 +37,23 @@ fn stubborn(place: &Place) -> (Going, String) {
 
 fn killed(place: &Place) {
     place.leasehold(["prepare"]).with(0);
-    let (mut going, pid) = stubborn(place);
-    going.signal(Signal::KILL);
-    going.end();
-    assert!(!is_there_for_the_next(place, &pid));
+    keeping_pace(6, |ttl| {
+        let (mut going, pid) = stubborn(place, ttl);
+        going.signal(Signal::KILL);
+        going.end();
+        assert!(!is_there_for_the_next(place, &pid));
+    });
 }
 
 fn paused(place: &Place) {
     place.leasehold(["prepare"]).with(0);
-    let (mut going, pid) = stubborn(place);
-    going.signal(Signal::STOP);
-    assert!(!is_there_for_the_next(place, &pid));
-    going.signal(Signal::CONT);
-    assert_eq!(going.wait().0, 76);
+    keeping_pace(6, |ttl| {
+        let (mut going, pid) = stubborn(place, ttl);
+        going.signal(Signal::STOP);
+        assert!(!is_there_for_the_next(place, &pid));
+        going.signal(Signal::CONT);
+        assert_eq!(going.wait().0, 76);
+    });
 }
 
 #[test]
@@ -110,26 +115,32 @@ fn one_of_another_family_is_seen() {
 /// What has a group or a session of its own is of the family all the same.
 #[test]
 fn who_leaves_the_group_does_not_leave_the_family() {
-    for escape in ["setsid", "timeout 600", "setsid setsid timeout 600"] {
+    let escapes = |escape: &str, ttl: u64| {
         let place = Place::file();
         let script = format!("{escape} sh -c \"{}\" & cat", STUBBORN.replace('$', "\\$"));
-        let mut going = place.hold(["job", "--ttl", "3s", "--grace", "500ms"], &script);
+        let ttl = format!("{ttl}s");
+        let mut going = place.hold(["job", "--ttl", &ttl, "--grace", "500ms"], &script);
         let pid = going.line();
         assert!(is_there(&pid), "{escape}");
         going.signal(Signal::KILL);
         going.end();
         assert!(!is_there_for_the_next(&place, &pid), "{escape}");
-    }
+    };
+    thread::scope(|scope| {
+        for escape in ["setsid", "timeout 600", "setsid setsid timeout 600"] {
+            scope.spawn(move || keeping_pace(6, |ttl| escapes(escape, ttl)));
+        }
+    });
 }
 
 /// Each starts the next and ends, so that none is there for longer than a moment.
 #[test]
 fn one_that_hops_from_process_to_process_is_ended() {
     let place = Place::file();
-    let script = "trap '' TERM; export end=$(($(date +%s) + 10))
+    let script = "trap '' TERM; export end=$(($(date +%s) + 400))
         export hop='[ $(date +%s) -lt $end ] && { sh -c \"$hop\" & exit; }; echo survived'
         sh -c \"$hop\"";
-    let mut going = place.hold(["job", "--ttl", "6s", "--grace", "1s"], script);
+    let mut going = place.hold(["job", "--ttl", "10m", "--grace", "1s"], script);
     assert_eq!(going.wait(), (0, String::new()));
     assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
@@ -186,13 +197,15 @@ fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
 /// It cannot end anybody.
 #[test]
 fn a_parent_that_is_stopped_is_killed_with_the_command() {
-    let place = Place::file();
-    let (mut going, pid) = stubborn(&place);
-    let guard = parent_of(&pid).unwrap();
-    kill_process(guard, Signal::STOP).unwrap();
-    place.leasehold(["evict", "job", "--yes"]).with(0);
-    assert_eq!(going.wait().0, 76);
-    assert!(!is_there(&pid));
+    keeping_pace(6, |ttl| {
+        let place = Place::file();
+        let (mut going, pid) = stubborn(&place, ttl);
+        let guard = parent_of(&pid).unwrap();
+        kill_process(guard, Signal::STOP).unwrap();
+        place.leasehold(["evict", "job", "--yes"]).with(0);
+        assert_eq!(going.wait().0, 76);
+        assert!(!is_there(&pid));
+    });
 }
 
 /// The machine was suspended, or busy, while the parent started.
@@ -230,7 +243,7 @@ fn orphans_that_have_ended_leave_no_entries() {
 #[test]
 fn a_command_without_its_parent_is_killed() {
     let place = Place::file();
-    let (mut going, pid) = stubborn(&place);
+    let (mut going, pid) = stubborn(&place, 600);
     let parent = parent_of(&pid).unwrap();
     assert_ne!(parent, going.pid());
     kill_process(parent, Signal::KILL).unwrap();
@@ -243,17 +256,20 @@ fn a_command_without_its_parent_is_killed() {
 /// A second signal of the kind makes many a program give up its cleaning.
 #[test]
 fn a_command_is_asked_once() {
-    let place = Place::file();
     let script =
         "trap 'echo told' TERM; (trap 'echo told too' TERM; echo set; while :; do sleep 0.05; done) &
         while :; do sleep 0.05; done";
-    let mut going = place.hold(["job", "--ttl", "6s", "--grace", "1s"], script);
-    assert_eq!(going.line(), "set");
-    place.leasehold(["evict", "job", "--yes"]).with(0);
-    let (code, told) = going.wait();
-    let mut told: Vec<_> = told.lines().collect();
-    told.sort_unstable();
-    assert_eq!((code, &*told), (76, &["told", "told too"][..]));
+    keeping_pace(6, |ttl| {
+        let place = Place::file();
+        let (ttl, grace) = (format!("{ttl}s"), format!("{}s", ttl / 6));
+        let mut going = place.hold(["job", "--ttl", &ttl, "--grace", &grace], script);
+        assert_eq!(going.line(), "set");
+        place.leasehold(["evict", "job", "--yes"]).with(0);
+        let (code, told) = going.wait();
+        let mut told: Vec<_> = told.lines().collect();
+        told.sort_unstable();
+        assert_eq!((code, &*told), (76, &["told", "told too"][..]));
+    });
 }
 
 /// As systemd ends a unit: each of its processes gets the signal. The keeper passes on what comes to it, and
@@ -263,7 +279,7 @@ fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
     let place = Place::file();
     let script = "trap 'echo told' USR1; trap 'echo end; exit 0' USR2; echo $$
         while :; do sleep 0.05; done";
-    let mut going = place.hold(["job", "--ttl", "60s"], script);
+    let mut going = place.hold(["job", "--ttl", "10m"], script);
     let guard = parent_of(&going.line()).unwrap();
     kill_process(guard, Signal::USR1).unwrap();
     going.signal(Signal::USR2);
@@ -273,23 +289,26 @@ fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
 /// A command that cleans up has the grace time for it, within its lease.
 #[test]
 fn a_command_is_asked_before_it_is_killed() {
-    let place = Place::file();
     let script =
         "trap 'echo $(leasehold inspect job --json | grep -c expires_at) cleaned up; exit' TERM
         while :; do sleep 0.05; done";
     let leasehold = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap();
     let path = format!("{}:{}", leasehold.display(), std::env::var("PATH").unwrap());
-    let words = [
-        "run", "job", "--ttl", "6s", "--grace", "2s", "--", "sh", "-c",
-    ];
-    let mut command = place.command(words);
-    command
-        .arg(format!("echo ready; {script}"))
-        .env("PATH", path);
-    let mut going = Going::of(command);
-    assert_eq!(going.line(), "ready");
-    going.signal(Signal::STOP);
-    assert_eq!(going.line(), "1 cleaned up");
-    going.signal(Signal::CONT);
-    assert_eq!(going.wait().0, 76);
+    keeping_pace(6, |ttl| {
+        let place = Place::file();
+        let (ttl, grace) = (format!("{ttl}s"), format!("{}s", ttl / 3));
+        let words = [
+            "run", "job", "--ttl", &ttl, "--grace", &grace, "--", "sh", "-c",
+        ];
+        let mut command = place.command(words);
+        command
+            .arg(format!("echo ready; {script}"))
+            .env("PATH", &path);
+        let mut going = Going::of(command);
+        assert_eq!(going.line(), "ready");
+        going.signal(Signal::STOP);
+        assert_eq!(going.line(), "1 cleaned up");
+        going.signal(Signal::CONT);
+        assert_eq!(going.wait().0, 76);
+    });
 }

@@ -1,6 +1,7 @@
 //! The command `leasehold`, as it is used from a shell, on real stores.
 
 mod kills;
+mod pace;
 mod places;
 mod sessions;
 mod signals;
@@ -24,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A store that no other test uses, by its address.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! A session with each subcommand, on each kind of store.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread, time::Instant};
 
 use leasehold::LeaseId;
 use leasehold_tests::engine::Engine;
@@ -8,7 +8,7 @@ use mongodb::{Client, bson::doc};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
-use super::{Going, Place};
+use super::{Going, Place, pace::keeping_pace};
 
 #[test]
 fn on_a_file() {
@@ -128,14 +128,20 @@ fn session(place: &Place) {
 }
 
 pub fn the_doctor_is_content(place: &Place) {
+    let start = Instant::now();
     let found = place.json(["doctor", "--json"]);
+    let took = i64::try_from(start.elapsed().as_millis()).unwrap();
     assert_eq!(found["healthy"], true, "{found:#}");
     let findings = found["findings"].as_array().unwrap();
     let what = |name: &str| &findings.iter().find(|it| it["what"] == name).unwrap()["value"];
     assert!(what("reachable")["round_trip_ms"].as_f64().unwrap() > 0.0);
-    // The engine is on this host, so that it has the same clock.
+    // The engine is on this host, so that it has the same clock: what is between the two is the time in which
+    // the doctor asked, and a moment for a file, whose clock is not set with that of the host.
     let ahead = what("clock")["ahead_ms"].as_i64().unwrap();
-    assert!(ahead.abs() < 1_000, "{ahead} ms");
+    assert!(
+        ahead.abs() <= took + 500,
+        "{ahead} ms, in a call of {took} ms"
+    );
     let text = place.leasehold(["doctor"]);
     let text = text.with(0);
     assert!(
@@ -188,7 +194,7 @@ fn a_held_key_is_seen_and_waited_for(place: &Place) {
         "--note",
         "all the rows",
         "--ttl",
-        "60s",
+        "10m",
     ];
     let holder = place.hold(options, "cat >/dev/null; echo done");
     let lock = place.json(["inspect", "held one", "--json"]);
@@ -200,7 +206,7 @@ fn a_held_key_is_seen_and_waited_for(place: &Place) {
     assert_eq!(it["note"], "all the rows");
     assert_eq!(it["fence"], lock["fence"]);
     let left = it["expires_in_ms"].as_i64().unwrap();
-    assert!((1..=60_000).contains(&left), "{left}");
+    assert!((1..=600_000).contains(&left), "{left}");
 
     let table = place.leasehold(["ls"]);
     let lines: Vec<_> = table.with(0).lines().collect();
@@ -262,7 +268,7 @@ fn a_held_key_is_seen_and_waited_for(place: &Place) {
 
 fn several_share_a_key(place: &Place) {
     let hold = |options: [&str; 2]| {
-        let words = ["shared one", "--ttl", "60s", options[0], options[1]];
+        let words = ["shared one", "--ttl", "10m", options[0], options[1]];
         place.hold(
             words.map(|word| if word.is_empty() { "--shared" } else { word }),
             "cat",
@@ -321,14 +327,16 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
 fn an_eviction_ends_the_command(place: &Place) {
     // It hears of it with the next renewal, a second later at the most.
     let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done";
-    let mut holder = place.hold(["evicted", "--ttl", "3s"], script);
-    place.leasehold(["evict", "evicted", "--yes"]).with(0);
-    // It ended well, and yet not under its lease.
-    assert_eq!(holder.wait(), (76, "told".to_owned()));
+    keeping_pace(3, |ttl| {
+        let mut holder = place.hold(["evicted", "--ttl", &format!("{ttl}s")], script);
+        place.leasehold(["evict", "evicted", "--yes"]).with(0);
+        // It ended well, and yet not under its lease.
+        assert_eq!(holder.wait(), (76, "told".to_owned()));
+    });
 }
 
 fn a_signal_ends_the_command(place: &Place) {
-    let mut holder = place.hold(["signalled", "--ttl", "60s"], "exec sleep 600");
+    let mut holder = place.hold(["signalled", "--ttl", "10m"], "exec sleep 600");
     holder.signal(Signal::TERM);
     assert_eq!(holder.wait().0, 143);
     assert_eq!(
@@ -336,7 +344,7 @@ fn a_signal_ends_the_command(place: &Place) {
         false
     );
     let mut holder = place.hold(
-        ["signalled", "--ttl", "60s"],
+        ["signalled", "--ttl", "10m"],
         "trap 'echo usr1; exit 5' USR1; echo set; while :; do sleep 0.05; done",
     );
     assert_eq!(holder.line(), "set");
@@ -354,7 +362,7 @@ fn changes_are_watched(place: &Place) {
         "watched",
     ];
     let mut watch = place.start(words);
-    let holder = place.hold(["watched", "--owner", "me", "--ttl", "60s"], "cat");
+    let holder = place.hold(["watched", "--owner", "me", "--ttl", "10m"], "cat");
     let event = watch.json();
     assert_eq!(
         (&event["event"], &event["key"]),
@@ -369,7 +377,7 @@ fn changes_are_watched(place: &Place) {
     );
 
     let mut lines = place.start(["watch", "--interval", "50ms", "--prefix", "watched"]);
-    let other = place.hold(["watched too", "--owner", "me", "--ttl", "60s"], "cat");
+    let other = place.hold(["watched too", "--owner", "me", "--ttl", "10m"], "cat");
     let line = lines.line();
     assert!(
         line.starts_with("held watched too exclusive me fence "),

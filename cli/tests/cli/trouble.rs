@@ -50,7 +50,10 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
         ("mongodb://user:secret@127.0.0.1:1/app.", 2),
         ("mongodb://user:secret@127.0.0.1:1/.jobs", 2),
         ("mongodb://user:secret@127.0.0.1:1/app.a%20b", 2),
-        ("mongodb://user:secret@127.0.0.1:1/app", 69),
+        (
+            "mongodb://user:secret@127.0.0.1:1/app?serverSelectionTimeoutMS=100",
+            69,
+        ),
         ("es+http://user:secret@127.0.0.1:1/app", 69),
         ("opensearch+https://user:secret@127.0.0.1:1/app", 69),
         ("file:", 2),
@@ -238,7 +241,7 @@ fn a_reader_that_has_seen_enough_is_no_trouble() {
 #[test]
 fn the_doctor_says_that_nobody_is_there() {
     for address in [
-        "mongodb://user:secret@127.0.0.1:1/app",
+        "mongodb://user:secret@127.0.0.1:1/app?serverSelectionTimeoutMS=100",
         "es+http://user:secret@127.0.0.1:1/app",
         "file:/no such folder/locks.db",
     ] {
