@@ -137,10 +137,10 @@ fn a_fast_server_has_few_commands() {
 fn a_slow_server_is_not_sent_the_same_again() {
     let start = Instant::now();
     let mut server = Server::new(start, Duration::from_micros(600));
-    let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 200);
+    let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 100);
     assert_eq!(seen.kept, 10_000, "{seen:?}");
     // Each lease was renewed once a period, or later, and hardly one in vain.
-    assert!(seen.renewals <= 10_000 * 30 * 5 / 4, "{seen:?}");
+    assert!(seen.renewals <= 10_000 * 15 * 5 / 4, "{seen:?}");
 }
 
 /// Not even a request for few leases is answered in the time that there is for it.
@@ -158,12 +158,12 @@ fn a_server_that_cannot_answer_in_time_is_not_flooded() {
 #[test]
 fn a_server_that_is_away_for_a_while_loses_none() {
     let start = Instant::now();
-    for away in [2, 4, 6, 8] {
+    for away in [4, 8] {
         let mut server = Server::new(start, Duration::from_micros(18));
         server.away = Some((start + SECOND * 30, start + SECOND * (30 + away)));
-        let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 100);
+        let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 60);
         assert_eq!(seen.kept, 10_000, "away for {away} s: {seen:?}");
-        assert!(seen.commands <= 15 * 10 * 2, "{seen:?}");
+        assert!(seen.commands <= 9 * 10 * 2, "{seen:?}");
     }
 }
 
@@ -171,11 +171,11 @@ fn a_server_that_is_away_for_a_while_loses_none() {
 #[test]
 fn what_is_too_much_is_given_up_and_the_rest_lives_on() {
     let start = Instant::now();
-    for (leases, micros) in [(20_000, 1_500), (100_000, 400), (100_000, 250)] {
+    for (leases, micros) in [(10_000, 3_000), (20_000, 2_000), (20_000, 1_250)] {
         let lease = Duration::from_micros(micros);
         let mut server = Server::new(start, lease);
         let ttl = SECOND * 20;
-        let seen = keep(leases, ttl, &mut server, start, SECOND * 300);
+        let seen = keep(leases, ttl, &mut server, start, SECOND * 120);
         // At first all are renewed for the first time, from a third of a ttl on until the last would be lost,
         // a sixth of a ttl after the first; and none is acquired later.
         let possible = (ttl.as_secs_f64() * 5.0 / 6.0 / lease.as_secs_f64()) as usize;
