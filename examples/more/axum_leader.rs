@@ -42,7 +42,9 @@ const KEY: &str = "leader of the HTTP service";
 /// How long there is no leader if it dies and cannot say so.
 const TTL: Duration = Duration::from_secs(10);
 /// How long an instance may take to end.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(25);
+/// Nobody in this story waits longer.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The lease of this instance, while it leads.
 type Term = Arc<Mutex<Option<Arc<Lease>>>>;
@@ -177,23 +179,30 @@ async fn three_instances(store: Arc<dyn Store>) -> Result<()> {
 
 type Instance = (SocketAddr, CancellationToken, JoinHandle<Result<()>>);
 
-/// Asks all of them until one says that it leads, which no two may.
+/// Asks all of them, one after the other, until one says that it leads. None may say so after one that came
+/// later.
 async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
     let asking = async {
+        let mut newest = 0;
         loop {
             let mut leaders = Vec::new();
             for (number, (address, ..)) in instances.iter().enumerate() {
                 let answer: Value = serde_json::from_str(&ask(*address, "/leader").await?)?;
-                leaders.extend(answer["fence"].as_u64().map(|fence| (number, fence)));
+                let Some(fence) = answer["fence"].as_u64() else {
+                    continue;
+                };
+                ensure!(fence >= newest, "with {newest} and with {fence} they lead");
+                newest = fence;
+                leaders.push((number, fence));
             }
             match leaders[..] {
                 [leader] => return Ok(leader),
-                [] => sleep(Duration::from_millis(50)).await,
-                _ => anyhow::bail!("several lead: {leaders:?}"),
+                // The lead has gone from one to the next meanwhile, or nobody has it.
+                _ => sleep(Duration::from_millis(50)).await,
             }
         }
     };
-    timeout(TTL, asking).await.context("nobody leads")?
+    timeout(PATIENCE, asking).await.context("nobody leads")?
 }
 
 /// The body of an answer.

@@ -32,6 +32,7 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Command, ExitCode, Stdio},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -42,7 +43,7 @@ use mongodb::{
     Client, Collection,
     bson::{Document, doc},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use tokio::{runtime::Runtime, time::sleep};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -65,6 +66,9 @@ struct Args {
     amount: i64,
     #[arg(long, hide = true)]
     fenced: bool,
+    /// Stands still between its first read and write.
+    #[arg(long, hide = true)]
+    pauses: bool,
 }
 
 fn main() -> ExitCode {
@@ -123,7 +127,7 @@ async fn pay_in(name: &str, args: &Args, accounts: &Collection<Document>) -> Res
     let filter = doc! { "_id": &args.account };
     let before = balance(accounts.find_one(filter.clone()).await?);
     println!("{name} has the lease and reads {before}.");
-    sleep(THOUGHT).await;
+    think(args).await?;
     let balance = before + args.amount;
     let written = doc! { "$set": { "balance": balance } };
     accounts.update_one(filter, written).await?;
@@ -142,11 +146,22 @@ async fn pay_in_fenced(
     let before = balance(accounts.claim(filter.clone()).await?);
     let fence = lease.fence();
     println!("{name} has the lease, shows its fence {fence}, and reads {before}.");
-    sleep(THOUGHT).await;
+    think(args).await?;
     let balance = before + args.amount;
     let written = doc! { "$set": { "balance": balance } };
     accounts.update_one(filter, written).await?;
     Ok(balance)
+}
+
+/// Between the read and the write.
+async fn think(args: &Args) -> Result<()> {
+    static PAUSED: AtomicBool = AtomicBool::new(false);
+    match args.pauses && !PAUSED.swap(true, Relaxed) {
+        // As a suspended machine does, or one that is out of memory: it goes on when it is told to.
+        true => kill_process(getpid(), Signal::STOP)?,
+        false => sleep(THOUGHT).await,
+    }
+    Ok(())
 }
 
 fn balance(account: Option<Document>) -> i64 {
@@ -174,7 +189,7 @@ fn tell_story(args: &Args, runtime: &Runtime, fenced: bool) -> Result<()> {
 
     let mut a = Worker::start("worker A", args, &account, -30, fenced)?;
     a.hear()?;
-    a.signal(Signal::STOP)?;
+    a.until_paused()?;
     println!("  (Worker A is paused. Its lease lasts {TTL:?}.)");
     let mut b = Worker::start("worker B", args, &account, 50, fenced)?;
     b.hear_all()?;
@@ -210,7 +225,8 @@ impl Worker {
         command
             .args(["--store", address, "--worker", name, "--account", account])
             .args(["--amount", &amount.to_string()])
-            .args(fenced.then_some("--fenced"));
+            .args(fenced.then_some("--fenced"))
+            .args((amount < 0).then_some("--pauses"));
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("it has no output")?;
         let lines = BufReader::new(output).lines();
@@ -232,9 +248,19 @@ impl Worker {
         Ok(())
     }
 
+    fn pid(&self) -> Result<Pid> {
+        Pid::from_raw(self.child.id().try_into()?).context("no such process")
+    }
+
+    fn until_paused(&self) -> Result<()> {
+        let seen = waitpid(Some(self.pid()?), WaitOptions::UNTRACED)?;
+        let stopped = seen.is_some_and(|(_, status)| status.stopped());
+        ensure!(stopped, "a worker ended too early");
+        Ok(())
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().try_into()?).context("no such process")?;
-        Ok(kill_process(pid, signal)?)
+        Ok(kill_process(self.pid()?, signal)?)
     }
 }
 

@@ -53,11 +53,13 @@ const JOB: Duration = Duration::from_millis(300);
 /// For the jobs under way.
 const FOR_WORK: Duration = Duration::from_secs(2);
 /// For the releases.
-const FOR_CLOSE: Duration = Duration::from_secs(3);
+const FOR_CLOSE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct Count {
     begun: AtomicU32,
+    /// Of the last worker, whose jobs do not end.
+    endless: AtomicU32,
     done: AtomicU32,
     stopped: AtomicU32,
 }
@@ -75,6 +77,9 @@ async fn worker(
             .acquire(key, TTL)
             .with(async |_| {
                 count.begun.fetch_add(1, Relaxed);
+                count
+                    .endless
+                    .fetch_add(u32::from(number == WORKERS), Relaxed);
                 job(number).await
             })
             .await;
@@ -129,8 +134,13 @@ async fn run(args: Args) -> Result<()> {
     }
     let in_memory = args.store.store.is_none();
     if let Some(seconds) = args.seconds.or(in_memory.then_some(1)) {
+        let count = count.clone();
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
+            // In this story there is a job that has to be stopped.
+            while count.endless.load(Relaxed) == 0 {
+                sleep(JOB / 10).await;
+            }
             kill_process(getpid(), Signal::TERM)
         });
     }

@@ -35,8 +35,8 @@ use tokio::{
 const KEY: &str = "leader";
 /// How long the others are without a leader if it dies and cannot say so.
 const TTL: Duration = Duration::from_secs(10);
-/// How long the orchestrator lets a program end before it kills it: Kubernetes gives 30 s.
-const GRACE: Duration = Duration::from_secs(5);
+/// Less than the orchestrator lets a program end before it kills it: Kubernetes gives 30 s.
+const GRACE: Duration = Duration::from_secs(25);
 
 /// Wants to lead, for as long as the program runs.
 async fn instance(name: String, leases: Leases) -> Result<()> {

@@ -35,7 +35,9 @@ use tracing_subscriber::EnvFilter;
 
 const WORKERS: usize = 6;
 const KEYS: [&str; 2] = ["report:1", "report:2"];
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(30);
+/// What a holder has that does not renew, and works for too long.
+const CARELESS: Duration = Duration::from_millis(500);
 /// How long a piece of work takes.
 const WORK: Duration = Duration::from_millis(150);
 /// How long a worker waits for a key: not always long enough.
@@ -77,10 +79,12 @@ async fn run(args: Args) -> Result<()> {
     for worker in 0..WORKERS {
         workers.spawn(work(leases.clone(), worker, end));
     }
-    // A holder that does not renew, and works for too long: a loss, of which the log warns.
-    let careless = leases.acquire("careless", TTL / 4).await?;
-    sleep(TTL / 2).await;
-    drop(careless);
+    // A loss, of which the log warns; or a grant that comes too late to be of use.
+    match leases.acquire("careless", CARELESS).await {
+        Ok(_careless) => sleep(CARELESS * 2).await,
+        Err(Error::TimedOut { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
 
     while let Some(done) = workers.join_next().await {
         done??;
@@ -109,8 +113,8 @@ async fn work(leases: Leases, worker: usize, end: Instant) -> Result<()> {
                 sleep(WORK).await;
                 lease.release().await?;
             }
-            // Another worker has it. The log says who.
-            Err(Error::WaitTimedOut { .. }) => {}
+            // Another worker has it. The log says who. Or there was no answer yet.
+            Err(Error::WaitTimedOut { .. } | Error::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -35,7 +35,7 @@ const WORK: Duration = Duration::from_secs(2);
 /// The pause between two events, for the reader.
 const BEAT: Duration = Duration::from_millis(500);
 /// Nobody in this story waits longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What every worker does.
 async fn work(
@@ -112,8 +112,12 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
             .context("a worker fell silent")
     };
 
+    let leases = Leases::new(store);
+    let look = || runtime.block_on(leases.inspect(key))?.context("no lock");
+
     let first = Worker::start("worker A", key, address, tell.clone())?;
     hear()?;
+    let before = look()?;
     thread::sleep(BEAT);
     let _second = Worker::start("worker B", key, address, tell)?;
     hear()?;
@@ -122,15 +126,19 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
     first.kill()?;
     say("worker A dies: its process is killed in the middle of the work.");
     thread::sleep(BEAT);
-    let leases = Leases::new(store);
-    let before = runtime.block_on(leases.inspect(key))?.context("no lock")?;
-    let holder = before.holders.first().map(|holder| &*holder.owner);
-    ensure!(holder == Some("worker A"), "the lock was free too soon");
-    say("The lock still belongs to worker A.");
+    let now = look()?;
+    match now.holders.first() {
+        Some(holder) if *holder.owner == *"worker A" => say("The lock still belongs to worker A."),
+        // On a machine that is very slow, its ttl may be over by now.
+        _ => ensure!(
+            before.holders.iter().all(|it| it.expires_at <= now.now),
+            "the lock was free too soon"
+        ),
+    }
 
-    hear()?;
-    hear()?;
-    let after = runtime.block_on(leases.inspect(key))?.context("no lock")?;
+    // Until nobody is left who would tell anything.
+    while hear().is_ok() {}
+    let after = look()?;
     ensure!(after.fence > before.fence, "the fence did not rise");
     println!(
         "\nThe lock of a dead worker was free again after its ttl, and the next worker got it with a \
