@@ -13,7 +13,7 @@ use tokio::{
 /// Long enough for an answer that is on its way.
 const WHILE: Duration = Duration::from_millis(200);
 /// For what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A server that carries out lines, and answers each with itself. A slow one it gives up if the
 /// client goes meanwhile.

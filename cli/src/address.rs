@@ -21,9 +21,11 @@ use mongodb::{
 use opensearch::OpenSearch;
 use serde_json::Value;
 
-/// How long a server gets to answer. The clients' own 30 s, or no limit at all, are too long for
-/// somebody who waits at a terminal.
+/// How long a server is looked for, unless the address says it. The driver's own 30 s are too long for somebody
+/// who waits at a terminal.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server that is there gets to answer, which a busy one does late.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// The forms of an address.
 pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
@@ -230,7 +232,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     let transport = transport.map_err(|_| unusable("cannot be used: check the address"))?;
     let client = Elasticsearch::new(transport);
 
-    let answer = client.info().request_timeout(PATIENCE).send().await;
+    let answer = client.info().request_timeout(ANSWER).send().await;
     let answer = answer.map_err(|error| {
         let error = anyhow::Error::from(error);
         AddressError::Unreachable(format!(

@@ -213,7 +213,7 @@ async fn two_processes_share_a_key_that_both_want() {
             Fate::AnswerLate(Duration::from_millis(1)),
             1_000_000,
         ));
-        let end = Instant::now() + TTL;
+        let end = Instant::now() + TTL / 2;
         let work = async |leases: &Leases| {
             let mut grants = 0;
             while Instant::now() < end {
@@ -231,6 +231,6 @@ async fn two_processes_share_a_key_that_both_want() {
         let case = format!("{tasks_here} and {tasks_there} tasks: {here} and {there}");
         assert!(share > least, "{case}");
         // Without pauses it would be one in 6 ms.
-        assert!(here + there > 30_000 / 6 / 3, "{case}");
+        assert!(here + there > 15_000 / 6 / 3, "{case}");
     }
 }

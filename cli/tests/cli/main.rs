@@ -59,6 +59,12 @@ impl Place {
                 // A database of its own, before the options.
                 let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
                 let host = host.trim_end_matches('/');
+                // The command has a short one of its own.
+                let patience = format!("serverSelectionTimeoutMS={}", PATIENCE.as_millis());
+                let options = match options {
+                    "" => patience,
+                    options => format!("{options}&{patience}"),
+                };
                 Self(format!("mongodb://{host}/{name}?{options}"))
             }
             (Engine::OpenSearch, _) => Self(format!("opensearch+{address}/{name}")),
