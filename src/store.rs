@@ -17,17 +17,13 @@ pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
 pub(crate) mod permits;
-#[cfg(all(
-    test,
-    any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch")
-))]
+#[cfg(test)]
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod protocol;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
-#[cfg(all(
-    test,
-    any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch")
-))]
+#[cfg(test)]
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod text;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};

@@ -3,9 +3,7 @@
 //! The processes are the test binary again, run with a task in its environment. Each binary that
 //! uses this has a test `processes::the_work_of_a_process`, which does the task.
 
-#[path = "processes/fencing.rs"]
 pub mod fencing;
-#[path = "processes/limits.rs"]
 pub mod limits;
 
 use std::{
