@@ -1,4 +1,4 @@
-//! A process that takes leases, as an application does: the test binary again, with its task in the
+//! A process that takes leases, as an application does: the program again, with its task in the
 //! environment.
 
 use std::{
@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -26,11 +25,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
+use crate::{
+    HANGS,
     broken::{Broken, Wrong},
     history::{Clock, Recorder},
     ledger::Account,
-    work::{CALL_TIMEOUT, Role, Worker},
+    work::{Pace, Role, Worker},
 };
 
 const TASK: &str = "LEASEHOLD_FAULTS_CLIENT";
@@ -50,7 +50,7 @@ pub struct Task {
     /// By how many minutes its clock is off.
     pub clock: i32,
     pub workers: u64,
-    pub ttl: Duration,
+    pub pace: Pace,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
 }
@@ -104,10 +104,10 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn start(task: &Task) -> Result<Self> {
-        let mut command = Command::new(env::current_exe()?);
+    /// Starts this program with a task.
+    pub fn start(program: &Path, task: &Task) -> Result<Self> {
+        let mut command = Command::new(program);
         command
-            .args(["--exact", "client::the_work_of_a_client", "--nocapture"])
             .env(TASK, serde_json::to_string(task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -148,29 +148,29 @@ impl Client {
     /// Tells it to close, and waits until it has. Its history.
     pub async fn close(mut self) -> Result<PathBuf> {
         drop(self.child.stdin.take());
-        let limit = Duration::from_secs(60);
-        let ended = timeout(limit, self.child.wait()).await;
+        let ended = timeout(HANGS, self.child.wait()).await;
         let status = ended.context("a client does not close")??;
         anyhow::ensure!(status.success(), "a client failed: {status}");
         Ok(self.history)
     }
 }
 
-/// Not a test of its own: what a started process does. Without a task there is nothing to do.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_work_of_a_client() {
-    if let Ok(task) = env::var(TASK) {
-        work(serde_json::from_str(&task).unwrap()).await.unwrap();
-    }
+/// The task that this process was started with; `None` if it is no client.
+pub fn task() -> Option<Result<Task>> {
+    let task = env::var(TASK).ok()?;
+    Some(serde_json::from_str(&task).context("the task of a client"))
 }
 
-async fn work(task: Task) -> Result<()> {
+/// Does a task until the input ends.
+pub async fn work(task: Task) -> Result<()> {
     // Also one that is stopped ends with who started it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
     let ahead = TimeDelta::minutes(task.clock.into());
     let store = Broken::new(task.store().await?, task.wrong, ahead);
-    let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
+    let leases = Leases::builder(store)
+        .call_timeout(task.pace.call_timeout)
+        .build();
     let mut workers = JoinSet::new();
     for number in 0..task.workers {
         let worker = Worker {
@@ -179,7 +179,7 @@ async fn work(task: Task) -> Result<()> {
             account: Account::at(&task.ledger).await?,
             random: Rng::with_seed(task.seed * task.workers + number),
             role: Role::of(number),
-            ttl: task.ttl,
+            ttl: task.pace.ttl,
             dawdles: task.dawdles,
         };
         workers.spawn(worker.work());

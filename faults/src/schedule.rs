@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::work::TTL;
+
 /// What a client suffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
@@ -86,6 +88,56 @@ pub fn mishaps(seed: u64, lasts: Duration, clients: usize) -> Vec<(Duration, usi
     schedule
 }
 
+/// Each of what clients suffer, once: one soon after the other.
+pub fn each_mishap(seed: u64, clients: usize) -> Vec<(Duration, usize, Mishap)> {
+    let mut random = Rng::with_seed(seed);
+    let mut each = [
+        Mishap::Late(Duration::from_secs(1)),
+        Mishap::Lost(30),
+        Mishap::Cut,
+        Mishap::Dark(Duration::from_secs(2)),
+        Mishap::Kill,
+        // Longer than a lease lasts.
+        Mishap::Pause(TTL.mul_f64(1.4)),
+    ];
+    random.shuffle(&mut each);
+    let times = (1..).map(|turn| turn * Duration::from_millis(300));
+    let mishaps = times.zip(each);
+    mishaps
+        .map(|(at, mishap)| (at, random.usize(..clients), mishap))
+        .collect()
+}
+
+/// How many kinds of faults the servers of an engine suffer.
+fn kinds(engine: &str) -> usize {
+    match engine {
+        "mongodb-three" => 4,
+        "elasticsearch-three" => 3,
+        // One that stands still is to clients as one that is cut off from them.
+        _ => 1,
+    }
+}
+
+/// What servers suffer in their turn, for about this time.
+fn fault(turn: usize, time: Duration) -> Fault {
+    match turn {
+        0 => Fault::Kill(time / 4),
+        1 => Fault::CutOff(time),
+        2 => Fault::Pause(time),
+        _ => Fault::StepDown,
+    }
+}
+
+/// Each of what the servers of this engine suffer, once: the next one when they have come back.
+pub fn each_fault(seed: u64, engine: &str) -> Vec<(Duration, Fault)> {
+    let (kinds, first) = (kinds(engine), Rng::with_seed(seed).usize(..kinds(engine)));
+    // Long enough for the others to put another in its place.
+    let fault = |turn| fault((first + turn) % kinds, Duration::from_secs(4));
+    (0..kinds)
+        .map(|turn| (Duration::from_secs(1), fault(turn)))
+        .collect()
+}
+
 /// What the servers suffer: each of what this engine can once in a while, one in every `period`.
 pub fn faults(
     seed: u64,
@@ -94,26 +146,13 @@ pub fn faults(
     period: Duration,
 ) -> Vec<(Duration, Fault)> {
     let mut random = Rng::with_seed(seed);
-    let kinds = match engine {
-        "mongodb-three" => 4,
-        "elasticsearch-three" => 3,
-        // One that stands still is to clients as one that is cut off from them.
-        _ => 1,
-    };
+    let kinds = kinds(engine);
     let first = random.usize(..kinds);
     let mut schedule = Vec::new();
     let mut at = period / 2;
     while at < lasts {
         let time = millis(&mut random, 10_000);
-        schedule.push((
-            at,
-            match (first + schedule.len()) % kinds {
-                0 => Fault::Kill(time / 4),
-                1 => Fault::CutOff(time),
-                2 => Fault::Pause(time),
-                _ => Fault::StepDown,
-            },
-        ));
+        schedule.push((at, fault((first + schedule.len()) % kinds, time)));
         at += period;
     }
     schedule
@@ -157,6 +196,14 @@ mod tests {
             assert_ne!(schedule(2), one);
             let names: BTreeSet<_> = one.iter().map(|it| it.1.name()).collect();
             assert_eq!((names.len(), one.len()), (kinds, 10));
+            let each: BTreeSet<_> = each_fault(1, engine).iter().map(|it| it.1.name()).collect();
+            assert_eq!(each, names);
         }
+    }
+
+    #[test]
+    fn each_is_suffered_once() {
+        let names: BTreeSet<_> = each_mishap(1, 4).iter().map(|it| it.2.name()).collect();
+        assert_eq!(names.len(), 6);
     }
 }

@@ -13,7 +13,8 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{
+use crate::{
+    HANGS,
     network::{Network, Party},
     sockets,
 };
@@ -31,6 +32,9 @@ pub struct Server {
     network: Network,
     child: Option<Child>,
 }
+
+/// How often a server is started before it is taken for broken.
+const ATTEMPTS: usize = 3;
 
 /// A port that nobody uses at the moment.
 pub fn free_port() -> Result<u16> {
@@ -90,8 +94,18 @@ impl Server {
         }
     }
 
-    /// Starts it where it was.
+    /// Starts it where it was. The port may be somebody's for a while who has connected to somewhere.
     pub async fn run(&mut self) -> Result<()> {
+        for _ in 1..ATTEMPTS {
+            match self.runs().await {
+                Ok(()) => return Ok(()),
+                Err(error) => eprintln!("{error:#}; it is started again"),
+            }
+        }
+        self.runs().await
+    }
+
+    async fn runs(&mut self) -> Result<()> {
         let script = leasehold_tests::project().join("scripts/engine");
         let place = match self.place.starts_with('/') {
             true => "--socket",
@@ -102,6 +116,7 @@ impl Server {
             .arg(self.data.path())
             .args((!self.arguments.is_empty()).then_some("--"))
             .args(&self.arguments)
+            .env("LEASEHOLD_START_TIMEOUT", HANGS.as_secs().to_string())
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -6,14 +6,17 @@ use std::time::Duration;
 use anyhow::Result;
 use fastrand::Rng;
 use leasehold::{Attempt, Error, Held, Lease, Leases, PermitAttempt};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{
+use crate::{
     history::{Claim, Event, Recorder, Time},
     ledger::Account,
 };
 
 pub const TTL: Duration = Duration::from_secs(3);
+/// A request without an answer is soon sent again.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The key that every client always waits for.
 pub const CONTENDED: &str = "contended";
 /// Keys that are only ever held alone, shared, or by permits.
@@ -33,8 +36,30 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 pub const BURST: u32 = 5;
 /// How often a holder says that it counts on its lease.
 const OFTEN: Duration = Duration::from_millis(50);
-/// A request without an answer is soon sent again.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long leases last, and how long an answer may take.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Pace {
+    pub ttl: Duration,
+    pub call_timeout: Duration,
+}
+
+impl Pace {
+    pub const FAST: Self = Self {
+        ttl: TTL,
+        call_timeout: CALL_TIMEOUT,
+    };
+
+    /// For servers of which the slowest answer took this long: where requests are given up before their
+    /// answers can be there nothing happens.
+    pub fn of(slowest: Duration) -> Self {
+        let call_timeout = CALL_TIMEOUT.max(4 * slowest);
+        Self {
+            ttl: 3 * call_timeout,
+            call_timeout,
+        }
+    }
+}
 
 pub struct Worker {
     pub leases: Leases,

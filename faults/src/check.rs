@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use crate::{
     history::{Claim, Event, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
@@ -335,28 +335,21 @@ fn permits(events: &[Event]) -> Violations {
     violations
 }
 
-/// The longest time in a run in which nobody was granted a key that is always waited for, but for the
-/// times at which the servers were not whole.
-pub fn longest_gap(
-    key: &str,
-    events: &[Event],
-    run: (Time, Time),
-    outages: &[(Time, Time)],
-) -> Duration {
+/// The longest time in a run in which nobody was granted a key that is always waited for.
+pub fn longest_gap(key: &str, events: &[Event], run: (Time, Time)) -> Duration {
     let granted = events.iter().filter_map(|event| match event {
         Event::Granted { key: of, got, .. } if of == key => Some(*got),
         _ => None,
     });
-    let mut marks: Vec<_> = granted.chain([run.0, run.1]).collect();
-    // Each outage ends a gap where it begins, and begins another where it ends.
-    marks.extend(outages.iter().flat_map(|(from, to)| [*from, *to]));
-    marks.retain(|mark| (run.0..=run.1).contains(mark));
+    longest_between(granted, run)
+}
+
+/// The longest time in a run between two of these, or between one and an end of the run.
+pub fn longest_between(marks: impl Iterator<Item = Time>, (from, to): (Time, Time)) -> Duration {
+    let mut marks: Vec<_> = marks.chain([from, to]).collect();
+    marks.retain(|mark| (from..=to).contains(mark));
     marks.sort_unstable();
-    let whole = |gap: &&[Time]| {
-        let inside = |(from, to): &(Time, Time)| *from <= gap[0] && gap[1] <= *to;
-        !outages.iter().any(inside)
-    };
-    let gaps = marks.windows(2).filter(whole).map(|gap| gap[1] - gap[0]);
+    let gaps = marks.windows(2).map(|gap| gap[1] - gap[0]);
     Duration::from_micros(gaps.max().unwrap_or_default())
 }
 

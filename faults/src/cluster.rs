@@ -1,44 +1,35 @@
 //! The servers of a run: one, or three that replace each other.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use elasticsearch::{
     Elasticsearch,
     http::{Method, headers::HeaderMap, transport::Transport},
 };
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use mongodb::{
     Client,
     bson::{Document, doc},
 };
-use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{
-    history::{Clock, Time},
+use crate::{
+    HANGS,
     network::Network,
     schedule::Fault,
     server::{Server, free_port},
 };
 
-/// After a server is back, clients find it within this time.
-const RECOVERY: Duration = Duration::from_secs(15);
-
 pub struct Cluster {
+    engine: &'static str,
     kind: Kind,
     servers: Vec<Server>,
     network: Network,
     /// What the members of a set call each other.
     hosts: Vec<String>,
-    /// When not all of it was there, and for how long clients may have felt it.
-    pub outages: Arc<Mutex<Vec<(Time, Time)>>>,
-    clock: Clock,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,26 +63,27 @@ impl Cluster {
             }
         };
         Ok(Self {
+            engine,
             kind,
             servers,
             network: network.clone(),
             hosts,
-            outages: Arc::default(),
-            clock: Clock::of_this_machine(),
         })
     }
 
-    /// Where this client finds the servers.
-    pub async fn address(&self, engine: &str, client: usize) -> Result<String> {
-        // A connection to a server that stands still is not given up by the driver.
-        let options = "serverSelectionTimeoutMS=900&maxPoolSize=500";
+    /// Where this client finds the servers, which gives up a call after this time.
+    pub async fn address(&self, client: usize, call_timeout: Duration) -> Result<String> {
+        // Before the call is given up, so that the driver says why. (A connection to a server that stands
+        // still is not given up by the driver.)
+        let selection = call_timeout.mul_f64(0.9).as_millis();
+        let options = format!("serverSelectionTimeoutMS={selection}&maxPoolSize=500");
         if self.kind == Kind::MongoSet {
             let hosts = self.hosts.join(",");
             return Ok(format!("mongodb://{hosts}/?replicaSet=rs0&{options}"));
         }
         let targets = self.servers.iter().map(Server::target).collect();
         let port = self.network.port_of(client, targets).await?;
-        Ok(match engine {
+        Ok(match self.engine {
             "mongodb" | "mongodb-replset" => {
                 format!("mongodb://{port}/?directConnection=true&{options}")
             }
@@ -101,7 +93,6 @@ impl Cluster {
 
     /// Suffers a fault, to its end. `index` has the locks, on the search engines.
     pub async fn suffer(&mut self, fault: Fault, index: &str) -> Result<()> {
-        let from = self.clock.now();
         match fault {
             Fault::Kill(time) => {
                 let server = self.first(index).await?;
@@ -121,25 +112,33 @@ impl Cluster {
                 sleep(time).await;
             }
             Fault::StepDown => {
-                let server = self.first(index).await?;
                 let step_down = doc! {
                     "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true,
                 };
-                admin(&self.hosts[server], step_down).await?;
-                // It may not come back for ten seconds.
-                let hello = admin(&self.hosts[server], doc! { "hello": 1 }).await?;
-                anyhow::ensure!(hello.get_bool("isWritablePrimary") == Ok(false), "{hello}");
+                let end = Instant::now() + HANGS;
+                // It may be the primary no more when it is told to.
+                while let Err(error) = {
+                    let server = self.first(index).await?;
+                    admin(&self.hosts[server], step_down.clone()).await
+                } {
+                    anyhow::ensure!(Instant::now() < end, error);
+                    sleep(Duration::from_millis(100)).await;
+                }
             }
         }
-        let to = self.clock.now() + RECOVERY.as_micros() as Time;
-        self.outages.lock().push((from, to));
         Ok(())
+    }
+
+    /// Ends the servers.
+    pub async fn stop(&mut self) {
+        // One that is down, or cannot be ended, is not there any more or ends with this process.
+        join_all(self.servers.iter_mut().map(Server::kill)).await;
     }
 
     /// The server that takes the writes: the only one, the primary of the set, or the node that has the
     /// primary shard.
     async fn first(&self, index: &str) -> Result<usize> {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + HANGS;
         loop {
             let first = match self.kind {
                 Kind::One => Ok(0),
@@ -181,7 +180,7 @@ impl Cluster {
                 HeaderMap::new(),
                 Some(&query),
                 None::<()>,
-                Some(Duration::from_secs(2)),
+                Some(Duration::from_secs(20)),
             )
             .await?;
         let shards: Value = answer.json().await?;
@@ -204,12 +203,14 @@ impl Cluster {
         Ok(Some(rollbacks))
     }
 
-    /// [`rollbacks`](Self::rollbacks), when there is one, or after this time.
-    pub async fn rolls_back(&self, within: Duration) -> Result<Option<usize>> {
-        let end = Instant::now() + within;
+    /// [`rollbacks`](Self::rollbacks), when there are more than before.
+    pub async fn rolls_back(&self, before: Option<usize>) -> Result<Option<usize>> {
+        let end = Instant::now() + HANGS;
         loop {
             match self.rollbacks()? {
-                Some(0) if Instant::now() < end => sleep(Duration::from_millis(200)).await,
+                rollbacks if rollbacks == before && Instant::now() < end => {
+                    sleep(Duration::from_millis(200)).await;
+                }
                 rollbacks => return Ok(rollbacks),
             }
         }
@@ -217,7 +218,7 @@ impl Cluster {
 }
 
 async fn admin(host: &str, command: Document) -> Result<Document> {
-    let options = "directConnection=true&serverSelectionTimeoutMS=1000";
+    let options = "directConnection=true&serverSelectionTimeoutMS=10000";
     let client = Client::with_uri_str(format!("mongodb://{host}/?{options}")).await?;
     Ok(client.database("admin").run_command(command).await?)
 }
@@ -237,7 +238,7 @@ async fn make_set(hosts: &[String]) -> Result<()> {
     };
     let set = doc! { "_id": "rs0", "members": members, "settings": settings };
     let initiate = doc! { "replSetInitiate": set };
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + HANGS;
     // A slow machine may not have all of them up yet.
     while let Err(error) = admin(&hosts[0], initiate.clone()).await {
         if error.to_string().contains("already initialized") {

@@ -13,7 +13,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::spawn_blocking};
 
-use super::{
+use crate::{
     sockets,
     weather::{Altered, Weather},
 };

@@ -5,6 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
+use clap::ValueEnum;
 use leasehold::{
     AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Grant,
     Key, ListRequest, LockState, Mode, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
@@ -14,11 +15,12 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::check::{Kind, Violation, Violations};
+use crate::check::{Kind, Violation, Violations};
 
 /// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Wrong {
+    #[value(skip)]
     Nothing,
     /// Whoever finds that a lease is over by its own clock takes the key.
     ClientClock,
@@ -34,14 +36,14 @@ pub enum Wrong {
     CountsAlone,
     /// The ledger takes every write, whatever its fence.
     LooksAtNoFence,
-    /// A grant is believed when one member of the set has it. (Not in this file: it is done to what the
-    /// clients send.)
+    /// A grant is believed when one member of the set has it.
+    // Not in this file: it is done to what the clients send.
     OneMemberAcknowledges,
 }
 
 impl Wrong {
-    /// What needs no servers.
-    pub const IN_A_PROCESS: [Self; 7] = [
+    pub const EACH: [Self; 8] = [
+        Self::OneMemberAcknowledges,
         Self::ClientClock,
         Self::ReleaseByKey,
         Self::FenceRestarts,
@@ -50,6 +52,19 @@ impl Wrong {
         Self::CountsAlone,
         Self::LooksAtNoFence,
     ];
+
+    /// Whether it needs no servers.
+    pub fn is_in_a_process(self) -> bool {
+        self != Self::OneMemberAcknowledges
+    }
+
+    /// The engine that it is tried on.
+    pub fn tried_on(self) -> &'static str {
+        match self {
+            Self::OneMemberAcknowledges => "mongodb-three",
+            _ => "mongodb",
+        }
+    }
 
     /// What it is caught by. What a rollback takes back may show in more than one way.
     pub fn shows_in(self) -> &'static [Kind] {

@@ -1,12 +1,7 @@
 //! Standalone servers that are killed while they acknowledge grants. The guards of these stay, with a ttl
 //! that outlasts the run; and what was acknowledged is compared with what the server has when it is back.
-//!
-//! ```text
-//! cargo test --test faults durability                               2 kills of each server
-//! LEASEHOLD_FAULTS_KILLS=100 cargo test --release --test faults -- --nocapture durability
-//! ```
 
-mod journal;
+pub mod journal;
 
 use std::{
     sync::{
@@ -18,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use leasehold::{Attempt, Lease, Leases, MongoStore, Upgrade};
 use mongodb::{Client, bson::Document};
 use parking_lot::Mutex;
@@ -28,29 +23,23 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    ONE_RUN,
+use crate::{
+    HANGS,
     check::{Kind, Violations},
     network::Network,
-    number,
     server::Server,
     weather::Altered,
 };
 
 /// A server in a process, and a complete one.
-const SERVERS: [&str; 2] = ["mongodb", "mongodb-standalone"];
-const KILLS: u64 = 2;
+pub const SERVERS: [&str; 2] = ["mongodb", "mongodb-standalone"];
 /// A kill comes after so many grants, and up to as many again.
 const GRANTS: u64 = 60;
 const WORKERS: u64 = 8;
 /// A guard outlasts the run.
 const TTL: Duration = Duration::from_secs(3_600);
-/// Only ends what hangs.
-const HANGS: Duration = Duration::from_secs(300);
 /// Looks that are under way at once.
 const LOOKS: usize = 16;
-/// A control that is not caught after as many kills is none.
-const CAUGHT_WITHIN: u64 = 40;
 
 /// What was acknowledged, by whom it was asked for.
 #[derive(Default)]
@@ -61,6 +50,7 @@ struct Acknowledged {
 }
 
 struct Killed {
+    engine: &'static str,
     server: Server,
     address: String,
     collection: String,
@@ -71,7 +61,7 @@ struct Killed {
 }
 
 impl Killed {
-    async fn start(engine: &'static str, altered: Altered) -> Result<Self> {
+    async fn start(engine: &'static str, altered: Altered, seed: u64) -> Result<Self> {
         let network = Network::default();
         network.alters(altered);
         let server = Server::start(engine, 0, Vec::new(), &network).await?;
@@ -81,10 +71,11 @@ impl Killed {
             HANGS.as_millis()
         );
         Ok(Self {
+            engine,
             server,
             address: format!("mongodb://{port}/?{options}"),
             collection: "locks".to_owned(),
-            random: Rng::with_seed(number("SEED", 1)),
+            random: Rng::with_seed(seed),
             acknowledged: Arc::default(),
             kills: 0,
             violations: Violations::new(),
@@ -122,7 +113,14 @@ impl Killed {
         self.kills += 1;
         workers.shutdown().await;
         self.server.run().await?;
-        self.look().await
+        self.look().await?;
+        eprintln!(
+            "{}: {} kills, {} grants",
+            self.engine,
+            self.kills,
+            self.acknowledged.count.load(Relaxed)
+        );
+        Ok(())
     }
 
     /// Compares all that was acknowledged with what is there.
@@ -144,11 +142,17 @@ impl Killed {
         Ok(())
     }
 
-    /// A row of a table in `docs/evidence.md`.
-    fn row(&self, engine: &str) -> String {
+    async fn stop(mut self) -> Result<Outcome> {
+        self.server.kill().await?;
+        let (row, violations) = (self.row(), std::mem::take(&mut self.violations));
+        Ok(Outcome { row, violations })
+    }
+
+    fn row(&self) -> String {
         let count = |kind| self.violations.iter().filter(|it| it.kind == kind).count();
         format!(
-            "| {engine} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} |",
+            self.engine,
             self.kills,
             self.acknowledged.count.load(Relaxed),
             count(Kind::Forgotten),
@@ -237,48 +241,41 @@ async fn look_at(lease: &Lease, others: &Leases) -> Result<Violations> {
     Ok(violations)
 }
 
-const HEADER: &str = "\
+/// What came of a server.
+pub struct Outcome {
+    /// Of the table that [`HEADER`] begins.
+    pub row: String,
+    pub violations: Violations,
+}
+
+pub const HEADER: &str = "\
 | server | kills | acknowledged grants | of these not there afterwards | keys granted to another beside their holder |
 |---|---|---|---|---|";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
-    let _alone = ONE_RUN.lock().await;
-    let kills = number("KILLS", KILLS);
-    let runs = SERVERS.map(|engine| async move {
-        let mut killed = Killed::start(engine, Altered::Nothing).await?;
-        while killed.kills < kills {
-            killed.once_more().await?;
-        }
-        println!("{}", killed.row(engine));
-        anyhow::Ok(std::mem::take(&mut killed.violations))
-    });
-    println!("{HEADER}");
-    let violations = try_join_all(runs).await.unwrap();
-    assert_eq!(violations.concat(), Violations::new());
+/// Kills a server so often. What it had acknowledged is to be there.
+pub async fn survives(engine: &'static str, kills: u64, seed: u64) -> Result<Outcome> {
+    let mut killed = Killed::start(engine, Altered::Nothing, seed).await?;
+    while killed.kills < kills {
+        killed.once_more().await?;
+    }
+    killed.stop().await
 }
 
-/// The control: on its way to the server, what is sent loses the word that it is to be in the journal.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_acknowledges_too_early_is_caught() {
-    let _alone = ONE_RUN.lock().await;
-    let runs = SERVERS.map(|engine| async move {
-        let mut killed = Killed::start(engine, Altered::Unjournaled).await?;
-        let caught = |killed: &Killed| {
-            let is = |kind| killed.violations.iter().any(|it| it.kind == kind);
-            is(Kind::Forgotten) && is(Kind::Exclusion)
-        };
-        while !caught(&killed) {
-            let kills = killed.kills;
-            anyhow::ensure!(
-                kills < CAUGHT_WITHIN,
-                "{engine}: {kills} kills lost nothing"
-            );
-            killed.once_more().await?;
-        }
-        println!("{}", killed.row(engine));
-        anyhow::Ok(())
-    });
-    println!("{HEADER}");
-    try_join_all(runs).await.unwrap();
+/// The control: on its way to the server, what is sent loses the word that it is to be in the journal. An
+/// error if so many kills lose nothing.
+pub async fn is_caught(engine: &'static str, kills: u64, seed: u64) -> Result<Outcome> {
+    let mut killed = Killed::start(engine, Altered::Unjournaled, seed).await?;
+    let caught = |killed: &Killed| {
+        let is = |kind| killed.violations.iter().any(|it| it.kind == kind);
+        is(Kind::Forgotten) && is(Kind::Exclusion)
+    };
+    while !caught(&killed) {
+        anyhow::ensure!(killed.kills < kills, "{kills} kills lost nothing");
+        killed.once_more().await?;
+    }
+    let outcome = killed.stop().await?;
+    Ok(Outcome {
+        violations: Violations::new(),
+        ..outcome
+    })
 }

@@ -3,13 +3,14 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use super::broken::Wrong;
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
 };
+
+use crate::broken::Wrong;
 
 #[derive(Clone, Default)]
 pub struct Ledger {

@@ -1,17 +1,26 @@
-//! What came of a run: a row of a table in `docs/evidence.md`.
+//! What came of a run, in Markdown.
 
 use std::{
-    collections::BTreeMap,
     fmt::{self, Display},
     time::Duration,
 };
 
-use super::{check::Violations, lab::Plan, schedule::Fault};
+use crate::{
+    check::{self, Violations},
+    history::Event,
+    ledger::Accounts,
+    plan::Plan,
+    schedule::Fault,
+    watch::Faults,
+    work::Pace,
+};
 
 pub struct Report {
+    engine: &'static str,
     plan: Plan,
+    pub pace: Pace,
     pub lasted: Duration,
-    faults: BTreeMap<&'static str, usize>,
+    pub faults: Faults,
     pub operations: u64,
     /// Of the operations.
     pub permits: u64,
@@ -19,46 +28,58 @@ pub struct Report {
     pub written: u64,
     /// Writes that came with an old fence.
     pub refused: u64,
+    /// The longest time without a grant of the key that is always waited for.
     pub longest_gap: Duration,
+    /// The longest time without a grant of the laboratory's own leases.
+    pub slowest: Duration,
     /// How many times a member took back what a majority did not have.
     pub rollbacks: Option<usize>,
     pub violations: Violations,
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | faults | operations | of these permits | writes | writes that the fence refused | rollbacks | longest time without a grant | violations |
-|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | rollbacks | longest time without a grant | the same of the laboratory | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong | where | violations | operations |
 |---|---|---|---|";
 
 impl Report {
-    pub fn of(plan: Plan) -> Self {
+    pub(crate) fn of(engine: &'static str, plan: Plan, pace: Pace) -> Self {
         Self {
+            engine,
             plan,
+            pace,
             lasted: Duration::ZERO,
-            faults: BTreeMap::new(),
+            faults: Faults::new(),
             operations: 0,
             permits: 0,
             written: 0,
             refused: 0,
             longest_gap: Duration::ZERO,
+            slowest: Duration::ZERO,
             rollbacks: None,
-            violations: Vec::new(),
+            violations: Violations::new(),
         }
     }
 
-    pub fn faults(&mut self, names: impl IntoIterator<Item = &'static str>) {
-        for name in names {
-            *self.faults.entry(name).or_default() += 1;
-        }
+    pub(crate) fn count(&mut self, events: &[Event], accounts: &Accounts) {
+        let permits = |event: &&Event| matches!(event, Event::Permit { .. });
+        self.operations = check::operations(events);
+        self.permits = events.iter().filter(permits).count() as u64;
+        (self.written, self.refused) = (accounts.written, accounts.refused);
     }
 
     /// How often a server was cut off from the others.
-    pub fn cut_off(&self) -> usize {
+    pub(crate) fn cut_off(&self) -> usize {
         let name = Fault::CutOff(Duration::ZERO).name();
         self.faults.get(name).copied().unwrap_or_default()
+    }
+
+    /// Whether that was caught which was wrong on purpose.
+    pub fn is_caught(&self) -> bool {
+        self.plan.wrong.is_in(&self.violations)
     }
 
     /// The row of a run in which something was wrong on purpose.
@@ -66,7 +87,7 @@ impl Report {
         format!(
             "| {} | {}, {:.0} s | {} | {} |",
             self.plan.wrong.name(),
-            self.plan.engine,
+            self.engine,
             self.lasted.as_secs_f64(),
             self.violations.len(),
             self.operations,
@@ -84,10 +105,11 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {} |",
-            self.plan.engine,
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
+            self.pace.ttl.as_secs_f64(),
             faults.join(", "),
             self.operations,
             self.permits,
@@ -95,6 +117,7 @@ impl Display for Report {
             self.refused,
             rollbacks.as_deref().unwrap_or(""),
             self.longest_gap.as_secs_f64(),
+            self.slowest.as_secs_f64(),
             self.violations.len(),
         )
     }

@@ -6,13 +6,16 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::{
+use crate::{
     client::{Client, Task},
     network::{Network, Party},
     schedule::{Mishap, WHILE},
+    work::TTL,
 };
 
 pub struct Crowd {
+    /// What the clients run.
+    program: PathBuf,
     task: Task,
     network: Network,
     /// A file each.
@@ -27,6 +30,7 @@ pub struct Crowd {
 impl Crowd {
     /// Starts a client with each of these addresses and clocks.
     pub fn start(
+        program: PathBuf,
         task: Task,
         network: &Network,
         histories: PathBuf,
@@ -34,6 +38,7 @@ impl Crowd {
     ) -> Result<Self> {
         let clients = places.len();
         let mut crowd = Self {
+            program,
             task,
             network: network.clone(),
             histories,
@@ -57,7 +62,7 @@ impl Crowd {
             history: self.histories.join(self.started.to_string()),
             ..self.task.clone()
         };
-        let client = Client::start(&task)?;
+        let client = Client::start(&self.program, &task)?;
         // Before it connects to anybody.
         self.network.knows(client.process()?, Party::Client(number));
         self.clients[number] = Some(client);
@@ -83,9 +88,10 @@ impl Crowd {
                 self.start_one(number)?;
             }
             Mishap::Pause(time) => {
-                // One at a time, so that the others go on.
+                // One at a time, so that the others go on. A pause is as long to a lease on slow servers.
+                let slower = self.task.pace.ttl.div_duration_f64(TTL);
                 client.signal(Signal::STOP)?;
-                sleep(time).await;
+                sleep(time.mul_f64(slower)).await;
                 client.signal(Signal::CONT)?;
             }
         }

@@ -1,0 +1,199 @@
+//! A run of the laboratory: clients, faults, and at the end the checkers.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use leasehold::LeaseId;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::{
+    HANGS,
+    broken::Wrong,
+    check::{self, Kind, Violations},
+    client::Task,
+    cluster::Cluster,
+    crowd::Crowd,
+    history::{self, Clock},
+    ledger::Ledger,
+    left,
+    network::Network,
+    plan::{CLOCKS, Plan},
+    probe::{self, Probe},
+    report::Report,
+    watch::Watch,
+    work::{CONTENDED, Pace},
+};
+
+pub const ENGINES: [&str; 6] = [
+    "mongodb",
+    "mongodb-replset",
+    "mongodb-three",
+    "elasticsearch",
+    "opensearch",
+    "elasticsearch-three",
+];
+/// The address of the laboratory itself, where each client has one of its own.
+const LABORATORY: usize = CLOCKS.len();
+/// The time between two looks of those who wait for a key.
+const LOOKS: Duration = Duration::from_secs(1);
+/// The longest time without a grant of the key that is always waited for, against the ttl, a look, and the
+/// longest time without a grant of the laboratory's own leases: a holder may die whose grant was late, and
+/// after it another one.
+const UNAVAILABLE: u32 = 4;
+/// An engine, and what its clients run.
+pub struct Setup {
+    engine: &'static str,
+    program: PathBuf,
+    network: Network,
+    cluster: Cluster,
+}
+
+impl Setup {
+    pub async fn start(engine: &'static str, program: &Path) -> Result<Self> {
+        let network = Network::default();
+        Ok(Self {
+            engine,
+            program: program.to_owned(),
+            cluster: Cluster::start(engine, &network).await?,
+            network,
+        })
+    }
+
+    pub async fn stop(mut self) {
+        self.cluster.stop().await;
+    }
+
+    /// Runs a plan to its end.
+    pub async fn run(&mut self, plan: Plan) -> Result<Report> {
+        let (clock, ledger) = (Clock::of_this_machine(), Ledger::of(plan.wrong));
+        let histories = TempDir::new()?;
+        let task = self.task(&plan, &ledger).await?;
+        self.network.alters(plan.altered());
+        let rollbacks = self.cluster.rollbacks()?;
+        let probe = Probe::start(task.store().await?, task.pace, clock);
+        let mut places = Vec::new();
+        for (client, minutes) in CLOCKS.into_iter().enumerate() {
+            let address = self.cluster.address(client, task.pace.call_timeout);
+            places.push((address.await?, minutes));
+        }
+        let (program, folder) = (self.program.clone(), histories.path());
+        let mut crowd = Crowd::start(program, task.clone(), &self.network, folder.into(), places)?;
+
+        let watch = Watch::of(self.engine, histories.path(), &ledger);
+        let (start, began) = (Instant::now(), clock.now());
+        let faults = plan.faults(self.engine);
+        let servers_suffer = async {
+            for (at, fault) in faults {
+                sleep_until(start + at).await;
+                let suffering = self.cluster.suffer(fault, &task.name).await;
+                suffering.with_context(|| format!("{fault:?}"))?;
+                probe.is_granted_after(clock.now()).await?;
+                watch.server_is_back(fault.name())?;
+            }
+            anyhow::Ok(())
+        };
+        let clients_suffer = async {
+            for (at, client, mishap) in plan.mishaps() {
+                sleep_until(start + at).await;
+                let suffering = crowd.suffer(client, mishap).await;
+                suffering.with_context(|| format!("{mishap:?} of {client}"))?;
+                watch.happened(mishap.name());
+            }
+            anyhow::Ok(())
+        };
+        let happens = async {
+            tokio::try_join!(clients_suffer, servers_suffer)?;
+            sleep_until(start + plan.lasts).await;
+            // What is missing is told later.
+            let enough = timeout(HANGS, watch.until_enough()).await;
+            enough.unwrap_or(Ok(()))
+        };
+        let ran = tokio::select! {
+            ended = happens => ended,
+            caught = watch.until_caught(plan.wrong) => caught,
+            failed = watch.tell_progress() => failed,
+        };
+        let run = (began, clock.now());
+        let mut report = Report::of(self.engine, plan, task.pace);
+        report.lasted = start.elapsed();
+        report.faults = watch.faults();
+
+        self.network.is_fair();
+        report.slowest = probe.longest_gap(run);
+        probe.stop().await;
+        let mut violations = Violations::new();
+        match ran {
+            Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
+            Ok(()) if plan.wrong == Wrong::Nothing => match crowd.close().await {
+                Ok(closed) => violations.extend(left::by(&task, &closed, report.slowest).await?),
+                Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
+            },
+            Ok(()) => {}
+        }
+        // Whoever was not closed is killed.
+        drop(crowd);
+        violations.extend(watch.found()?);
+        let events = history::read_all(histories.path())?;
+        report.count(&events, &ledger.accounts());
+        let after = match plan.wrong {
+            // It may have been caught while the member that is to take its writes back is still cut off.
+            Wrong::OneMemberAcknowledges => self.cluster.rolls_back(rollbacks).await?,
+            _ => self.cluster.rollbacks()?,
+        };
+        report.rollbacks = after.map(|after| after - rollbacks.unwrap_or_default());
+        if plan.wrong == Wrong::Nothing {
+            report.longest_gap = check::longest_gap(CONTENDED, &events, run);
+            violations.extend(unavailable(&report));
+            violations.extend(watch.missing()?);
+            // Enough cuts that one of them has met writes on their way.
+            if report.cut_off() >= 3 && report.rollbacks == Some(0) {
+                violations.push(Kind::Run.of("there was not a rollback"));
+            }
+            if !violations.is_empty() {
+                let kept = histories.keep();
+                violations.push(Kind::Run.of(format!("the histories are in {}", kept.display())));
+            }
+        }
+        report.violations = violations;
+        Ok(report)
+    }
+
+    /// What a client has to know, whichever it is, of servers that are ready.
+    async fn task(&self, plan: &Plan, ledger: &Ledger) -> Result<Task> {
+        let mut task = Task {
+            engine: self.engine.to_owned(),
+            address: self.cluster.address(LABORATORY, HANGS).await?,
+            name: format!("locks-{}", LeaseId::random()),
+            ledger: ledger.serve().await?.to_string(),
+            history: PathBuf::new(),
+            seed: plan.seed,
+            wrong: plan.wrong,
+            clock: 0,
+            workers: plan.workers,
+            pace: Pace::FAST,
+            dawdles: plan.dawdles,
+        };
+        task.prepare().await?;
+        task.pace = plan.pace(probe::measure(task.store().await?).await?);
+        let address = self.cluster.address(LABORATORY, task.pace.call_timeout);
+        task.address = address.await?;
+        Ok(task)
+    }
+}
+
+/// Whether nobody was granted a key for too long, by how long the laboratory was not granted its own.
+fn unavailable(report: &Report) -> Violations {
+    let most = UNAVAILABLE * (report.pace.ttl + LOOKS + report.slowest);
+    if report.longest_gap <= most {
+        return Violations::new();
+    }
+    let text = format!(
+        "nobody was granted a key for {:?}, and the laboratory its own for {:?} at the longest",
+        report.longest_gap, report.slowest
+    );
+    vec![Kind::Unavailable.of(text)]
+}

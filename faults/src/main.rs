@@ -1,0 +1,203 @@
+//! The fault laboratory as a program. See `docs/evidence.md`.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, builder::PossibleValuesParser};
+use leasehold_faults::{
+    broken::Wrong,
+    check::{self, Kind, Violations},
+    client,
+    durability::{self, SERVERS},
+    history,
+    lab::{ENGINES, Setup},
+    plan::Plan,
+    report::{HEADER, HEADER_OF_CONTROLS, Report},
+};
+
+/// Does faults to engines and to the clients of leasehold, and checks what came of it.
+///
+/// One engine after the other. The report is Markdown; the exit code is 1 if there was a violation, or if
+/// something that is wrong on purpose was not found.
+#[derive(Parser)]
+#[command(name = "leasehold-faults", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// An engine to try, again for more of them [default: all; with --wrong the one it is tried on]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(ENGINES))]
+    engine: Vec<String>,
+    /// How long each run lasts at least; a run with --wrong ends when it is found, and fails after this time
+    /// [default: 60, with --wrong 300]
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// The same seed makes the same schedule
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The servers suffer once in so many seconds [default: 60, with --wrong 20]
+    #[arg(long, value_name = "SECONDS")]
+    period: Option<u64>,
+    /// What is wrong on purpose, and to be found; each of them if none is named
+    #[arg(long, value_name = "WHICH", value_enum, num_args = 0..)]
+    wrong: Option<Vec<Wrong>>,
+    /// Checks the histories that a run has kept in this folder, and runs nothing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["engine", "seconds", "seed", "period", "wrong"])]
+    check: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Kills standalone servers while they acknowledge grants, and looks what is there afterwards
+    Durability {
+        /// A server to try, again for more of them [default: all]
+        #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SERVERS))]
+        engine: Vec<String>,
+        /// How often each is killed; with --wrong the most until a loss is found
+        #[arg(long, value_name = "N", default_value_t = 40)]
+        kills: u64,
+        /// The same seed makes the same kills
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// Takes `j: true` out of what is sent, which is to be found
+        #[arg(long)]
+        wrong: bool,
+    },
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<ExitCode> {
+    if let Some(task) = client::task() {
+        client::work(task?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let arguments = Arguments::parse();
+    let violations = match (&arguments.command, &arguments.check, &arguments.wrong) {
+        (Some(command), ..) => survive(command).await,
+        (_, Some(folder), _) => check(folder)?,
+        (.., Some(wrong)) => find(&arguments, wrong).await,
+        _ => run(&arguments).await,
+    };
+    println!();
+    for violation in &violations {
+        println!("- {:?}: {}", violation.kind, violation.text);
+    }
+    match violations.is_empty() {
+        true => println!("Nothing is violated."),
+        false => println!("\n{} violations.", violations.len()),
+    }
+    Ok(ExitCode::from(u8::from(!violations.is_empty())))
+}
+
+/// Those of the names that were given, or all.
+fn chosen(given: &[String], all: &[&'static str]) -> Vec<&'static str> {
+    let is_given = |name: &&&str| given.is_empty() || given.iter().any(|it| it == **name);
+    all.iter().filter(is_given).copied().collect()
+}
+
+async fn run_on(engine: &'static str, plan: Plan) -> Result<Report> {
+    eprintln!("{engine}: starts");
+    let mut setup = Setup::start(engine, &env::current_exe()?).await?;
+    let report = setup.run(plan).await;
+    setup.stop().await;
+    report
+}
+
+async fn run(arguments: &Arguments) -> Violations {
+    let lasts = Duration::from_secs(arguments.seconds.unwrap_or(60));
+    let period = Duration::from_secs(arguments.period.unwrap_or(60));
+    let plan = Plan {
+        lasts,
+        seed: arguments.seed,
+        period: Some(period.min(lasts)),
+        workers: 12,
+        dawdles: 200,
+        wrong: Wrong::Nothing,
+    };
+    println!("{HEADER}");
+    let mut violations = Violations::new();
+    for engine in chosen(&arguments.engine, &ENGINES) {
+        match run_on(engine, plan).await {
+            Ok(report) => {
+                println!("{report}");
+                violations.extend(report.violations);
+            }
+            // The others are to go on.
+            Err(error) => violations.push(Kind::Run.of(format!("{engine}: {error:#}"))),
+        }
+    }
+    violations
+}
+
+/// Tries what is wrong on purpose. What was not found is a violation.
+async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
+    let each = if wrong.is_empty() {
+        &Wrong::EACH
+    } else {
+        wrong
+    };
+    println!("{HEADER_OF_CONTROLS}");
+    let mut violations = Violations::new();
+    for wrong in each.iter().copied() {
+        let engines = match &arguments.engine[..] {
+            [] => vec![wrong.tried_on()],
+            given => chosen(given, &ENGINES),
+        };
+        let plan = Plan {
+            lasts: Duration::from_secs(arguments.seconds.unwrap_or(300)),
+            seed: arguments.seed,
+            period: Some(Duration::from_secs(arguments.period.unwrap_or(20))),
+            workers: 12,
+            dawdles: 5,
+            wrong,
+        };
+        for engine in engines {
+            match run_on(engine, plan).await {
+                Ok(report) => {
+                    println!("{}", report.of_control());
+                    if !report.is_caught() {
+                        let text = format!("{engine}: not found: {}", wrong.name());
+                        violations.push(Kind::Run.of(text));
+                    }
+                }
+                Err(error) => violations.push(Kind::Run.of(format!("{engine}: {error:#}"))),
+            }
+        }
+    }
+    violations
+}
+
+fn check(folder: &Path) -> Result<Violations> {
+    let events = history::read_all(folder).with_context(|| folder.display().to_string())?;
+    println!("{} operations", check::operations(&events));
+    Ok(check::all(&events))
+}
+
+async fn survive(command: &Command) -> Violations {
+    let Command::Durability {
+        engine,
+        kills,
+        seed,
+        wrong,
+    } = command;
+    println!("{}", durability::HEADER);
+    let mut violations = Violations::new();
+    for server in chosen(engine, &SERVERS) {
+        let run = match wrong {
+            false => durability::survives(server, *kills, *seed).await,
+            true => durability::is_caught(server, *kills, *seed).await,
+        };
+        match run {
+            Ok(outcome) => {
+                println!("{}", outcome.row);
+                violations.extend(outcome.violations);
+            }
+            Err(error) => violations.push(Kind::Run.of(format!("{server}: {error:#}"))),
+        }
+    }
+    violations
+}

@@ -1,0 +1,66 @@
+//! What is tried in a run.
+
+use std::time::Duration;
+
+use crate::{
+    broken::Wrong,
+    schedule::{self, Fault, Mishap},
+    weather::Altered,
+    work::Pace,
+};
+
+/// The clocks of the clients, in minutes.
+pub(crate) const CLOCKS: [i32; 4] = [0, 5, -5, 0];
+
+/// What is tried, for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// At least for this time, and until enough has happened. Where something is wrong on purpose the run
+    /// ends when it was caught, or after this time.
+    pub lasts: Duration,
+    pub seed: u64,
+    /// The servers suffer once in this time; `None` if clients and servers suffer each thing once.
+    pub period: Option<Duration>,
+    /// Of each client.
+    pub workers: u64,
+    /// One stay in so many is about as long as the ttl, or longer.
+    pub dawdles: u32,
+    /// What is wrong on purpose.
+    pub wrong: Wrong,
+}
+
+impl Plan {
+    pub(crate) fn mishaps(&self) -> Vec<(Duration, usize, Mishap)> {
+        match self.period {
+            None => schedule::each_mishap(self.seed, CLOCKS.len()),
+            Some(_) => schedule::mishaps(self.seed, self.lasts, CLOCKS.len()),
+        }
+    }
+
+    pub(crate) fn faults(&self, engine: &str) -> Vec<(Duration, Fault)> {
+        match (self.period, self.wrong) {
+            (None, _) => schedule::each_fault(self.seed, engine),
+            // What one member acknowledged is lost with that member.
+            (Some(period), Wrong::OneMemberAcknowledges) => schedule::cut_offs(self.lasts, period),
+            (Some(period), _) => schedule::faults(self.seed, engine, self.lasts, period),
+        }
+    }
+
+    pub(crate) fn altered(&self) -> Altered {
+        match self.wrong {
+            Wrong::OneMemberAcknowledges => Altered::MajorityToOne,
+            _ => Altered::Nothing,
+        }
+    }
+
+    pub(crate) fn pace(&self, measured: Pace) -> Pace {
+        match self.wrong {
+            // Longer than a set needs to choose another primary.
+            Wrong::OneMemberAcknowledges => Pace {
+                ttl: 4 * measured.ttl,
+                ..measured
+            },
+            _ => measured,
+        }
+    }
+}

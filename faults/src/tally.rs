@@ -1,0 +1,119 @@
+//! What has happened in a run so far.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    path::PathBuf,
+};
+
+use anyhow::Result;
+
+use crate::{
+    check::{Kind, Violations},
+    history::{Claim, Event},
+    work::{CAPACITY, CONTENDED, READERS},
+};
+
+/// How often what a run shows has to happen in it.
+const LEAST: u64 = 10;
+
+/// How often what happened.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    exclusive: u64,
+    shared: u64,
+    permits: u64,
+    /// Grants of the key that is always waited for.
+    pub contended: u64,
+    refusals: u64,
+    releases: u64,
+    /// Permits of limiters.
+    limited: u64,
+    /// Writes that the ledger took.
+    pub written: u64,
+}
+
+impl Counts {
+    fn add(&mut self, event: &Event) {
+        match event {
+            Event::Granted { key, claim, .. } => {
+                *match claim {
+                    Claim::OneOf(READERS) => &mut self.shared,
+                    Claim::OneOf(CAPACITY) => &mut self.permits,
+                    _ => &mut self.exclusive,
+                } += 1;
+                self.contended += u64::from(key == CONTENDED);
+            }
+            Event::Held { .. } => self.refusals += 1,
+            Event::Released { .. } => self.releases += 1,
+            Event::Permit { .. } => self.limited += 1,
+            Event::Ended { .. } | Event::Refused { .. } | Event::Operations(_) => {}
+        }
+    }
+
+    pub fn grants(&self) -> u64 {
+        self.exclusive + self.shared + self.permits
+    }
+
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// What did not happen often enough, so that the run shows nothing; with how many grants of the key
+    /// that is always waited for there were when the last server had come back.
+    pub fn missing(&self, before: u64) -> Violations {
+        let happened = [
+            ("exclusive grants", self.exclusive),
+            ("shared grants", self.shared),
+            ("grants of permits", self.permits),
+            ("refusals", self.refusals),
+            ("releases", self.releases),
+            ("permits of a limiter", self.limited),
+            ("writes under a fence", self.written),
+            (
+                "grants after the last fault of a server",
+                self.contended - before,
+            ),
+        ];
+        let rare = happened.iter().filter(|(_, times)| *times < LEAST);
+        rare.map(|(what, times)| Kind::Run.of(format!("there were {times} {what}")))
+            .collect()
+    }
+}
+
+/// Reads the histories of a run while they are written.
+pub struct Tally {
+    folder: PathBuf,
+    /// How much of each was read.
+    read: HashMap<PathBuf, u64>,
+    counts: Counts,
+}
+
+impl Tally {
+    pub fn of(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            read: HashMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub fn counts(&mut self) -> Result<Counts> {
+        for history in fs::read_dir(&self.folder)? {
+            let path = history?.path();
+            let mut file = File::open(&path)?;
+            let read = self.read.entry(path).or_default();
+            file.seek(SeekFrom::Start(*read))?;
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            // The last line may be half there.
+            let whole = text.rfind('\n').map_or(0, |end| end + 1);
+            for line in text[..whole].lines() {
+                self.counts.add(&line.parse()?);
+            }
+            *read += whole as u64;
+        }
+        Ok(self.counts.clone())
+    }
+}

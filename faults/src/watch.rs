@@ -1,0 +1,124 @@
+//! What is seen of a run while it goes on.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    broken::Wrong,
+    check::{self, Kind, Violations},
+    history,
+    ledger::Ledger,
+    tally::{Counts, Tally},
+};
+
+/// Between two looks at whether enough has happened.
+const LOOK: Duration = Duration::from_millis(200);
+/// Between two looks at whether what is wrong was caught, which reads all histories.
+const SEARCH: Duration = Duration::from_secs(2);
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// How often each thing was suffered.
+pub type Faults = BTreeMap<&'static str, usize>;
+
+pub struct Watch {
+    engine: &'static str,
+    started: Instant,
+    histories: PathBuf,
+    ledger: Ledger,
+    tally: Mutex<Tally>,
+    faults: Mutex<Faults>,
+    /// Grants of the key that is always waited for when the last server had come back.
+    before: Mutex<u64>,
+}
+
+impl Watch {
+    pub fn of(engine: &'static str, histories: &Path, ledger: &Ledger) -> Self {
+        Self {
+            engine,
+            started: Instant::now(),
+            histories: histories.to_owned(),
+            ledger: ledger.clone(),
+            tally: Mutex::new(Tally::of(histories.to_owned())),
+            faults: Mutex::default(),
+            before: Mutex::default(),
+        }
+    }
+
+    pub fn happened(&self, fault: &'static str) {
+        *self.faults.lock().entry(fault).or_default() += 1;
+    }
+
+    pub fn server_is_back(&self, fault: &'static str) -> Result<()> {
+        self.happened(fault);
+        *self.before.lock() = self.counts()?.contended;
+        Ok(())
+    }
+
+    pub fn faults(&self) -> Faults {
+        self.faults.lock().clone()
+    }
+
+    fn counts(&self) -> Result<Counts> {
+        let mut counts = self.tally.lock().counts()?;
+        counts.written = self.ledger.accounts().written;
+        Ok(counts)
+    }
+
+    /// What did not happen often enough.
+    pub fn missing(&self) -> Result<Violations> {
+        Ok(self.counts()?.missing(*self.before.lock()))
+    }
+
+    /// Waits until nothing is missing.
+    pub async fn until_enough(&self) -> Result<()> {
+        while !self.missing()?.is_empty() {
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// What the histories and the ledger show to be wrong.
+    pub fn found(&self) -> Result<Violations> {
+        let mut violations = check::all(&history::read_all(&self.histories)?);
+        let lost = self.ledger.accounts().lost;
+        if lost > 0 {
+            violations.push(Kind::LostWrite.of(format!("{lost} writes were lost")));
+        }
+        Ok(violations)
+    }
+
+    /// Waits until that is caught which is wrong on purpose.
+    pub async fn until_caught(&self, wrong: Wrong) -> Result<()> {
+        if wrong == Wrong::Nothing {
+            std::future::pending::<()>().await;
+        }
+        while !wrong.is_in(&self.found()?) {
+            sleep(SEARCH).await;
+        }
+        Ok(())
+    }
+
+    /// Tells now and then how far the run is, until it is dropped.
+    pub async fn tell_progress(&self) -> Result<()> {
+        loop {
+            sleep(PROGRESS).await;
+            let counts = self.counts()?;
+            eprintln!(
+                "{}, {} s: {} grants, {} refusals, {} faults",
+                self.engine,
+                self.started.elapsed().as_secs(),
+                counts.grants(),
+                counts.refusals(),
+                self.faults.lock().values().sum::<usize>(),
+            );
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What was acknowledged is there after a kill.
+
+use leasehold_faults::{
+    check::Violations,
+    durability::{
+        HEADER, SERVERS, is_caught,
+        journal::{Deployment, nothing_is_acknowledged},
+        survives,
+    },
+};
+
+use crate::alone;
+
+const SEED: u64 = 1;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
+    let _alone = alone().await;
+    println!("{HEADER}");
+    for server in SERVERS {
+        let outcome = survives(server, 2, SEED).await.unwrap();
+        println!("{}", outcome.row);
+        assert_eq!(outcome.violations, Violations::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_acknowledges_too_early_is_caught() {
+    let _alone = alone().await;
+    println!("{HEADER}");
+    for server in SERVERS {
+        // Some two kills lose something; that as many lose nothing is no chance.
+        let outcome = is_caught(server, 100, SEED).await.unwrap();
+        println!("{}", outcome.row);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_journal_stands_still_nothing_is_acknowledged() {
+    let _alone = alone().await;
+    for deployment in [
+        Deployment::Newer,
+        Deployment::Standalone,
+        Deployment::Set(true),
+        Deployment::Set(false),
+    ] {
+        nothing_is_acknowledged(deployment).await.unwrap();
+    }
+}

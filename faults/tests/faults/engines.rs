@@ -1,0 +1,89 @@
+//! On every engine: nothing that must not be, whatever goes wrong.
+
+use std::{path::Path, time::Duration};
+
+use leasehold_faults::{
+    HANGS,
+    broken::Wrong,
+    check::Violations,
+    lab::Setup,
+    plan::Plan,
+    report::{HEADER, HEADER_OF_CONTROLS},
+};
+
+use crate::alone;
+
+/// Everything that goes wrong happens once.
+const EACH_ONCE: Plan = Plan {
+    lasts: Duration::ZERO,
+    seed: 1,
+    period: None,
+    workers: 6,
+    dawdles: 100,
+    wrong: Wrong::Nothing,
+};
+
+async fn start(engine: &'static str) -> Setup {
+    let program = Path::new(env!("CARGO_BIN_EXE_leasehold-faults"));
+    Setup::start(engine, program).await.unwrap()
+}
+
+async fn nothing_is_violated(setup: &mut Setup) {
+    let report = setup.run(EACH_ONCE).await.unwrap();
+    println!("{HEADER}\n{report}");
+    assert_eq!(report.violations, Violations::new());
+}
+
+async fn each_once_on(engine: &'static str) {
+    let _alone = alone().await;
+    let mut setup = start(engine).await;
+    nothing_is_violated(&mut setup).await;
+    setup.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mongodb() {
+    each_once_on("mongodb").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_replica_set_of_one_member() {
+    each_once_on("mongodb-replset").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_elasticsearch() {
+    each_once_on("elasticsearch").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_opensearch() {
+    each_once_on("opensearch").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_three_nodes_of_elasticsearch() {
+    each_once_on("elasticsearch-three").await;
+}
+
+/// And on the same servers it is found when one of them acknowledges a write alone, which cannot be tried without
+/// servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_replica_set_of_three_members() {
+    let _alone = alone().await;
+    let mut setup = start("mongodb-three").await;
+    nothing_is_violated(&mut setup).await;
+    let one_member_acknowledges = Plan {
+        lasts: HANGS,
+        period: Some(Duration::from_secs(10)),
+        dawdles: 5,
+        wrong: Wrong::OneMemberAcknowledges,
+        ..EACH_ONCE
+    };
+    let report = setup.run(one_member_acknowledges).await.unwrap();
+    println!("{HEADER_OF_CONTROLS}\n{}", report.of_control());
+    assert!(report.is_caught(), "it was not caught");
+    // Without one it would not have been shown to be caught.
+    assert_ne!(report.rollbacks, Some(0));
+    setup.stop().await;
+}
