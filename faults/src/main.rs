@@ -86,9 +86,15 @@ async fn main() -> Result<ExitCode> {
     for violation in &violations {
         println!("- {:?}: {}", violation.kind, violation.text);
     }
-    match violations.is_empty() {
-        true => println!("Nothing is violated."),
-        false => println!("\n{} violations.", violations.len()),
+    let tried_wrong = matches!(
+        (&arguments.command, &arguments.wrong),
+        (Some(Command::Durability { wrong: true, .. }), _) | (_, Some(_))
+    );
+    match (violations.len(), tried_wrong) {
+        (0, false) => println!("Nothing is violated."),
+        (0, true) => println!("What is wrong was found."),
+        (1, _) => println!("\nOne violation."),
+        (many, _) => println!("\n{many} violations."),
     }
     Ok(ExitCode::from(u8::from(!violations.is_empty())))
 }
