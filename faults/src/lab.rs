@@ -129,7 +129,11 @@ impl Setup {
         match ran {
             Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
             Ok(()) if plan.wrong == Wrong::Nothing => match crowd.close().await {
-                Ok(closed) => violations.extend(left::by(&task, &closed, report.slowest).await?),
+                Ok(closed) => {
+                    // What those who were killed have sent does not arrive any more.
+                    self.network.cuts_clients();
+                    violations.extend(left::by(&task, &closed, report.slowest).await?);
+                }
                 Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
             },
             Ok(()) => {}

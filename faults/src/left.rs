@@ -14,7 +14,7 @@ use crate::{
     history::{self, Event},
 };
 
-/// What the last requests of killed clients, which were on their way, may add to a ttl.
+/// What requests of killed clients, which the server may still have to carry out, may add to a ttl.
 const ON_THEIR_WAY: Duration = Duration::from_secs(5);
 
 /// The locks of those that have closed, and all that are there a ttl later by the server's clock. The

@@ -83,6 +83,11 @@ impl Network {
             .for_each(Weather::is_fair);
     }
 
+    /// Cuts every connection of a client, with what is on its way in it.
+    pub fn cuts_clients(&self) {
+        self.0.clients.lock().values().for_each(Weather::cut);
+    }
+
     /// A port for one client that leads to any server that is there. The addresses are a host and a port,
     /// or the path of a Unix socket.
     pub async fn port_of(&self, client: usize, targets: Vec<String>) -> Result<SocketAddr> {
