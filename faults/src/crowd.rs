@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use futures::future::try_join_all;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -98,12 +99,9 @@ impl Crowd {
         Ok(())
     }
 
-    /// Tells all of them to close. The histories of those that have done so.
+    /// Tells all of them to close, at the same time. The histories of those that have done so.
     pub async fn close(&mut self) -> Result<Vec<PathBuf>> {
-        let mut closed = Vec::new();
-        for client in self.clients.iter_mut().filter_map(Option::take) {
-            closed.push(client.close().await?);
-        }
-        Ok(closed)
+        let clients = self.clients.iter_mut().filter_map(Option::take);
+        try_join_all(clients.map(Client::close)).await
     }
 }
