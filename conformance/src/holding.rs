@@ -43,7 +43,7 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
             lease.id()
         );
         match live {
-            false => return Ok(Lived::TooShort),
+            false => return over_for_want_of_time(&lease.lost().await),
             true if found.now > long_after => break,
             true => {}
         }
@@ -57,14 +57,22 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
         Attempt::Acquired(_) if lease.is_live() => {
             return violation("a kept lease was taken over");
         }
-        Attempt::Acquired(_) => return Ok(Lived::TooShort),
+        Attempt::Acquired(_) => return over_for_want_of_time(&lease.lost().await),
         Attempt::Held(_) => match lease.release().await {
-            Err(Error::Lost { .. }) => return Ok(Lived::TooShort),
+            Err(Error::Lost { reason, .. }) => return over_for_want_of_time(&reason),
             released => released?,
         },
     }
     until_free(&clients.second, &key).await?;
     Ok(Lived::LongEnough)
+}
+
+/// A lease that nobody could renew in time is over. One whose holder still counted on it was taken from it.
+fn over_for_want_of_time(reason: &LossReason) -> Result<Lived, Violation> {
+    match reason {
+        LossReason::Unreachable(_) | LossReason::Expired => Ok(Lived::TooShort),
+        other => violation(format!("a kept lease is lost because {other}")),
+    }
 }
 
 /// A lease that is kept alive and evicted is lost for its holder with one of the next renewals, which

@@ -26,5 +26,5 @@ pub fn project() -> &'static Path {
 
 /// Whether this is a run that may take hours (`scripts/nightly`), where a test does what it does more often.
 pub fn long() -> bool {
-    env::var_os("LEASEHOLD_LONG").is_some()
+    env::var_os("LEASEHOLD_LONG").is_some_and(|long| long == "1")
 }

@@ -130,11 +130,11 @@ struct World {
 }
 
 /// How fast the machine and the server are.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Pulse {
     beats: usize,
-    /// When one of them was slow for the last time.
-    stalled: Option<Instant>,
+    /// When one of them was slow, and how long it took.
+    stalls: Vec<(Instant, Duration)>,
 }
 
 /// A key, and what those who hold it have seen of each other.
@@ -248,6 +248,8 @@ impl World {
         let over = until.is_none_or(|until| Instant::now() >= until);
         let passing = match reason {
             LossReason::Unreachable(error) => error.is_retryable(),
+            // Heard of while its holder still counted on it.
+            LossReason::TakenOver | LossReason::Closed => false,
             _ => true,
         };
         ensure!(over && passing, "{} was lost wrongly: {reason}", spot.key);
@@ -269,21 +271,27 @@ impl World {
             let _ = server.inspect("pulse").await;
             self.pulse.send_modify(|pulse| {
                 pulse.beats += 1;
-                if start.elapsed() >= STALL {
-                    pulse.stalled = Some(Instant::now());
+                let took = start.elapsed();
+                if took >= STALL {
+                    pulse.stalls.push((Instant::now(), took));
                 }
             });
         }
     }
 
-    /// Whether the machine or the server stood still within the life of a kept lease that ends now.
+    /// Whether the machine or the server stood still, within the life of a kept lease that ends now, for as long
+    /// as costs it its renewals.
     async fn stalled(&self) -> bool {
         let mut pulse = self.pulse.subscribe();
         let beats = pulse.borrow().beats;
         // What stands still now shows with the next one.
         let pulse = pulse.wait_for(|pulse| pulse.beats > beats).await;
-        let last = pulse.ok().and_then(|pulse| pulse.stalled);
-        last.is_some_and(|last| last.elapsed() < KEPT * 2)
+        let Ok(pulse) = pulse else { return false };
+        let lately = pulse
+            .stalls
+            .iter()
+            .filter(|(at, _)| at.elapsed() < KEPT * 2);
+        lately.map(|(_, took)| *took).sum::<Duration>() >= KEPT / 3
     }
 
     fn refused(&self, error: Error) -> anyhow::Result<()> {
