@@ -67,7 +67,8 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
     Ok(Lived::LongEnough)
 }
 
-/// A lease that nobody could renew in time is over. One whose holder still counted on it was taken from it.
+/// A lease may be over because it was not renewed in time. A holder that hears of a takeover while it still
+/// counts on its lease has lost it although it was kept.
 fn over_for_want_of_time(reason: &LossReason) -> Result<Lived, Violation> {
     match reason {
         LossReason::Unreachable(_) | LossReason::Expired => Ok(Lived::TooShort),
@@ -108,12 +109,11 @@ async fn evicted_and_lost(clients: &Clients, ttl: Duration) -> Result<Lived, Vio
     of_an_eviction(&reason)
 }
 
-/// A lease that nobody could renew in time is over before its holder hears of the eviction.
+/// A lease that was not renewed in time is over before its holder hears of the eviction.
 fn of_an_eviction(reason: &LossReason) -> Result<Lived, Violation> {
     match reason {
         LossReason::TakenOver => Ok(Lived::LongEnough),
-        LossReason::Unreachable(_) | LossReason::Expired => Ok(Lived::TooShort),
-        other => violation(format!("an evicted lease is lost because {other}")),
+        other => over_for_want_of_time(other),
     }
 }
 

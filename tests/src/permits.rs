@@ -145,6 +145,13 @@ impl Table {
         *self.permits.entry(number).or_default() += 1;
     }
 
+    /// Adds the permits of another table with windows of the same length.
+    pub fn add(&mut self, other: &Self) {
+        for (number, permits) in &other.permits {
+            *self.permits.entry(*number).or_default() += permits;
+        }
+    }
+
     pub fn total(&self) -> u32 {
         self.permits.values().sum()
     }
