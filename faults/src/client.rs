@@ -6,16 +6,17 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
 use chrono::TimeDelta;
-use elasticsearch::{Elasticsearch, http::transport::Transport as ElasticsearchTransport};
+use elasticsearch::Elasticsearch;
 use fastrand::Rng;
 use leasehold::{ElasticsearchStore, Leases, MongoStore, OpenSearchStore, Store};
 use leasehold_tests::faketime;
 use mongodb::bson::Document;
-use opensearch::{OpenSearch, http::transport::Transport as OpenSearchTransport};
+use opensearch::OpenSearch;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -53,6 +54,8 @@ pub struct Task {
     pub pace: Pace,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
+    /// How long a worker rests at the most before it asks again.
+    pub rests: Duration,
 }
 
 impl Task {
@@ -67,9 +70,13 @@ impl Task {
     }
 
     async fn open(&self, prepares: bool) -> Result<Arc<dyn Store>> {
+        // Whoever closes waits for the answer to what it has sent, which a dead server never gives.
+        let given_up = 4 * self.pace.call_timeout;
         Ok(match &*self.engine {
             "elasticsearch" | "elasticsearch-three" => {
-                let transport = ElasticsearchTransport::single_node(&self.address)?;
+                use elasticsearch::http::transport::{SingleNodeConnectionPool, TransportBuilder};
+                let pool = SingleNodeConnectionPool::new(self.address.parse()?);
+                let transport = TransportBuilder::new(pool).timeout(given_up).build()?;
                 let store = ElasticsearchStore::new(Elasticsearch::new(transport), &self.name);
                 if prepares {
                     store.prepare().await?;
@@ -77,7 +84,9 @@ impl Task {
                 Arc::new(store)
             }
             "opensearch" => {
-                let transport = OpenSearchTransport::single_node(&self.address)?;
+                use opensearch::http::transport::{SingleNodeConnectionPool, TransportBuilder};
+                let pool = SingleNodeConnectionPool::new(self.address.parse()?);
+                let transport = TransportBuilder::new(pool).timeout(given_up).build()?;
                 let store = OpenSearchStore::new(OpenSearch::new(transport), &self.name);
                 if prepares {
                     store.prepare().await?;
@@ -181,6 +190,7 @@ pub async fn work(task: Task) -> Result<()> {
             role: Role::of(number),
             ttl: task.pace.ttl,
             dawdles: task.dawdles,
+            rests: task.rests,
         };
         workers.spawn(worker.work());
     }

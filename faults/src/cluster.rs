@@ -23,6 +23,10 @@ use crate::{
     server::{Server, free_port},
 };
 
+/// A member that was killed carries out again what the set did since its data was last written down, which it
+/// is to do every few seconds: after a minute of work it took most of another one.
+const OFTEN_WRITTEN_DOWN: [&str; 2] = ["--syncdelay", "5"];
+
 pub struct Cluster {
     engine: &'static str,
     kind: Kind,
@@ -43,7 +47,10 @@ impl Cluster {
     pub async fn start(engine: &'static str, network: &Network) -> Result<Self> {
         let (kind, servers, hosts) = match engine {
             "mongodb-three" => {
-                let start = |number| Server::start("mongodb-member", number, Vec::new(), network);
+                let start = |number| {
+                    let arguments = OFTEN_WRITTEN_DOWN.map(str::to_owned).to_vec();
+                    Server::start("mongodb-member", number, arguments, network)
+                };
                 let servers = try_join_all((0..3).map(start)).await?;
                 let mut hosts = Vec::new();
                 for (number, server) in servers.iter().enumerate() {

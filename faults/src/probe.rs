@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// How fast the servers answer is asked by so many, each so often.
-const ASKERS: usize = 8;
-const ANSWERS: usize = 5;
+const ASKERS: usize = 24;
+const ANSWERS: usize = 3;
 /// Between two leases.
 const PAUSE: Duration = Duration::from_millis(50);
 

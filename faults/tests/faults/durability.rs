@@ -1,5 +1,6 @@
 //! What was acknowledged is there after a kill.
 
+use futures::future::try_join_all;
 use leasehold_faults::{
     check::Violations,
     durability::{
@@ -17,8 +18,8 @@ const SEED: u64 = 1;
 async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
     let _alone = alone().await;
     println!("{HEADER}");
-    for server in SERVERS {
-        let outcome = survives(server, 2, SEED).await.unwrap();
+    let outcomes = try_join_all(SERVERS.map(|server| survives(server, 2, SEED)));
+    for outcome in outcomes.await.unwrap() {
         println!("{}", outcome.row);
         assert_eq!(outcome.violations, Violations::new());
     }
@@ -28,9 +29,9 @@ async fn what_a_standalone_server_has_acknowledged_is_there_after_a_kill() {
 async fn a_server_that_acknowledges_too_early_is_caught() {
     let _alone = alone().await;
     println!("{HEADER}");
-    for server in SERVERS {
-        // Some two kills lose something; that as many lose nothing is no chance.
-        let outcome = is_caught(server, 100, SEED).await.unwrap();
+    // Some two kills lose something; that as many lose nothing is no chance.
+    let outcomes = try_join_all(SERVERS.map(|server| is_caught(server, 100, SEED)));
+    for outcome in outcomes.await.unwrap() {
         println!("{}", outcome.row);
     }
 }
@@ -38,12 +39,13 @@ async fn a_server_that_acknowledges_too_early_is_caught() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_journal_stands_still_nothing_is_acknowledged() {
     let _alone = alone().await;
-    for deployment in [
+    let deployments = [
         Deployment::Newer,
         Deployment::Standalone,
         Deployment::Set(true),
         Deployment::Set(false),
-    ] {
-        nothing_is_acknowledged(deployment).await.unwrap();
-    }
+    ];
+    try_join_all(deployments.map(nothing_is_acknowledged))
+        .await
+        .unwrap();
 }

@@ -19,7 +19,8 @@ const EACH_ONCE: Plan = Plan {
     seed: 1,
     period: None,
     workers: 6,
-    dawdles: 100,
+    dawdles: 30,
+    rests: Duration::from_millis(400),
     wrong: Wrong::Nothing,
 };
 
@@ -76,7 +77,7 @@ async fn on_a_replica_set_of_three_members() {
     let one_member_acknowledges = Plan {
         lasts: HANGS,
         period: Some(Duration::from_secs(10)),
-        dawdles: 5,
+        rests: Duration::ZERO,
         wrong: Wrong::OneMemberAcknowledges,
         ..EACH_ONCE
     };
