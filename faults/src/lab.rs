@@ -40,9 +40,9 @@ pub const ENGINES: [&str; 6] = [
 const LABORATORY: usize = CLOCKS.len();
 /// The time between two looks of those who wait for a key.
 const LOOKS: Duration = Duration::from_secs(1);
-/// The longest time without a grant of the key that is always waited for, against the ttl, a look, and the
-/// longest time without a grant of the laboratory's own leases: a holder may die whose grant was late, and
-/// after it another one.
+/// The longest time without a grant of the key that is always waited for, against the ttl and a look: a holder
+/// may die whose grant was late, and after it another one. What comes on top is the longest time in which the
+/// laboratory was not granted its own leases either.
 const UNAVAILABLE: u32 = 4;
 /// An engine, and what its clients run.
 pub struct Setup {
@@ -192,7 +192,7 @@ impl Setup {
 
 /// Whether nobody was granted a key for too long, by how long the laboratory was not granted its own.
 fn unavailable(report: &Report) -> Violations {
-    let most = UNAVAILABLE * (report.pace.ttl + LOOKS + report.slowest);
+    let most = UNAVAILABLE * (report.pace.ttl + LOOKS) + report.slowest;
     if report.longest_gap <= most {
         return Violations::new();
     }

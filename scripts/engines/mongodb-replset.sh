@@ -72,14 +72,15 @@ mongod_listen() {
     # Kept data has a log from before.
     seen=$(wc -c 2>/dev/null <"$log" || echo 0)
     mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
-    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    # Whether it says so itself: at this port may be somebody else's server.
+    until grep -q '"msg":"Waiting for connections"' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); do
+        if grep -q 'Address already in use' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); then
+            die "port $port is in use: stop what listens there, or give another --port."
+        fi
         kill -0 "${engine_pids[@]}" 2>/dev/null || return 1
         ((SECONDS < end)) || return 1
         sleep 0.05
     done
-    if tail -c +$((seen + 1)) "$log" | grep -q 'Address already in use'; then
-        die "port $port is in use: stop what listens there, or give another --port."
-    fi
     engine_uri=mongodb://127.0.0.1:$port/?directConnection=true
 }
 

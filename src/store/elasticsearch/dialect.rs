@@ -37,7 +37,8 @@ const RETRIES: &str = "32";
 const RETRIES_IN_BULK: u32 = 256;
 /// What the name of the write alias has behind that of the user's alias.
 const WRITE_ALIAS: &str = "-write";
-/// How long the node waits for a primary shard that is not there, at the most.
+/// How long the node waits for a primary shard that is not there: a bulk so long, an `_update` three times as
+/// long (it looks for the shard again where it failed; seen on Elasticsearch 8.12 with a node that was killed).
 const SHARD_TIMEOUT: &str = "5s";
 
 /// A method of HTTP.
