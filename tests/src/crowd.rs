@@ -8,10 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures::TryStreamExt;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Filter, Key, LeaseId, Leases, MAX_HOLDERS,
+    AcquireAnswer, AcquireRequest, Attempt, Error, Filter, Key, LeaseId, MAX_HOLDERS,
     MAX_NOTE_BYTES, MAX_OWNER_BYTES, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     Store,
 };
+
+use super::patient;
 
 /// A time to live that outlasts any test.
 const LONG: Duration = Duration::from_secs(600);
@@ -39,7 +41,7 @@ impl Crowd {
     /// One more is an error, and stores nothing.
     pub async fn takes_no_other(&self, store: &Arc<dyn Store>) {
         let key = &self.first.key;
-        let leases = Leases::new(store.clone());
+        let leases = patient(store.clone());
         for reentrant in [false, true] {
             let one_more = leases.try_acquire(key, LONG).shared();
             let one_more = match reentrant {
@@ -63,7 +65,7 @@ impl Crowd {
     /// Everything that its holders and others do works.
     pub async fn lives_on(self, store: &Arc<dyn Store>) {
         let key = &self.first.key;
-        let leases = Leases::new(store.clone());
+        let leases = patient(store.clone());
         let again = store.acquire(&self.first).await.unwrap();
         assert!(matches!(again, AcquireAnswer::Granted(_)), "{again:?}");
         let state = leases.inspect(key).await.unwrap().unwrap();

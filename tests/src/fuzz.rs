@@ -11,7 +11,7 @@ use leasehold::{
     Store,
 };
 
-use super::text::Texts;
+use super::{patient, text::Texts};
 
 /// How many are on their way at the same time.
 const AT_ONCE: usize = 64;
@@ -29,7 +29,7 @@ type Beside = (String, Option<String>);
 /// and leaves one document of a lock, and what is not is an error and leaves nothing. Some of the
 /// keys have a limiter too.
 pub async fn any_text_comes_back_or_is_refused(store: impl Store, seed: u64, number: usize) {
-    let leases = Leases::new(store);
+    let leases = patient(store);
     let mut texts = Texts::new(seed);
     let mut wanted = BTreeMap::new();
     while wanted.len() < number {

@@ -16,7 +16,17 @@ pub mod proxy;
 pub mod soak;
 pub mod text;
 
-use std::{env, path::Path};
+use std::{env, path::Path, time::Duration};
+
+use leasehold::{Leases, Store};
+
+/// Longer than an engine that works takes for an answer, however slow the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A handle that gives up no call because the machine is slow.
+pub fn patient(store: impl Store) -> Leases {
+    Leases::builder(store).call_timeout(PATIENCE).build()
+}
 
 /// The folder of the whole project, which has the scripts.
 pub fn project() -> &'static Path {

@@ -17,6 +17,8 @@ use proptest::{
 };
 use tokio::runtime::Runtime;
 
+use super::patient;
+
 /// How many permits a window has, in the seed.
 pub const LIMIT: u32 = 10;
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -221,7 +223,7 @@ pub async fn through_a_bad_network(clients: [Arc<dyn Store>; 2], calls: usize) -
 
 /// Takes all that is left, and says how many that were.
 pub async fn left(store: Arc<dyn Store>, key: &str, limit: u32, window: Duration) -> u32 {
-    let limiter = Leases::new(store).limiter(key, limit, window);
+    let limiter = patient(store).limiter(key, limit, window);
     let mut left = 0;
     loop {
         match limiter.try_permit().await {

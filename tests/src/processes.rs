@@ -22,6 +22,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use super::patient;
+
 const TTL: Duration = Duration::from_secs(4);
 /// That of a holder that has to be live until it is paused, on a machine that pauses by itself too.
 const PAUSED_TTL: Duration = Duration::from_secs(15);
@@ -68,7 +70,7 @@ fn process(place: &Place, task: &str) -> Command {
 
 /// Does a task, in the process that was started for it.
 pub async fn work(task: &str, store: Arc<dyn Store>) {
-    let leases = Leases::new(store);
+    let leases = patient(store);
     match task {
         "hold" => {
             let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
@@ -328,7 +330,7 @@ pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
     assert!(["expired", "unreachable"].contains(&&*lost), "{lost}");
     assert_eq!(writes, 0, "it goes on writing beside the other");
     assert_eq!(first.next().await.0, "refused");
-    let state = Leases::new(store).inspect("key").await.unwrap().unwrap();
+    let state = patient(store).inspect("key").await.unwrap().unwrap();
     let holders = state.holders.iter().map(|holder| holder.fence.get());
     assert_eq!(holders.collect::<Vec<_>>(), [second_fence]);
 }
@@ -342,7 +344,7 @@ pub struct Waiting {
 
 impl Waiting {
     pub async fn start(place: &Place, store: impl Store) -> Self {
-        let leases = Leases::new(store);
+        let leases = patient(store);
         let hold = async |key| leases.acquire(name(key), LONG).await.unwrap();
         let held = join_all((0..KEYS).map(hold)).await;
         let mut other = Process::start(place, "wait for all");

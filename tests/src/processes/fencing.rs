@@ -9,7 +9,10 @@ use futures::{StreamExt, stream};
 use leasehold::{Error, Fence, Lease, Leases, Store};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use super::{super::long, LONG, Place, Process, process, told};
+use super::{
+    super::{long, patient},
+    LONG, Place, Process, process, told,
+};
 
 const AT_A_TIME: usize = 10;
 const TTL: Duration = Duration::from_secs(2);
@@ -109,7 +112,7 @@ async fn end(documents: &dyn Documents, works: &[Work], by: &str) -> (i64, i64) 
 
 /// What the holder does that is paused between its reads and its writes: it writes when it is told to.
 pub async fn stale(store: Arc<dyn Store>, documents: &dyn Documents) {
-    let leases = Leases::new(store);
+    let leases = patient(store);
     let mut words = BufReader::new(tokio::io::stdin()).lines();
     loop {
         let works = begin(&leases, documents, TTL).await;
@@ -130,7 +133,7 @@ pub async fn pauses_and_takeovers(place: &Place, store: Arc<dyn Store>, document
     };
     let (keys, pauses) = rounds();
     in_turn((0..keys).map(create)).await;
-    let leases = Leases::new(store);
+    let leases = patient(store);
     let mut command = process(place, "stale");
     command.stdin(Stdio::piped());
     let mut other = Process::of(command);
