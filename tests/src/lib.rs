@@ -14,6 +14,7 @@ pub mod processes;
 pub mod protocol;
 pub mod proxy;
 pub mod soak;
+pub mod stalls;
 pub mod text;
 
 use std::{env, path::Path, time::Duration};

@@ -9,10 +9,11 @@ use fastrand::Rng;
 use leasehold::{Acquire, Error, Fence, Lease, LeaseId, Leases, LossReason, Store, WithError};
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
+
+use super::{patient, stalls::Stalls};
 
 /// A kept lease is renewed after 3 s, and without an answer again at 4.5 s, 6 s and 7.5 s.
 const KEPT: Duration = Duration::from_secs(9);
@@ -24,8 +25,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 const UNTIL_FREE: Duration = Duration::from_secs(300);
 const STEP: Duration = Duration::from_millis(20);
 const TASKS: u64 = 8;
-/// A machine or a server that takes this much longer than a step may cost a kept lease an answer, or a renewal.
-const STALL: Duration = Duration::from_millis(500);
 /// Longer than it takes until enough has happened: it only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
@@ -80,12 +79,7 @@ pub async fn soak(
     let world = Arc::new(World {
         spots: spots.into_iter().flatten().collect(),
         tally: Mutex::default(),
-        pulse: watch::Sender::default(),
-    });
-    let mut pulse = JoinSet::new();
-    pulse.spawn({
-        let (world, server) = (world.clone(), Leases::new(server.clone()));
-        async move { world.beat(&server).await }
+        stalls: Stalls::of(server.clone()),
     });
     let mut tasks = JoinSet::new();
     for (number, store) in (0..).zip(clients) {
@@ -114,27 +108,18 @@ pub async fn soak(
             outcome => outcome??,
         }
     }
-    drop(pulse);
     calm();
     let mut tally = world.tally.lock().clone();
     ensure!(tally.unlucky <= 1, "too many were lost: {tally:?}");
     ensure!(tally.renewed > 0, "nothing was renewed: {tally:?}");
-    tally.free_after = world.until_free(Leases::new(server)).await?;
+    tally.free_after = world.until_free(patient(server)).await?;
     Ok(tally)
 }
 
 struct World {
     spots: Vec<Spot>,
     tally: Mutex<Tally>,
-    pulse: watch::Sender<Pulse>,
-}
-
-/// How fast the machine and the server are.
-#[derive(Clone, Default)]
-struct Pulse {
-    beats: usize,
-    /// When one of them was slow, and how long it took.
-    stalls: Vec<(Instant, Duration)>,
+    stalls: Stalls,
 }
 
 /// A key, and what those who hold it have seen of each other.
@@ -262,36 +247,10 @@ impl World {
         Ok(())
     }
 
-    /// Feels the pulse, in steps and answers of the server.
-    async fn beat(&self, server: &Leases) {
-        loop {
-            let start = Instant::now();
-            sleep(STEP).await;
-            // Not on the way that loses answers. Whatever it says, it has answered.
-            let _ = server.inspect("pulse").await;
-            self.pulse.send_modify(|pulse| {
-                pulse.beats += 1;
-                let took = start.elapsed();
-                if took >= STALL {
-                    pulse.stalls.push((Instant::now(), took));
-                }
-            });
-        }
-    }
-
     /// Whether the machine or the server stood still, within the life of a kept lease that ends now, for as long
     /// as costs it its renewals.
     async fn stalled(&self) -> bool {
-        let mut pulse = self.pulse.subscribe();
-        let beats = pulse.borrow().beats;
-        // What stands still now shows with the next one.
-        let pulse = pulse.wait_for(|pulse| pulse.beats > beats).await;
-        let Ok(pulse) = pulse else { return false };
-        let lately = pulse
-            .stalls
-            .iter()
-            .filter(|(at, _)| at.elapsed() < KEPT * 2);
-        lately.map(|(_, took)| *took).sum::<Duration>() >= KEPT / 3
+        self.stalls.since(Instant::now() - KEPT * 2).await >= KEPT / 3
     }
 
     fn refused(&self, error: Error) -> anyhow::Result<()> {
