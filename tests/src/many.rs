@@ -14,10 +14,13 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold::{
     AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, LossReason, Page, PermitAnswer,
+    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
+
+use super::{patient, stalls::Stalls};
 
 /// How many are asked for at the same time.
 const AT_ONCE: usize = 64;
@@ -31,7 +34,8 @@ const LONG: Duration = Duration::from_secs(600);
 /// A machine that stands still for a sixth of the ttl splits batches; what is renewed next is as good as
 /// any.
 const ROUNDS: usize = 5;
-/// One that stands still for longer loses leases, and is given leases that live for so much longer.
+/// One that is seen to stand still for a third of the ttl may lose leases, and is given leases that live for so
+/// much longer. Without that, or for longer than anything takes, none may be lost.
 const MORE: u32 = 3;
 /// Longer than anything takes that is to come: it only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -46,7 +50,8 @@ pub async fn cost_of_renewals(
     sent: impl Fn() -> usize,
 ) -> usize {
     let store: Arc<dyn Store> = Arc::new(store);
-    let leases = Leases::new(store.clone());
+    let leases = patient(store.clone());
+    let stalls = Stalls::of_the_machine();
     // With connections and scripts in place.
     acquire(&leases, "first", AT_ONCE, LONG)
         .await
@@ -57,29 +62,35 @@ pub async fn cost_of_renewals(
     let mut ttl = (start.elapsed() * SAMPLE as u32 * SPARE).max(SHORTEST);
     sample.into_iter().for_each(Lease::detach);
     loop {
-        let (cost, lost) = round(store.clone(), number, enough, ttl, &sent).await;
+        let (cost, lost, slowest) = round(store.clone(), number, enough, ttl, &sent).await;
         if lost == 0 {
             return cost;
         }
+        let stalled = stalls.since(Instant::now() - ttl * 2).await.max(slowest);
+        println!("{lost} of {number} leases of {ttl:?} are lost, beside stalls of {stalled:?}");
+        assert!(stalled >= ttl / 3, "they are lost without a cause");
         ttl *= MORE;
-        assert!(ttl < PATIENCE, "{lost} of {number} leases are lost");
+        assert!(ttl < PATIENCE, "they are lost again and again");
     }
 }
 
-/// The cost of the last round, and how many leases were lost.
+/// The cost of the last round, how many leases were lost, and how long the slowest renewals took until they were
+/// answered. No lease is lost but by its expiry.
 async fn round(
     store: Arc<dyn Store>,
     number: usize,
     enough: usize,
     ttl: Duration,
     sent: &impl Fn() -> usize,
-) -> (usize, usize) {
+) -> (usize, usize, Duration) {
     let renewed = Arc::new(AtomicUsize::new(0));
+    let slowest = Arc::new(Mutex::default());
     let counts = Counts {
         store,
         renewed: renewed.clone(),
+        slowest: slowest.clone(),
     };
-    let leases = Leases::new(counts);
+    let leases = patient(counts);
     let start = Instant::now();
     let kept = acquire(&leases, &format!("kept {ttl:?}"), number, ttl).await;
     println!(
@@ -107,9 +118,18 @@ async fn round(
         }
     }
     println!("to renew {number} leases costs {costs:?} requests");
-    let lost = lost();
+    let (kept, lost): (Vec<_>, Vec<_>) = kept.into_iter().partition(Lease::is_live);
     kept.into_iter().for_each(Lease::detach);
-    (costs.last().copied().unwrap_or(usize::MAX), lost)
+    for lease in &lost {
+        let expired = match lease.lost().await {
+            LossReason::Expired => true,
+            LossReason::Unreachable(error) => error.is_retryable(),
+            _ => false,
+        };
+        assert!(expired, "{} was lost wrongly", lease.key());
+    }
+    let cost = costs.last().copied().unwrap_or(usize::MAX);
+    (cost, lost.len(), *slowest.lock())
 }
 
 async fn acquire(leases: &Leases, name: &str, number: usize, ttl: Duration) -> Vec<Lease> {
@@ -121,18 +141,23 @@ async fn acquire(leases: &Leases, name: &str, number: usize, ttl: Duration) -> V
     acquires.try_collect().await.unwrap()
 }
 
-/// A store that counts how many leases it is asked to renew.
+/// A store that counts how many leases it is asked to renew, and sees how long that takes.
 #[derive(Debug)]
 struct Counts {
     store: Arc<dyn Store>,
     renewed: Arc<AtomicUsize>,
+    slowest: Arc<Mutex<Duration>>,
 }
 
 #[async_trait]
 impl Store for Counts {
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         self.renewed.fetch_add(requests.len(), Relaxed);
-        self.store.renew(requests).await
+        let start = Instant::now();
+        let answers = self.store.renew(requests).await;
+        let mut slowest = self.slowest.lock();
+        *slowest = slowest.max(start.elapsed());
+        answers
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
