@@ -1,8 +1,11 @@
 //! What strikes it.
 
-use std::time::Duration;
+use std::{
+    error::Error,
+    fmt::{self, Display, Formatter},
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
 use tokio::time::{Instant, sleep};
 
 use super::{Cell, Gate};
@@ -37,6 +40,24 @@ pub const CUTS: [Fault; 3] = [Fault::RequestCut, Fault::AnswerCut, Fault::Answer
 
 /// What loses the one answers loses the others.
 const SEED: u64 = 7;
+
+/// What may be the machine's doing.
+#[derive(Debug)]
+pub(super) enum Excusable {
+    /// The fault did not strike the operation, or not once: the cell shows nothing.
+    NotStruck(String),
+    /// Something did not happen within the bound.
+    Late(String),
+}
+
+impl Display for Excusable {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (Self::NotStruck(why) | Self::Late(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl Error for Excusable {}
 
 impl Cell {
     /// The next request with this word is struck.
@@ -81,7 +102,7 @@ impl Cell {
     }
 
     /// No cell passes without its fault. What was held has come to its gate.
-    pub(super) fn was_struck(&self) -> Result<()> {
+    pub(super) fn was_struck(&self) -> Result<(), Excusable> {
         let (cuts, lost) = (self.proxy.cuts(), self.proxy.lost());
         let struck = match self.case.fault {
             Fault::RequestHeld => self.proxy.late() == 1,
@@ -91,7 +112,11 @@ impl Cell {
             Fault::AnswerSwallowed => (cuts, lost) == (0, 1),
             Fault::AnswersLost => lost > 0,
         };
-        ensure!(struck, "{cuts} connections cut and {lost} answers lost");
-        Ok(())
+        match struck {
+            true => Ok(()),
+            false => Err(Excusable::NotStruck(format!(
+                "{cuts} connections cut and {lost} answers lost"
+            ))),
+        }
     }
 }
