@@ -1,0 +1,135 @@
+//! A process takes over from one that is killed, or paused for longer than its ttl.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::Store;
+use tokio::time::{Instant, sleep};
+
+use super::{LONG, Place, Process, patient, timed};
+
+/// Those of a kept lease, one after the other, on a machine that stands still for so long that the lease has been
+/// over before anybody waits. With the last one that is a failure.
+const TTLS: [Duration; 3] = [
+    Duration::from_secs(4),
+    Duration::from_secs(20),
+    Duration::from_secs(100),
+];
+/// Those of a lease that has to be live until its holder is paused.
+const PAUSED_TTLS: [Duration; 3] = [
+    Duration::from_secs(15),
+    Duration::from_secs(40),
+    Duration::from_secs(100),
+];
+/// Longer than the clocks of two processes differ.
+const MOMENT: Duration = Duration::from_millis(500);
+/// What a process tells that lost a lease before it heard of another who has it.
+const EXPIRED: [&str; 2] = ["expired", "unreachable"];
+
+/// One process holds, alone or as a reader, and another waits; the holder gets SIGKILL, and the other
+/// takes over after the ttl, by the server's clock, with a higher fence.
+pub async fn takeover_from_a_killed_process(place: &Place) {
+    for task in ["hold", "read"] {
+        takeover_from(place, task).await;
+    }
+}
+
+async fn takeover_from(place: &Place, task: &str) {
+    let (mut first, mut second) = holder_and_waiter(place, [task, "wait"], TTLS).await;
+    first.process.kill().await;
+    let (what, second_fence, taken_over_at) = second.process.next().await;
+    assert_eq!(what, "held");
+    first.is_followed_by(second_fence, taken_over_at);
+    assert!(
+        taken_over_at >= second.time,
+        "taken over {} ms before its end",
+        second.time - taken_over_at
+    );
+    assert!(second.process.child.wait().await.unwrap().success());
+}
+
+/// A process, and the first thing that it told.
+struct Begun {
+    process: Process,
+    fence: i64,
+    time: i64,
+    /// Of the lease that it asks for.
+    ttl: Duration,
+}
+
+impl Begun {
+    /// The next lease has a higher fence, and is from after the end of that of this one, which has been renewed or
+    /// not, by the server's clock.
+    fn is_followed_by(&self, fence: i64, acquired_at: i64) {
+        assert!(fence > self.fence, "{fence} after {}", self.fence);
+        let lived = acquired_at - self.time;
+        let ttl = self.ttl.as_millis() as i64;
+        assert!(lived >= ttl, "taken over after {lived} ms of {ttl}");
+    }
+}
+
+/// Starts a process that holds the key, and one that finds it held and waits for it. A key that is free instead is
+/// excused, but with the last ttl, when the server's clock, the fence and the holder itself say that the lease
+/// had expired.
+async fn holder_and_waiter(
+    place: &Place,
+    [holds, waits]: [&str; 2],
+    ttls: [Duration; 3],
+) -> (Begun, Begun) {
+    for ttl in ttls {
+        let mut process = Process::start(place, &timed(holds, ttl));
+        let (what, fence, time) = process.next().await;
+        assert_eq!(what, "held");
+        let mut first = Begun {
+            process,
+            fence,
+            time,
+            ttl,
+        };
+        let mut process = Process::start(place, waits);
+        let (what, fence, time) = process.next().await;
+        if what == "refused" {
+            assert_eq!(fence, first.fence);
+            let second = Begun {
+                process,
+                fence,
+                time,
+                ttl: LONG,
+            };
+            return (first, second);
+        }
+        assert_eq!(what, "free");
+        first.is_followed_by(fence, time);
+        let (lost, writes, _) = first.process.next().await;
+        assert!(EXPIRED.contains(&&*lost), "the key was free: {lost}");
+        assert_eq!(writes, 0, "it goes on writing beside the other");
+        println!("the kept lease of {ttl:?} had expired before anybody waited");
+        first.process.kill().await;
+        assert!(process.child.wait().await.unwrap().success());
+    }
+    panic!("a kept lease had expired before anybody waited, again and again");
+}
+
+/// The holder stands still for longer than its ttl, and another process takes over. Awake again the
+/// first one writes nothing more, learns that it lost before it could ask anybody, and its release
+/// leaves the lease of the other alone.
+pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
+    let tasks = ["write", "wait and hold"];
+    let (mut first, mut second) = holder_and_waiter(place, tasks, PAUSED_TTLS).await;
+    first.process.stop();
+    let stopped = Instant::now();
+    let (what, second_fence, taken_over_at) = second.process.next().await;
+    assert_eq!(what, "held");
+    first.is_followed_by(second_fence, taken_over_at);
+    // It was renewed a while before the stop, so the other did not have to wait for all of the ttl.
+    sleep((first.ttl + MOMENT).saturating_sub(stopped.elapsed())).await;
+    first.process.resume();
+
+    // Had it asked, it would know that its lease was taken.
+    let (lost, writes, _) = first.process.next().await;
+    assert!(EXPIRED.contains(&&*lost), "{lost}");
+    assert_eq!(writes, 0, "it goes on writing beside the other");
+    assert_eq!(first.process.next().await.0, "refused");
+    let state = patient(store).inspect("key").await.unwrap().unwrap();
+    let holders = state.holders.iter().map(|holder| holder.fence.get());
+    assert_eq!(holders.collect::<Vec<_>>(), [second_fence]);
+}
