@@ -187,20 +187,29 @@ async fn without_enforcement_a_holder_that_was_paused_commits() {
     assert_eq!(app.written().await, "the late one");
 }
 
-/// A transaction under a lease that will expire soon. The lease has to be live until it is enforced, so a slow
-/// machine has a longer one.
+/// A transaction under a lease that will expire soon. The lease has to be live until it is enforced, so a machine
+/// on which that took longer than the lease lives has a longer one.
 async fn enforced() -> (App, Lease, ClientSession) {
     let mut ttl = SHORT;
     loop {
         let app = App::new().await;
         let mut session = app.transaction().await;
-        if let Ok(lease) = app.leases.acquire("key", ttl).await {
-            match lease.enforce(&mut session).await {
+        let start = Instant::now();
+        let error = match app.leases.acquire("key", ttl).await {
+            Ok(lease) => match lease.enforce(&mut session).await {
                 Ok(()) => return (app, lease, session),
-                Err(Error::Lost { reason, .. }) if expired(&reason) => {}
-                Err(error) => panic!("{error:?}"),
-            }
-        }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        let late = match &error {
+            Error::TimedOut { .. } => true,
+            Error::Lost { reason, .. } => expired(reason),
+            _ => false,
+        };
+        let took = start.elapsed();
+        let over = took >= ttl - app.store.clock_margin();
+        assert!(late && over, "{error:?} after {took:?} of {ttl:?}");
         ttl *= 2;
         assert!(ttl < PATIENCE, "no lease was enforced in time");
     }

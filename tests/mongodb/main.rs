@@ -48,6 +48,8 @@ const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 /// Longer than anything takes that is to come: it only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How often what has to be done in time is tried, where each attempt shows that the machine was too slow.
+const ATTEMPTS: usize = 10;
 
 /// A collection that no other test uses.
 struct Fixture {
@@ -120,9 +122,29 @@ fn soon_mended(mut options: ClientOptions) -> ClientOptions {
     options
 }
 
-/// A lease that expires soon. A slow machine may have it in hand too late, and tries again.
+/// A lease that expires soon.
 async fn short_lived(leases: &Leases, key: impl AsRef<str>) -> Lease {
-    patiently(|| leases.acquire(key.as_ref(), SHORT).into_future()).await
+    in_time(key.as_ref(), SHORT, || leases.acquire(key.as_ref(), SHORT)).await
+}
+
+/// A lease of a ttl that a slow machine may outlast before it has the lease in hand. It tries again where that is
+/// what happened, by its own clock.
+async fn in_time<A>(key: &str, ttl: Duration, mut acquire: impl FnMut() -> A) -> Lease
+where
+    A: IntoFuture<Output = Result<Lease, Error>>,
+{
+    for _ in 0..ATTEMPTS {
+        let start = Instant::now();
+        match acquire().await {
+            Ok(lease) => return lease,
+            Err(error) => {
+                let took = start.elapsed();
+                let late = matches!(error, Error::TimedOut { .. }) && took >= ttl * 4 / 5;
+                assert!(late, "{key}: {error:?} after {took:?} of {ttl:?}");
+            }
+        }
+    }
+    panic!("{key}: no lease of {ttl:?} in {ATTEMPTS} attempts");
 }
 
 /// Tries again for as long as what went wrong may pass: a slow server is given up too early.
