@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use leasehold::{
     AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
     FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
@@ -25,6 +25,21 @@ pub enum Ears {
     Silent,
     /// It breaks off at once, the first time.
     BreaksOnce,
+    /// It can.
+    Open,
+}
+
+/// What goes through a store.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Its stream is there.
+    Opened,
+    /// The stream says that this key became free.
+    Heard(&'a Key),
+    /// This key is asked for.
+    Asked(&'a Key),
+    /// That was answered.
+    Answered(&'a Key),
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +47,7 @@ pub struct Eared {
     store: Arc<dyn Store>,
     ears: Ears,
     opened: Arc<AtomicUsize>,
+    tell: fn(Event<'_>),
 }
 
 impl Eared {
@@ -40,7 +56,14 @@ impl Eared {
             store: Arc::new(store),
             ears,
             opened: Arc::default(),
+            tell: |_| {},
         }
+    }
+
+    /// Tells what goes through it.
+    pub fn telling(mut self, tell: fn(Event<'_>)) -> Self {
+        self.tell = tell;
+        self
     }
 
     /// How often a stream was asked for.
@@ -61,7 +84,17 @@ impl Store for Eared {
             Ears::Deaf => Ok(None),
             Ears::Silent => Ok(Some(stream::pending().boxed())),
             Ears::BreaksOnce if first => Ok(Some(stream::iter([Err(broken)]).boxed())),
-            Ears::BreaksOnce => self.store.freed().await,
+            Ears::BreaksOnce | Ears::Open => {
+                let Some(keys) = self.store.freed().await? else {
+                    return Ok(None);
+                };
+                let tell = self.tell;
+                tell(Event::Opened);
+                let told = keys.inspect_ok(move |keys| {
+                    keys.iter().for_each(|key| tell(Event::Heard(key)));
+                });
+                Ok(Some(told.boxed()))
+            }
         }
     }
 
@@ -74,7 +107,10 @@ impl Store for Eared {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        self.store.acquire(request).await
+        (self.tell)(Event::Asked(&request.key));
+        let answer = self.store.acquire(request).await;
+        (self.tell)(Event::Answered(&request.key));
+        answer
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

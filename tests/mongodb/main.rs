@@ -17,6 +17,7 @@ mod faults;
 mod fencing;
 mod freed;
 mod fuzz;
+mod heard;
 mod limits;
 mod model;
 mod nonsense;

@@ -1,24 +1,17 @@
 //! Several operating-system processes on one engine.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{Error, Fence, GuardedCollection, MongoStore, Store};
-use leasehold_tests::processes::{self, Place, Waiting, fencing, limits};
+use leasehold::{Error, Fence, GuardedCollection, MongoStore};
+use leasehold_tests::processes::{self, Place, fencing, limits};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
 };
-use tokio::time::sleep;
 
-use super::{
-    DATABASE, Engine, Fixture,
-    ears::{Eared, Ears},
-};
-
-/// How many keys tell whether a stream wakes up sooner.
-const FEW: usize = 7;
+use super::{DATABASE, Engine, Fixture, ears::Ears, heard};
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]
@@ -27,16 +20,16 @@ async fn the_work_of_a_process() {
         let client = Client::with_uri_str(address).await.unwrap();
         let locks = client.database(DATABASE).collection::<Document>(&name);
         let store = MongoStore::new(&locks);
-        let store: Arc<dyn Store> = match kind.as_str() {
-            "deaf" => Arc::new(Eared::new(store, Ears::Deaf)),
-            _ => Arc::new(store),
-        };
         match task.as_str() {
+            "wait and tell" => {
+                let deaf = kind == "deaf";
+                heard::wait(store, if deaf { Ears::Deaf } else { Ears::Open }).await;
+            }
             "stale" => {
                 let client = locks.client().clone();
-                fencing::stale(store, &Documents::of(&client, &name)).await;
+                fencing::stale(Arc::new(store), &Documents::of(&client, &name)).await;
             }
-            task => processes::work(task, store).await,
+            task => processes::work(task, Arc::new(store)).await,
         }
     }
 }
@@ -102,7 +95,7 @@ fn place(engine: Engine) -> Place {
     place_of(&Fixture::new(engine))
 }
 
-fn place_of(fixture: &Fixture) -> Place {
+pub fn place_of(fixture: &Fixture) -> Place {
     Place {
         kind: "mongodb",
         address: fixture.uri.clone(),
@@ -131,36 +124,6 @@ async fn a_paused_process_learns_at_once_that_it_lost() {
         processes::pause_past_the_ttl(&place_of(&fixture), store).await;
     };
     join_all([Engine::MongoDb, Engine::MongoDbReplicaSet].map(pause)).await;
-}
-
-#[tokio::test]
-async fn a_stream_wakes_the_waiters_of_another_process_sooner_than_asking_does() {
-    let waiting = async |kind| {
-        let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-        let place = Place {
-            kind,
-            ..place_of(&fixture)
-        };
-        Waiting::start(&place, fixture.store().await).await
-    };
-    let (mut asking, mut listening) = (waiting("deaf").await, waiting("mongodb").await);
-    // Until it is asked as seldom as it ever is.
-    sleep(Duration::from_secs(3)).await;
-    let (mut asked, mut told) = (Vec::new(), Vec::new());
-    // In turn, so that the machine is as slow for the one as for the other. Where it stands still now and then
-    // the median does not tell, and where it is slow for a while the rest of the keys does.
-    while let (Some(with), Some(without)) = (listening.wake_up().await, asking.wake_up().await) {
-        told.push(with);
-        asked.push(without);
-        told.sort_unstable();
-        asked.sort_unstable();
-        let half = told.len() / 2;
-        if told.len() >= FEW && told[half] < asked[half] / 2 {
-            println!("{told:?} ms with a stream, {asked:?} ms without");
-            return;
-        }
-    }
-    panic!("{told:?} ms with a stream, {asked:?} ms without");
 }
 
 #[tokio::test]

@@ -1,0 +1,219 @@
+//! Whether a stream has those who wait in another process ask sooner than they do by themselves.
+//!
+//! Once they ask as seldom as they ever do, two requests for a key are half a second apart at the least, however the
+//! machine is. So one that comes sooner, after a word from the stream, has come because of that word.
+
+use std::{collections::HashMap, time::Duration};
+
+use chrono::Utc;
+use futures::{FutureExt, future::join_all};
+use leasehold::{Key, Lease, Leases, Store};
+use leasehold_tests::processes::Process;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    ATTEMPTS, Engine, Fixture, LONG, PATIENCE,
+    ears::{Eared, Ears, Event},
+    processes::place_of,
+};
+
+/// How many keys are released.
+const KEYS: usize = 12;
+/// How many of them have to be asked for sooner than without a stream.
+const ENOUGH: usize = 4;
+/// The shortest pause between two requests by who asks as seldom as ever, in milliseconds.
+const POLL: i64 = 500;
+/// As many requests by itself have the longest pause after them.
+const SELDOM: usize = 9;
+/// A process that takes so long for a short sleep and a look at the store stands still, or its server does, in
+/// milliseconds; so does one that takes so long to release a key.
+const STALL: i64 = 60;
+
+fn name(key: usize) -> String {
+    format!("key {key}")
+}
+
+fn told(what: &str, key: usize, at: i64) {
+    println!("\ntold {what} {key} {at}");
+}
+
+fn now() -> i64 {
+    Utc::now().timestamp_millis()
+}
+
+fn tell(event: Event<'_>) {
+    let number = |key: &Key| key.as_str().split_once(' ').unwrap().1.parse().unwrap();
+    match event {
+        Event::Opened => told("opened", 0, now()),
+        Event::Heard(key) => told("heard", number(key), now()),
+        Event::Asked(key) => told("asked", number(key), now()),
+        Event::Answered(key) => told("answered", number(key), now()),
+    }
+}
+
+/// What the other process does: it waits for all keys, and tells what goes on.
+pub async fn wait(store: impl Store, ears: Ears) {
+    let store = Eared::new(store, ears).telling(tell);
+    let leases = Leases::new(store);
+    let wait = async |key| {
+        let lease = leases.acquire(name(key), LONG).await.unwrap();
+        told("granted", key, now());
+        lease
+    };
+    let stalls = async {
+        loop {
+            let start = Instant::now();
+            sleep(Duration::from_millis(10)).await;
+            let _ = leases.inspect("a key that nobody holds").await;
+            told("looked", 0, start.elapsed().as_millis() as i64);
+        }
+    };
+    // The last one is not released, so that somebody listens to the end.
+    tokio::join!(join_all((0..=KEYS).map(wait)), stalls);
+}
+
+/// How a key came to the other process.
+#[derive(Debug, Default)]
+struct Handover {
+    /// When it was asked for last and second to last, and when it was heard of; by the clock of the machine.
+    asked: i64,
+    before: i64,
+    heard: Option<i64>,
+    /// How often it was asked for since that is done as seldom as ever.
+    requests: usize,
+    released: Option<i64>,
+    granted: bool,
+    /// Whether a look that began before it was over took so long.
+    stalled: bool,
+    over: bool,
+}
+
+impl Handover {
+    /// Whether it was asked for because it was heard of.
+    fn is_sooner(&self) -> bool {
+        self.heard.is_some() && self.asked - self.before < POLL
+    }
+
+    /// Whether this process or the other one, or the server, stood still meanwhile.
+    fn is_slow(&self) -> bool {
+        let released = self.released.unwrap_or(self.asked);
+        self.stalled || released - self.before > 2 * STALL
+    }
+}
+
+/// The other process, and what it told.
+struct Other {
+    process: Process,
+    listens: bool,
+    opened: bool,
+    keys: HashMap<usize, Handover>,
+}
+
+impl Other {
+    fn take_in(&mut self, (what, key, at): (String, i64, i64)) -> String {
+        let handover = self.keys.entry(key as usize).or_default();
+        match &*what {
+            "opened" => self.opened = true,
+            "looked" => self.keys.values_mut().for_each(|key| {
+                key.stalled |= !key.over && at > STALL;
+            }),
+            "heard" => handover.heard = Some(at),
+            "granted" => handover.granted = true,
+            "asked" => {
+                (handover.before, handover.asked) = (handover.asked, at);
+                if handover.released.is_none() {
+                    handover.stalled = false;
+                }
+                if self.opened || !self.listens {
+                    handover.requests += 1;
+                }
+            }
+            _ => {}
+        }
+        what
+    }
+
+    async fn next(&mut self) -> (String, usize) {
+        let told = self.process.next().await;
+        let key = told.1 as usize;
+        (self.take_in(told), key)
+    }
+
+    /// Takes in what was told, so that what is told next has just happened.
+    fn catch_up(&mut self) {
+        while let Some(told) = self.process.next().now_or_never() {
+            self.take_in(told);
+        }
+    }
+
+    /// Releases each key right after a request for it was refused, and says how all were handed over.
+    async fn take_over(mut self, mut held: HashMap<usize, Lease>) -> Vec<Handover> {
+        // With a stream the longest pause comes at once, after that by which its beginning is heard.
+        let seldom = if self.listens { 3 } else { SELDOM };
+        while held.len() > 1 {
+            self.catch_up();
+            let (what, key) = self.next().await;
+            if what != "answered" || key == KEYS || self.keys[&key].requests < seldom {
+                continue;
+            }
+            let Some(lease) = held.remove(&key) else {
+                continue;
+            };
+            lease.release().await.unwrap();
+            self.keys.get_mut(&key).unwrap().released = Some(now());
+            while !self.keys[&key].granted {
+                self.next().await;
+            }
+            // The look that was under way meanwhile.
+            while self.next().await.0 != "looked" {}
+            let handover = self.keys.get_mut(&key).unwrap();
+            handover.over = true;
+            let explained = !self.listens || handover.is_sooner() || handover.is_slow();
+            assert!(explained, "only the stream was slow: {handover:?}");
+        }
+        // The stream tells each, be it after somebody has found it.
+        let tells_all = async {
+            while self.listens && (0..KEYS).any(|key| self.keys[&key].heard.is_none()) {
+                self.next().await;
+            }
+        };
+        let tells_all = timeout(PATIENCE, tells_all).await;
+        tells_all.expect("the stream has left out a key");
+        self.process.kill().await;
+        (0..KEYS).filter_map(|key| self.keys.remove(&key)).collect()
+    }
+}
+
+/// How keys come to another process, which listens or does not.
+async fn handovers(kind: &'static str) -> Vec<Handover> {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let leases = Leases::new(fixture.store().await);
+    let hold = async |key| (key, leases.acquire(name(key), LONG).await.unwrap());
+    let held = join_all((0..=KEYS).map(hold)).await;
+    let mut place = place_of(&fixture);
+    place.kind = kind;
+    let other = Other {
+        process: Process::start(&place, "wait and tell"),
+        listens: kind != "deaf",
+        opened: false,
+        keys: HashMap::new(),
+    };
+    other.take_over(held.into_iter().collect()).await
+}
+
+#[tokio::test]
+async fn a_stream_wakes_the_waiters_of_another_process_sooner_than_asking_does() {
+    for attempt in 1..=ATTEMPTS {
+        let (told, asked) = tokio::join!(handovers("mongodb"), handovers("deaf"));
+        for key in &asked {
+            let pause = key.asked - key.before;
+            assert!(key.heard.is_none() && pause >= POLL, "{key:?}");
+        }
+        let sooner = told.iter().filter(|key| key.is_sooner()).count();
+        println!("of {KEYS} keys {sooner} were asked for because they were heard of");
+        if sooner >= ENOUGH {
+            return;
+        }
+        assert!(attempt < ATTEMPTS, "{told:?}");
+    }
+}
