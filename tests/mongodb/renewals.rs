@@ -13,7 +13,7 @@ use mongodb::{
 };
 use tokio::time::{sleep_until, timeout};
 
-use super::{ATTEMPTS, Commands, Engine, Fixture, LONG, PATIENCE, SHORT, in_time};
+use super::{Commands, Engine, Fixture, LONG, PATIENCE, SHORT, in_time};
 
 struct Held {
     store: MongoStore,
@@ -194,6 +194,8 @@ async fn one_that_a_transaction_holds_takes_no_other_along() {
 
 /// How long each lease lives in a batch of which a transaction holds one.
 const SPLIT: Duration = Duration::from_secs(12);
+/// How often a machine may stand still for too long.
+const ATTEMPTS: usize = 3;
 /// How many leases are renewed together.
 const TOGETHER: usize = 30;
 
