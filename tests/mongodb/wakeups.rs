@@ -147,6 +147,7 @@ async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
         let ears = store.clone();
         let start = Instant::now();
         waits_while(&fixture, store, async || {
+            until("no stream is asked for", || ears.opened() > 0).await;
             // Until the pauses between two questions are the longest.
             sleep(Duration::from_secs(2)).await;
         })
