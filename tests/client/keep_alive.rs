@@ -8,9 +8,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{
-    Fate, FlakyStore, LIMIT, MARGIN, MOMENT, PATIENCE, TTL, is_free, setup, with_time_enough,
-};
+use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup};
 
 #[tokio::test(start_paused = true)]
 async fn a_kept_lease_is_renewed_at_a_third_of_its_ttl() {
@@ -153,77 +151,76 @@ async fn a_lease_that_is_refused_does_not_take_others_along() {
     assert_eq!(store.calls(), ["release"]);
 }
 
-/// No runtime is left on which the lease could be renewed: that is what its loss says.
-#[test]
-fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
-    with_time_enough(|ttl| {
-        let leases = Leases::new(FlakyStore::new());
-        let (first, second) = (runtime(), runtime());
-        let lease = first.block_on(kept(&leases, "key", ttl))?;
-        let token = first.block_on(async { lease.cancellation_token() });
-        drop(first);
-        second.block_on(async {
-            assert!(token.is_cancelled(), "nobody would cancel it any more");
-            let cause = format!("{:?}", lease.lost().await);
-            if !cause.contains("its runtime ended") {
-                return Err(cause);
-            }
-            // The next acquire brings a runtime.
-            let next = kept(&leases, "key", ttl).await?;
-            sleep(ttl * 3 / 2).await;
-            next.renew().await.map_err(|error| error.to_string())?;
-            let late = lease.release().await;
-            assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
-            Ok(())
-        })
-    });
-}
+/// Of a lease on a runtime whose clock is that of the machine, and on which nothing waits.
+const LONG: Duration = Duration::from_secs(60 * 60);
 
-fn runtime() -> Runtime {
+/// A runtime with threads, as most are, that ends before anything is due on it.
+fn ending() -> Runtime {
     Runtime::new().unwrap()
 }
 
-async fn kept(leases: &Leases, key: &str, ttl: Duration) -> Result<Lease, String> {
-    let acquired = leases.acquire(key, ttl).keep_alive().await;
-    acquired.map_err(|error| error.to_string())
+/// A runtime whose clock goes on only as it waits for it: however slow the machine is, a renewal is in time.
+fn living() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().start_paused(true).build().unwrap()
+}
+
+async fn kept(leases: &Leases, key: &str) -> Lease {
+    leases.acquire(key, LONG).keep_alive().await.unwrap()
+}
+
+/// No runtime is left on which the lease could be renewed: that is what its loss says.
+#[test]
+fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
+    let leases = Leases::new(FlakyStore::new());
+    let (first, second) = (ending(), living());
+    let lease = first.block_on(kept(&leases, "key"));
+    let token = first.block_on(async { lease.cancellation_token() });
+    drop(first);
+    second.block_on(async {
+        assert!(token.is_cancelled(), "nobody would cancel it any more");
+        let reason = lease.lost().await;
+        assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
+        let cause = format!("{reason:?}");
+        assert!(cause.contains("its runtime ended"), "{cause}");
+        assert!(Instant::now() >= lease.deadline(), "it was lost too soon");
+        // The next acquire brings a runtime.
+        sleep(MARGIN).await;
+        let next = kept(&leases, "key").await;
+        outlives_its_ttl(&next).await;
+        next.renew().await.unwrap();
+        let late = lease.release().await;
+        assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+    });
 }
 
 /// Whether it is still there after its ttl.
-async fn outlives_its_ttl(lease: &Lease, ttl: Duration) -> Result<(), String> {
-    sleep(ttl * 3 / 2).await;
-    match lease.is_live() {
-        true => Ok(()),
-        false => Err(format!("{:?}", lease.lost().await)),
+async fn outlives_its_ttl(lease: &Lease) {
+    tokio::select! {
+        reason = lease.lost() => panic!("{} was lost: {reason:?}", lease.key()),
+        () = sleep(LONG * 3 / 2) => assert!(lease.is_live()),
     }
 }
 
 /// The handle was used first on a runtime that ends, as that of a test does. What others keep alive goes on.
 #[test]
 fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_ends() {
-    with_time_enough(|ttl| {
-        let leases = Leases::new(FlakyStore::new());
-        let (first, second) = (runtime(), runtime());
-        let early = first.block_on(kept(&leases, "early", ttl))?;
-        let lease = second.block_on(kept(&leases, "key", ttl))?;
-        let token = second.block_on(async { lease.cancellation_token() });
-        drop(first);
-        second.block_on(async {
-            outlives_its_ttl(&lease, ttl).await?;
-            outlives_its_ttl(&early, ttl).await?;
-            let cancelled = token.is_cancelled();
-            match lease.release().await {
-                // The machine was too slow at the very end.
-                Err(error @ Error::Lost { .. }) => return Err(error.to_string()),
-                released => released.unwrap(),
-            }
-            assert!(!cancelled);
-            token.cancelled().await;
-            // What was sent to be done goes on too.
-            drop(early);
-            let again = leases.acquire("early", TTL).await.unwrap();
-            again.release().await.unwrap();
-            Ok(())
-        })
+    let leases = Leases::new(FlakyStore::new());
+    let (first, second) = (ending(), living());
+    let early = first.block_on(kept(&leases, "early"));
+    let lease = second.block_on(kept(&leases, "key"));
+    let token = second.block_on(async { lease.cancellation_token() });
+    drop(first);
+    second.block_on(async {
+        outlives_its_ttl(&lease).await;
+        outlives_its_ttl(&early).await;
+        assert!(!token.is_cancelled());
+        lease.release().await.unwrap();
+        token.cancelled().await;
+        // What was sent to be done goes on too.
+        drop(early);
+        let again = leases.acquire("early", TTL).await.unwrap();
+        again.release().await.unwrap();
     });
 }
 
@@ -287,20 +284,17 @@ async fn a_renewal_of_a_later_grant_is_a_loss() {
 /// A waiter outlives the runtime that the keeper lived on.
 #[test]
 fn a_lease_that_is_granted_after_the_end_of_the_keepers_runtime_is_kept() {
-    with_time_enough(|ttl| {
-        let (store, leases) = setup();
-        let (first, second) = (runtime(), runtime());
-        let other = Leases::new(store.memory.clone());
-        let long = PATIENCE * 4;
-        let holder = second.block_on(async { other.acquire("key", long).await.unwrap() });
-        first.block_on(async { drop(leases.acquire("other", TTL).await.unwrap()) });
-        let waiter = second.spawn(leases.acquire("key", ttl).keep_alive().into_future());
-        second.block_on(async { sleep(MOMENT).await });
-        drop(first);
-        second.block_on(async {
-            holder.release().await.unwrap();
-            let lease = waiter.await.unwrap().map_err(|error| error.to_string())?;
-            outlives_its_ttl(&lease, ttl).await
-        })
+    let (store, leases) = setup();
+    let (first, second) = (ending(), living());
+    let other = Leases::new(store.memory.clone());
+    let holder = second.block_on(async { other.acquire("key", LONG).await.unwrap() });
+    first.block_on(async { drop(leases.acquire("other", LONG).await.unwrap()) });
+    let waiter = second.spawn(leases.acquire("key", LONG).keep_alive().into_future());
+    second.block_on(async { sleep(MOMENT).await });
+    drop(first);
+    second.block_on(async {
+        holder.release().await.unwrap();
+        let lease = waiter.await.unwrap().unwrap();
+        outlives_its_ttl(&lease).await;
     });
 }

@@ -41,16 +41,6 @@ fn setup() -> (FlakyStore, Leases) {
     (store.clone(), Leases::new(store))
 }
 
-/// In real time a lease may be over because this machine was too slow: tries with longer and longer ttls, until
-/// one is long enough.
-fn with_time_enough(attempt: impl Fn(Duration) -> Result<(), String>) {
-    let mut ttl = Duration::from_secs(1);
-    while let Err(why) = attempt(ttl) {
-        ttl *= 4;
-        assert!(ttl < PATIENCE, "{why}");
-    }
-}
-
 async fn is_free(store: &FlakyStore) -> bool {
     let state = store.memory.inspect(&Key::new("key").unwrap()).await;
     state.unwrap().is_none_or(|state| state.is_free())
