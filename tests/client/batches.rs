@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use futures::{StreamExt, future::join_all};
 use leasehold::{Attempt, Error, Filter, Lease, Leases};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    runtime::Runtime,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, PATIENCE, TTL};
 
@@ -212,40 +216,67 @@ fn the_end_of_a_runtime_strands_nobody() {
     });
 }
 
+/// A runtime whose clock goes on only as the runtime waits for it: what passes on it is no matter of the machine.
+/// It stands still while nobody drives it.
+fn driven() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().start_paused(true).build().unwrap()
+}
+
+/// Ten that ask at the same time.
+fn ten(leases: &Leases) -> impl Future<Output = Vec<Result<Lease, Error>>> + use<> {
+    let asked = (0..10).map(|number| leases.acquire(format!("key {number}"), TTL));
+    join_all(asked.map(IntoFuture::into_future))
+}
+
 /// One who comes and goes, and whose runtime stands still from then on, has no part in what others send.
 #[test]
 fn a_runtime_that_stands_still_holds_up_no_batch() {
-    let start = Instant::now();
-    // Much less than what one who goes together with others waits for, unless the machine is slow.
-    while batch_beside_a_guest() > Duration::from_millis(800) {
-        assert!(start.elapsed() < PATIENCE, "they wait for the guest");
-    }
+    let (store, leases) = at_once(1);
+    store.fates_now([]);
+    let (here, still) = (driven(), driven());
+    // The guest has its answer only after the others have come.
+    store.gates.close(1);
+    let guest = still.spawn(leases.try_acquire("the guest", TTL).into_future());
+    still.block_on(store.gates.reached());
+    let asked = here.spawn(ten(&leases));
+    here.block_on(async { tokio::task::yield_now().await });
+    store.gates.open();
+    let guest = still.block_on(guest).unwrap().unwrap();
+    let took = here.block_on(all_granted(asked));
+    assert_eq!(took, Duration::ZERO);
+    assert_eq!(*store.batched.lock(), [8], "as soon as they are enough");
+    assert_eq!(store.calls(), ["acquire", "batch", "acquire", "acquire"]);
+    drop((guest, still));
 }
 
-/// How long those took who came while a guest asked.
-fn batch_beside_a_guest() -> Duration {
+/// Nor has one who is the first of those that wait.
+#[test]
+fn one_that_stands_still_at_the_head_of_the_line_holds_up_no_batch() {
     let (store, leases) = at_once(1);
-    let build = || {
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        { runtime }.enable_all().build().unwrap()
-    };
-    let here = build();
-    store.fates_now([Fate::AnswerLate(MOMENT * 10)]);
-    let other = leases.clone();
-    let guest = std::thread::spawn(move || {
-        let still = build();
-        let attempt = still.block_on(other.try_acquire("the guest", TTL).into_future());
-        (still, attempt.unwrap())
-    });
-    let took = here.block_on(async {
-        sleep(MOMENT * 2).await;
-        let start = Instant::now();
-        let asked = (0..10).map(|number| leases.acquire(format!("key {number}"), TTL));
-        let held = join_all(asked.map(IntoFuture::into_future)).await;
-        assert!(held.iter().all(Result::is_ok), "{held:?}");
-        start.elapsed()
-    });
-    assert!(!store.batched.lock().is_empty(), "the control");
-    drop(guest.join().unwrap());
-    took
+    store.fates_now([]);
+    let (here, still) = (driven(), driven());
+    store.gates.close(0);
+    let first = here.spawn(leases.try_acquire("the first", TTL).into_future());
+    here.block_on(store.gates.reached());
+    let guest = still.spawn(leases.try_acquire("the guest", TTL).into_future());
+    still.block_on(async { tokio::task::yield_now().await });
+    let asked = here.spawn(ten(&leases));
+    here.block_on(async { tokio::task::yield_now().await });
+    assert_eq!(store.calls(), ["acquire"], "the control: the others wait");
+    store.gates.open();
+    let took = here.block_on(all_granted(asked));
+    // Much less than what one who goes together with others waits for before it goes alone.
+    assert!(took <= Duration::from_millis(50), "{took:?}");
+    assert_eq!(*store.batched.lock(), [10]);
+    assert!(here.block_on(first).unwrap().is_ok());
+    drop((guest, still));
+}
+
+/// How long it takes until they are.
+async fn all_granted(asked: JoinHandle<Vec<Result<Lease, Error>>>) -> Duration {
+    let start = Instant::now();
+    let held = asked.await.unwrap();
+    assert!(held.iter().all(Result::is_ok), "{held:?}");
+    start.elapsed()
 }
