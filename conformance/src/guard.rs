@@ -177,12 +177,13 @@ pub async fn a_lease_is_over_for_its_holder_first(clients: &Clients) -> Outcome 
     Ok(())
 }
 
-/// Two handles, as two processes would have them. A call may take so long that none fails because the machine
-/// stands still for a while.
+/// Two handles, as two processes would have them.
 pub(super) fn pair(clients: &Clients) -> (Leases, Leases) {
-    let leases = |store: &Arc<dyn Store>| {
-        let builder = Leases::builder(store.clone());
-        builder.call_timeout(PATIENCE).build()
-    };
-    (leases(&clients.first), leases(&clients.second))
+    (patient(&clients.first), patient(&clients.second))
+}
+
+/// A handle whose calls may take so long that none fails because the machine stands still for a while.
+pub(super) fn patient(store: &Arc<dyn Store>) -> Leases {
+    let builder = Leases::builder(store.clone());
+    builder.call_timeout(PATIENCE).build()
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Clients, LONG, Outcome, ensure, fresh_key, granted, renew, request, sole_holder, state,
-    violation,
+    Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, guard::patient, renew, request,
+    sole_holder, state, violation,
 };
 use leasehold::{
     Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_OWNER_BYTES, MAX_TTL, ReleaseAnswer,
@@ -103,7 +103,7 @@ pub async fn odd_keys_are_just_text(clients: &Clients) -> Outcome {
 /// An empty or too long key, and a ttl that is too short or too long, are errors that say so, and
 /// leave nothing behind.
 pub async fn bad_input_is_refused_and_nothing_is_stored(clients: &Clients) -> Outcome {
-    let leases = Leases::new(clients.first.clone());
+    let leases = patient(&clients.first);
     for bytes in [0, MAX_KEY_BYTES + 1, 100_000] {
         let key = "k".repeat(bytes);
         match leases.try_acquire(&key, LONG).await {
@@ -139,6 +139,7 @@ pub async fn bad_input_is_refused_and_nothing_is_stored(clients: &Clients) -> Ou
     for bytes in [0, MAX_OWNER_BYTES + 1] {
         let nobody = Leases::builder(clients.first.clone())
             .owner("o".repeat(bytes))
+            .call_timeout(PATIENCE)
             .build();
         match nobody.try_acquire(&key, LONG).await {
             Err(Error::InvalidOwner { bytes: told }) if told == bytes => {}

@@ -13,38 +13,52 @@ use tokio::{
 };
 
 use super::{
-    Clients, LONG, LOOK, Outcome, PATIENCE, Violation, ensure, fresh_key, granted, refused,
-    request, violation,
+    Clients, LONG, LOOK, Outcome, PATIENCE, Violation, ensure, fresh_key, granted,
+    guard::{pair, patient},
+    refused, request, violation,
 };
-use leasehold::{
-    Error, Key, Leases, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store,
-};
+use leasehold::{Error, Key, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store};
 
 /// Windows that a property waits for. Long enough for a slow server to answer a few times in one.
 const WINDOW: Duration = Duration::from_millis(1_000);
 /// A window that outlasts any property, unless it just turns.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
 const LIMIT: u32 = 10;
+/// How many windows are to be full, to show that they turn.
+const FULL: usize = 3;
+/// Within so many: the first and the last are only in part those of the property.
+const ROUNDS: u32 = 8;
+/// Where no machine is too slow to ask in each.
+const LONGEST_WINDOW: Duration = Duration::from_secs(64);
 
 /// The permits that were granted in each window, by the server's clock.
-#[derive(Debug, Default)]
-struct Windows(BTreeMap<i64, u32>);
+#[derive(Debug)]
+struct Windows {
+    length: Duration,
+    granted: BTreeMap<i64, u32>,
+}
 
 impl Windows {
+    fn of(length: Duration) -> Self {
+        let granted = BTreeMap::new();
+        Self { length, granted }
+    }
+
     fn count(&mut self, granted_at: chrono::DateTime<chrono::Utc>, permits: u32) {
         let window = granted_at
             .timestamp_millis()
-            .div_euclid(WINDOW.as_millis() as i64);
-        *self.0.entry(window).or_default() += permits;
+            .div_euclid(self.length.as_millis() as i64);
+        *self.granted.entry(window).or_default() += permits;
     }
 
     /// In how many windows all permits were granted.
     fn full(&self, limit: u32) -> usize {
-        self.0.values().filter(|permits| **permits >= limit).count()
+        let full = |permits: &&u32| **permits >= limit;
+        self.granted.values().filter(full).count()
     }
 
     fn check(&self, limit: u32) -> Outcome {
-        match self.0.values().max() {
+        match self.granted.values().max() {
             Some(most) if *most > limit => {
                 violation(format!("{most} permits in a window of {limit}: {self:?}"))
             }
@@ -77,42 +91,72 @@ async fn take(
 /// Of many tasks that ask at once through two clients, with clocks of their own, no more are granted in
 /// a window of the server's clock than it has permits; and the next window has them again.
 pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -> Outcome {
-    /// Fewer than the tasks, so that a slow server grants them all within a window too.
+    let mut window = WINDOW;
+    loop {
+        let asked = ask_for_windows(clients, window).await?;
+        if asked.full >= FULL {
+            return Ok(());
+        }
+        // Steps of half a window are enough to ask in each, and so many that ask leave none of its permits.
+        let was_slow = asked.slowest > window / 2;
+        if !was_slow || window >= LONGEST_WINDOW {
+            return violation(format!(
+                "{} of {ROUNDS} windows of {window:?} were full, and no step took longer than {:?}",
+                asked.full, asked.slowest
+            ));
+        }
+        window *= 4;
+    }
+}
+
+/// How the tasks asked.
+struct Asked {
+    /// How many windows were full.
+    full: usize,
+    /// The longest time that one of them took for a request and the pause after it.
+    slowest: Duration,
+}
+
+/// Has them ask until as many windows were full as are to be, or that many have passed in which they could.
+async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, Violation> {
+    /// Fewer than the tasks, so that each of them has to ask but once in a window.
     const FEW: u32 = 5;
-    const FULL: usize = 3;
-    let (key, quota) = (fresh_key("limit")?, fixed(FEW, WINDOW)?);
-    let windows = Arc::new(Mutex::new(Windows::default()));
+    let (key, quota) = (fresh_key("limit")?, fixed(FEW, window)?);
+    let windows = Arc::new(Mutex::new(Windows::of(window)));
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for number in 0..8 {
         let (store, key, windows) = (clients.of_task(number), key.clone(), windows.clone());
         tasks.spawn(async move {
-            while windows.lock().full(FEW) < FULL && start.elapsed() < PATIENCE {
+            let mut slowest = Duration::ZERO;
+            while windows.lock().full(FEW) < FULL && start.elapsed() < window * ROUNDS {
+                let begin = Instant::now();
                 match store.permit(&ask(&key, quota, 1)).await? {
                     PermitAnswer::Granted { granted_at, .. } => windows.lock().count(granted_at, 1),
                     PermitAnswer::Full { retry_in } => {
                         ensure!(
-                            !retry_in.is_zero() && retry_in <= WINDOW,
+                            !retry_in.is_zero() && retry_in <= window,
                             "a full window turns in {retry_in:?}"
                         );
                         // All ask again as the window turns, and a little before that.
                         sleep(retry_in.min(LOOK * 10)).await;
                     }
                 }
+                slowest = slowest.max(begin.elapsed());
             }
-            Ok(())
+            Ok::<_, Violation>(slowest)
         });
     }
+    let mut slowest = Duration::ZERO;
     while let Some(done) = tasks.join_next().await {
-        done??;
+        slowest = slowest.max(done??);
     }
     let windows = windows.lock();
     windows.check(FEW)?;
-    ensure!(
-        windows.full(FEW) >= FULL,
-        "full windows do not follow each other: {windows:?}"
-    );
-    Ok(())
+    Ok(Asked {
+        full: windows.full(FEW),
+        slowest,
+    })
 }
 
 /// Permits that belong together are granted all or none, as many times as there is room.
@@ -286,7 +330,8 @@ pub async fn a_purge_forgets_no_window_that_counts(clients: &Clients) -> Outcome
 pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outcome {
     const WINDOWS: u32 = 3;
     let key = fresh_key("waiting")?;
-    let leases = [&clients.first, &clients.second].map(|store| Leases::new(store.clone()));
+    let (first, second) = pair(clients);
+    let leases = [first, second];
     let mut tasks = JoinSet::new();
     for number in 0..20 {
         let limiter = leases[number % 2].limiter(&key, LIMIT, WINDOW);
@@ -298,12 +343,12 @@ pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outco
             Ok::<_, Error>(granted)
         });
     }
-    let mut windows = Windows::default();
+    let mut windows = Windows::of(WINDOW);
     while let Some(done) = tasks.join_next().await {
         done??.into_iter().for_each(|at| windows.count(at, 1));
     }
     windows.check(LIMIT)?;
-    let granted: u32 = windows.0.values().sum();
+    let granted: u32 = windows.granted.values().sum();
     ensure!(granted == LIMIT * WINDOWS / 20 * 20, "{granted} permits");
     Ok(())
 }
@@ -311,7 +356,7 @@ pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outco
 /// A full limiter says when to come back, a wait that is in vain ends at once, and a bad request is
 /// refused before anything is stored.
 pub async fn a_full_limiter_says_so(clients: &Clients) -> Outcome {
-    let leases = Leases::new(clients.first.clone());
+    let leases = patient(&clients.first);
     let key = fresh_key("full")?;
     let limiter = leases.limiter(&key, 2, ENDLESS);
     limiter.permits(2).await?;

@@ -5,12 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use futures::TryStreamExt;
 use tokio::task::JoinSet;
 
-use super::{Clients, LONG, Outcome, Violation, ensure, granted, request, until_free, violation};
-use leasehold::{Filter, Key, LeaseId, Leases, ListRequest, ReleaseRequest, Store};
+use super::{
+    Clients, LONG, Outcome, Violation, ensure, granted, guard::patient, request, until_free,
+    violation,
+};
+use leasehold::{Filter, Key, LeaseId, ListRequest, ReleaseRequest, Store};
 
 /// The keys that a filter shows, in the order of the stream.
 async fn listed(store: &Arc<dyn Store>, filter: Filter) -> Result<Vec<String>, Violation> {
-    let locks = Leases::new(store.clone()).list(filter);
+    let locks = patient(store).list(filter);
     let keys = locks.map_ok(|lock| lock.key.to_string());
     Ok(keys.try_collect().await?)
 }
@@ -141,7 +144,7 @@ pub async fn releasing_an_owner_frees_all_of_its_locks(clients: &Clients) -> Out
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    let leases = Leases::new(clients.second.clone());
+    let leases = patient(&clients.second);
     let released = leases.release_owner(&gone).await?;
     ensure!(released == 30, "{released} of 30 leases were released");
     let left = listed(
