@@ -1,11 +1,18 @@
 //! Whatever becomes of `leasehold run`, its command does not outlive the lease.
 
 use leasehold_tests::engine::Engine;
-use std::{fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread};
+use std::{
+    fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Going, Place, pace::keeping_pace, until};
+use super::{
+    Going, Place,
+    pace::{Late, keeping_pace, outlived},
+    until,
+};
 
 /// A command that does not go when it is asked to. It tells its process id.
 const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; done";
@@ -27,32 +34,42 @@ fn is_there_for_the_next(place: &Place, pid: &str) -> bool {
     !next.with(0).is_empty()
 }
 
-fn stubborn(place: &Place, ttl: u64) -> (Going, String) {
-    let ttl = format!("{ttl}s");
-    let mut going = place.hold(["job", "--ttl", &ttl, "--grace", "1s"], STUBBORN);
+/// The lease is over as the next has the key, and so is the process.
+fn ends_with_the_lease(place: &Place, pid: &str, ttl: u64) -> Result<(), Late> {
+    match is_there_for_the_next(place, pid) {
+        true => Err(outlived(ttl, || is_there(pid))),
+        false => Ok(()),
+    }
+}
+
+fn stubborn(place: &Place, ttl: u64) -> Result<(Going, String), Late> {
+    let mut going = place.hold_for(ttl, ["--grace", "1s"], STUBBORN)?;
     let pid = going.line();
-    assert!(is_there(&pid));
-    (going, pid)
+    match is_there(&pid) {
+        true => Ok((going, pid)),
+        false => Err(Late::new("it ended at once", Duration::from_secs(ttl) / 2)),
+    }
 }
 
 fn killed(place: &Place) {
     place.leasehold(["prepare"]).with(0);
     keeping_pace(6, |ttl| {
-        let (mut going, pid) = stubborn(place, ttl);
+        let (mut going, pid) = stubborn(place, ttl)?;
         going.signal(Signal::KILL);
         going.end();
-        assert!(!is_there_for_the_next(place, &pid));
+        ends_with_the_lease(place, &pid, ttl)
     });
 }
 
 fn paused(place: &Place) {
     place.leasehold(["prepare"]).with(0);
     keeping_pace(6, |ttl| {
-        let (mut going, pid) = stubborn(place, ttl);
+        let (mut going, pid) = stubborn(place, ttl)?;
         going.signal(Signal::STOP);
-        assert!(!is_there_for_the_next(place, &pid));
+        ends_with_the_lease(place, &pid, ttl)?;
         going.signal(Signal::CONT);
         assert_eq!(going.wait().0, 76);
+        Ok(())
     });
 }
 
@@ -118,13 +135,12 @@ fn who_leaves_the_group_does_not_leave_the_family() {
     let escapes = |escape: &str, ttl: u64| {
         let place = Place::file();
         let script = format!("{escape} sh -c \"{}\" & cat", STUBBORN.replace('$', "\\$"));
-        let ttl = format!("{ttl}s");
-        let mut going = place.hold(["job", "--ttl", &ttl, "--grace", "500ms"], &script);
+        let mut going = place.hold_for(ttl, ["--grace", "500ms"], &script)?;
         let pid = going.line();
         assert!(is_there(&pid), "{escape}");
         going.signal(Signal::KILL);
         going.end();
-        assert!(!is_there_for_the_next(&place, &pid), "{escape}");
+        ends_with_the_lease(&place, &pid, ttl)
     };
     thread::scope(|scope| {
         for escape in ["setsid", "timeout 600", "setsid setsid timeout 600"] {
@@ -199,12 +215,13 @@ fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
 fn a_parent_that_is_stopped_is_killed_with_the_command() {
     keeping_pace(6, |ttl| {
         let place = Place::file();
-        let (mut going, pid) = stubborn(&place, ttl);
+        let (mut going, pid) = stubborn(&place, ttl)?;
         let guard = parent_of(&pid).unwrap();
         kill_process(guard, Signal::STOP).unwrap();
         place.leasehold(["evict", "job", "--yes"]).with(0);
         assert_eq!(going.wait().0, 76);
         assert!(!is_there(&pid));
+        Ok(())
     });
 }
 
@@ -243,7 +260,7 @@ fn orphans_that_have_ended_leave_no_entries() {
 #[test]
 fn a_command_without_its_parent_is_killed() {
     let place = Place::file();
-    let (mut going, pid) = stubborn(&place, 600);
+    let (mut going, pid) = stubborn(&place, 600).unwrap();
     let parent = parent_of(&pid).unwrap();
     assert_ne!(parent, going.pid());
     kill_process(parent, Signal::KILL).unwrap();
@@ -261,14 +278,23 @@ fn a_command_is_asked_once() {
         while :; do sleep 0.05; done";
     keeping_pace(6, |ttl| {
         let place = Place::file();
-        let (ttl, grace) = (format!("{ttl}s"), format!("{}s", ttl / 6));
-        let mut going = place.hold(["job", "--ttl", &ttl, "--grace", &grace], script);
+        let grace = format!("{}s", ttl / 6);
+        let mut going = place.hold_for(ttl, ["--grace", &grace], script)?;
         assert_eq!(going.line(), "set");
         place.leasehold(["evict", "job", "--yes"]).with(0);
         let (code, told) = going.wait();
         let mut told: Vec<_> = told.lines().collect();
         told.sort_unstable();
-        assert_eq!((code, &*told), (76, &["told", "told too"][..]));
+        assert_eq!(code, 76);
+        match told[..] {
+            ["told", "told too"] => Ok(()),
+            // It was killed before it could say so.
+            [] | ["told"] | ["told too"] => Err(Late::new(
+                "it told too little",
+                Duration::from_secs(ttl / 6),
+            )),
+            _ => panic!("{told:?}"),
+        }
     });
 }
 
@@ -296,19 +322,26 @@ fn a_command_is_asked_before_it_is_killed() {
     let path = format!("{}:{}", leasehold.display(), std::env::var("PATH").unwrap());
     keeping_pace(6, |ttl| {
         let place = Place::file();
-        let (ttl, grace) = (format!("{ttl}s"), format!("{}s", ttl / 3));
+        let (time, grace) = (format!("{ttl}s"), format!("{}s", ttl / 3));
         let words = [
-            "run", "job", "--ttl", &ttl, "--grace", &grace, "--", "sh", "-c",
+            "run", "job", "--ttl", &time, "--grace", &grace, "--", "sh", "-c",
         ];
         let mut command = place.command(words);
         command
             .arg(format!("echo ready; {script}"))
             .env("PATH", &path);
-        let mut going = Going::of(command);
-        assert_eq!(going.line(), "ready");
+        let mut going = Going::of(command).ready(ttl)?;
         going.signal(Signal::STOP);
-        assert_eq!(going.line(), "1 cleaned up");
+        match &*going.line() {
+            "1 cleaned up" => {}
+            // It was killed before it had, or asked too late.
+            late @ ("" | "0 cleaned up") => {
+                return Err(Late::new(late, Duration::from_secs(ttl / 3)));
+            }
+            other => panic!("{other}"),
+        }
         going.signal(Signal::CONT);
         assert_eq!(going.wait().0, 76);
+        Ok(())
     });
 }

@@ -24,6 +24,8 @@ use leasehold_tests::engine::Engine;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use self::pace::Late;
+
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -102,6 +104,18 @@ impl Place {
         let mut going = Going::of(self.command(words.chain(["--", "sh", "-c", &script])));
         assert_eq!(going.line(), "ready");
         going
+    }
+
+    /// The same with the key `job` and a lease of so many seconds, which may be over before the script begins.
+    fn hold_for<const N: usize>(
+        &self,
+        ttl: u64,
+        words: [&str; N],
+        script: &str,
+    ) -> Result<Going, Late> {
+        let (script, time) = (format!("echo ready\n{script}"), format!("{ttl}s"));
+        let words = ["run", "job", "--ttl", &time].into_iter().chain(words);
+        Going::of(self.command(words.chain(["--", "sh", "-c", &script]))).ready(ttl)
     }
 }
 
@@ -190,6 +204,18 @@ impl Going {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => String::new(),
             Err(RecvTimeoutError::Timeout) => panic!("it prints nothing, and does not end"),
+        }
+    }
+
+    /// As soon as it says so. It ends before that only if its lease does.
+    fn ready(mut self, ttl: u64) -> Result<Self, Late> {
+        match &*self.line() {
+            "ready" => Ok(self),
+            "" => {
+                let what = format!("it ended with {} before it was ready", self.wait().0);
+                Err(Late::new(what, Duration::from_secs(ttl) / 2))
+            }
+            other => panic!("{other}"),
         }
     }
 

@@ -1,6 +1,11 @@
 //! A session with each subcommand, on each kind of store.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, thread, time::Instant};
+use std::{
+    collections::BTreeSet,
+    os::unix::process::ExitStatusExt,
+    thread,
+    time::{Duration, Instant},
+};
 
 use leasehold::LeaseId;
 use leasehold_tests::engine::Engine;
@@ -8,7 +13,10 @@ use mongodb::{Client, bson::doc};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
-use super::{Going, Place, pace::keeping_pace};
+use super::{
+    Going, Place,
+    pace::{Late, keeping_pace},
+};
 
 #[test]
 fn on_a_file() {
@@ -325,13 +333,20 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
 }
 
 fn an_eviction_ends_the_command(place: &Place) {
+    // The one that nobody asks for.
+    let grace = |ttl| Duration::from_secs(ttl) / 3;
     // It hears of it with the next renewal, a second later at the most.
     let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done";
     keeping_pace(3, |ttl| {
-        let mut holder = place.hold(["evicted", "--ttl", &format!("{ttl}s")], script);
-        place.leasehold(["evict", "evicted", "--yes"]).with(0);
+        let mut holder = place.hold_for(ttl, [], script)?;
+        place.leasehold(["evict", "job", "--yes"]).with(0);
         // It ended well, and yet not under its lease.
-        assert_eq!(holder.wait(), (76, "told".to_owned()));
+        match holder.wait() {
+            (76, told) if told == "told" => Ok(()),
+            // It was killed when its grace time was over.
+            (76, told) if told.is_empty() => Err(Late::new("it told nothing", grace(ttl))),
+            other => panic!("{other:?}"),
+        }
     });
 }
 
