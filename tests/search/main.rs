@@ -22,6 +22,7 @@ mod requests;
 mod seeds;
 mod sharing;
 mod soak;
+mod timed;
 
 use std::{
     sync::{Arc, Once},

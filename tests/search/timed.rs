@@ -1,0 +1,132 @@
+//! A store that tells how long its answers took, by the clock of the test.
+
+use std::{
+    any::Any,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+    Error, Eviction, FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+#[derive(Clone, Debug)]
+pub struct Timed {
+    store: Arc<dyn Store>,
+    times: Arc<Times>,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    next: AtomicUsize,
+    under_way: Mutex<Vec<(usize, Instant)>>,
+    longest: Mutex<Duration>,
+}
+
+impl Timed {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let times = Arc::default();
+        Self { store, times }
+    }
+
+    /// The longest time that an answer took, or takes by now.
+    pub fn longest(&self) -> Duration {
+        let under_way = self.times.under_way.lock();
+        let waited = under_way.iter().map(|(_, since)| since.elapsed()).max();
+        waited.unwrap_or_default().max(*self.times.longest.lock())
+    }
+
+    fn starts(&self) -> UnderWay<'_> {
+        let number = self.times.next.fetch_add(1, SeqCst);
+        self.times.under_way.lock().push((number, Instant::now()));
+        UnderWay(&self.times, number)
+    }
+}
+
+struct UnderWay<'a>(&'a Times, usize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock();
+        let at = under_way.iter().position(|(number, _)| *number == self.1);
+        if let Some((_, since)) = at.map(|at| under_way.swap_remove(at)) {
+            let mut longest = self.0.longest.lock();
+            *longest = longest.max(since.elapsed());
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Timed {
+    fn clock_margin(&self) -> Duration {
+        self.store.clock_margin()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let _time = self.starts();
+        self.store.acquire(request).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        let _time = self.starts();
+        self.store.renew(requests).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.store.convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let _time = self.starts();
+        self.store.release(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.store.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.store.list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.store.evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.store.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.store.permit(request).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.store.purge(retention).await
+    }
+
+    fn at_once(&self) -> usize {
+        self.store.at_once()
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        let _time = self.starts();
+        self.store.batch(requests).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.store.freed().await
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.store.as_any()
+    }
+}
