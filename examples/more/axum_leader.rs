@@ -81,6 +81,11 @@ async fn stand(leases: &Leases, term: &Term) -> Result<()> {
         let lease = match leases.acquire(KEY, TTL).keep_alive().await {
             Ok(lease) => Arc::new(lease),
             Err(Error::Closed) => return Ok(()),
+            // The store was silent for a while, or the grant came too late to be of use.
+            Err(error) if error.is_retryable() => {
+                println!("No lead yet: {error}.");
+                continue;
+            }
             Err(error) => return Err(error.into()),
         };
         *term.lock() = Some(lease.clone());

@@ -100,7 +100,12 @@ async fn work(name: &str, args: &Args) -> Result<()> {
         .build();
     let accounts = accounts(args).await?;
     loop {
-        let lease = leases.acquire(&args.account, TTL).await?;
+        let lease = match leases.acquire(&args.account, TTL).await {
+            Ok(lease) => lease,
+            // There was no answer within the ttl, or it lay here for longer.
+            Err(Error::TimedOut { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
         let paid = match args.fenced {
             false => pay_in(name, args, &accounts).await,
             true => pay_in_fenced(name, args, &accounts, &lease).await,

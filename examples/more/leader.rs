@@ -51,6 +51,10 @@ async fn instance(name: String, leases: Leases) -> Result<()> {
                 println!("{name} has lost its lease: {reason}.");
             }
             Err(WithError::Lost { .. } | WithError::NotAcquired(Error::Closed)) => return Ok(()),
+            // The store was silent for a while, or the grant came too late to be of use.
+            Err(WithError::NotAcquired(error)) if error.is_retryable() => {
+                println!("{name} does not lead yet: {error}.");
+            }
             Err(error) => return Err(error.merge()),
         }
     }

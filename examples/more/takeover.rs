@@ -24,7 +24,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use leasehold::{Attempt, Leases, Store};
+use leasehold::{Attempt, Error, Leases, Store};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -42,29 +42,45 @@ async fn work(
     name: &str,
     key: &str,
     store: Arc<dyn Store>,
+    dies: bool,
     tell: impl Fn(String) + Send,
 ) -> Result<()> {
     let leases = Leases::builder(store).owner(name).build();
 
-    let lease = match leases.try_acquire(key, TTL).await? {
-        Attempt::Acquired(lease) => lease,
-        Attempt::Held(held) => {
-            let (holder, left) = (held.owner(), held.expires_in().as_secs_f32());
-            tell(format!(
-                "{name} is refused: {holder} has the lock for {left:.1} s more. It waits."
-            ));
-            leases.acquire(key, TTL).wait_for(PATIENCE).await?
+    let mut asked = leases.try_acquire(key, TTL).await;
+    let lease = loop {
+        match asked {
+            Ok(Attempt::Acquired(lease)) => break lease,
+            Ok(Attempt::Held(held)) => {
+                let (holder, left) = (held.owner(), held.expires_in().as_secs_f32());
+                tell(format!(
+                    "{name} is refused: {holder} has the lock for {left:.1} s more. It waits."
+                ));
+            }
+            // There was no answer within the ttl, or it lay here for longer.
+            Err(Error::TimedOut { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
+        let waited = leases.acquire(key, TTL).wait_for(PATIENCE).await;
+        asked = waited.map(Attempt::Acquired);
     };
     let fence = lease.fence();
     tell(format!(
         "{name} gets the lock, with fence {fence}, and starts to work."
     ));
 
+    if dies {
+        // However slow the machine is, the work is not done before it dies.
+        std::future::pending::<()>().await;
+    }
     tokio::time::sleep(WORK).await;
 
-    lease.release().await?;
-    tell(format!("{name} is done and releases the lock."));
+    match lease.release().await {
+        Ok(()) => tell(format!("{name} is done and releases the lock.")),
+        // Nothing here renews the lease. What it writes may be refused by its fence.
+        Err(Error::Lost { reason, .. }) => tell(format!("{name} is done too late: {reason}.")),
+        Err(error) => return Err(error.into()),
+    }
     Ok(())
 }
 
@@ -76,6 +92,9 @@ struct Args {
     /// Be this worker: how the example starts its own processes.
     #[arg(long, hide = true)]
     worker: Option<String>,
+    /// Works until it is killed.
+    #[arg(long, hide = true)]
+    dies: bool,
     #[arg(long, hide = true, default_value_t = format!("report:{}", std::process::id()))]
     key: String,
 }
@@ -91,7 +110,10 @@ fn run(args: &Args) -> Result<()> {
     let address = args.store.store.clone().unwrap_or_else(file);
     let store = runtime.block_on(leasehold_examples::open(&address))?;
     match &args.worker {
-        Some(name) => runtime.block_on(work(name, &args.key, store, |line| println!("{line}"))),
+        Some(name) => {
+            let tell = |line| println!("{line}");
+            runtime.block_on(work(name, &args.key, store, args.dies, tell))
+        }
         None => direct(&args.key, &address, &runtime, store),
     }
 }
@@ -115,11 +137,11 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
     let leases = Leases::new(store);
     let look = || runtime.block_on(leases.inspect(key))?.context("no lock");
 
-    let first = Worker::start("worker A", key, address, tell.clone())?;
+    let first = Worker::start("worker A", key, address, true, tell.clone())?;
     hear()?;
     let before = look()?;
     thread::sleep(BEAT);
-    let _second = Worker::start("worker B", key, address, tell)?;
+    let _second = Worker::start("worker B", key, address, false, tell)?;
     hear()?;
 
     thread::sleep(BEAT);
@@ -129,7 +151,7 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
     let now = look()?;
     match now.holders.first() {
         Some(holder) if *holder.owner == *"worker A" => say("The lock still belongs to worker A."),
-        // On a machine that is very slow, its ttl may be over by now.
+        // On a machine that is very slow, its ttl may be over by now. It releases nothing itself.
         _ => ensure!(
             before.holders.iter().all(|it| it.expires_at <= now.now),
             "the lock was free too soon"
@@ -152,9 +174,16 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
 struct Worker(Child);
 
 impl Worker {
-    fn start(name: &str, key: &str, address: &str, tell: Sender<String>) -> Result<Self> {
+    fn start(
+        name: &str,
+        key: &str,
+        address: &str,
+        dies: bool,
+        tell: Sender<String>,
+    ) -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .args(["--worker", name, "--key", key, "--store", address])
+            .args(dies.then_some("--dies"))
             .stdout(Stdio::piped())
             .spawn()?;
         let output = process.stdout.take().context("a worker has no output")?;

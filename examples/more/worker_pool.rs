@@ -28,7 +28,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Parser;
 use futures::TryStreamExt;
-use leasehold::{Attempt, Fence, Filter, Leases, Store};
+use leasehold::{Attempt, Error, Fence, Filter, Leases, Store};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::sleep};
 
@@ -74,8 +74,11 @@ async fn worker(
             let lock = leases
                 .try_acquire(format!("order {order}"), TTL)
                 .keep_alive();
-            let Attempt::Acquired(lease) = lock.await? else {
-                continue;
+            let lease = match lock.await {
+                Ok(Attempt::Acquired(lease)) => lease,
+                // It comes up again: held by another, or no answer in time.
+                Ok(Attempt::Held(_)) | Err(Error::TimedOut { .. }) => continue,
+                Err(error) => return Err(error.into()),
             };
             if begin(&orders, order, lease.fence()) {
                 let dies = dies_at == Some(finished);
