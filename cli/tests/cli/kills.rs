@@ -2,8 +2,13 @@
 
 use leasehold_tests::engine::Engine;
 use std::{
-    fs, io::Write, os::unix::net::UnixListener, path::Path, process::Command, thread,
-    time::Duration,
+    fs,
+    io::Write,
+    os::unix::net::UnixListener,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,12 +48,14 @@ fn ends_with_the_lease(place: &Place, pid: &str, ttl: u64) -> Result<(), Late> {
 }
 
 fn stubborn(place: &Place, ttl: u64) -> Result<(Going, String), Late> {
+    let start = Instant::now();
     let mut going = place.hold_for(ttl, ["--grace", "1s"], STUBBORN)?;
     let pid = going.line();
-    match is_there(&pid) {
-        true => Ok((going, pid)),
-        false => Err(Late::new("it ended at once", Duration::from_secs(ttl) / 2)),
+    if is_there(&pid) {
+        return Ok((going, pid));
     }
+    let late = Late::new("it ended at once", Duration::from_secs(ttl) / 2);
+    Err(late.in_a_step_of(start.elapsed()))
 }
 
 fn killed(place: &Place) {
@@ -330,7 +337,7 @@ fn a_command_is_asked_before_it_is_killed() {
         command
             .arg(format!("echo ready; {script}"))
             .env("PATH", &path);
-        let mut going = Going::of(command).ready(ttl)?;
+        let mut going = Going::ready(command, ttl)?;
         going.signal(Signal::STOP);
         match &*going.line() {
             "1 cleaned up" => {}

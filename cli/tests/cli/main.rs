@@ -115,7 +115,7 @@ impl Place {
     ) -> Result<Going, Late> {
         let (script, time) = (format!("echo ready\n{script}"), format!("{ttl}s"));
         let words = ["run", "job", "--ttl", &time].into_iter().chain(words);
-        Going::of(self.command(words.chain(["--", "sh", "-c", &script]))).ready(ttl)
+        Going::ready(self.command(words.chain(["--", "sh", "-c", &script])), ttl)
     }
 }
 
@@ -207,13 +207,16 @@ impl Going {
         }
     }
 
-    /// As soon as it says so. It ends before that only if its lease does.
-    fn ready(mut self, ttl: u64) -> Result<Self, Late> {
-        match &*self.line() {
-            "ready" => Ok(self),
+    /// One that says when it is ready. It ends before that only if its lease does.
+    fn ready(command: Command, ttl: u64) -> Result<Self, Late> {
+        let start = Instant::now();
+        let mut going = Self::of(command);
+        match &*going.line() {
+            "ready" => Ok(going),
             "" => {
-                let what = format!("it ended with {} before it was ready", self.wait().0);
-                Err(Late::new(what, Duration::from_secs(ttl) / 2))
+                let what = format!("it ended with {} before it was ready", going.wait().0);
+                let late = Late::new(what, Duration::from_secs(ttl) / 2);
+                Err(late.in_a_step_of(start.elapsed()))
             }
             other => panic!("{other}"),
         }
