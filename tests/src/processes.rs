@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
 use leasehold::{Acquire, Attempt, Error, Lease, Leases, LossReason, Store};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::{
@@ -81,15 +80,6 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
             }
         }
         "write" => write(&leases, ttl).await,
-        "wait for all" => {
-            let wait = async |key| {
-                let lease = leases.acquire(name(key), LONG).await.unwrap();
-                told("granted", key as i64, millis(&lease));
-                lease
-            };
-            told("waiting", 0, 0);
-            join_all((0..KEYS).map(wait)).await;
-        }
         "call" => limits::call(&leases, ttl).await,
         "take" => limits::take(&leases).await,
         "race" => {
@@ -266,39 +256,6 @@ impl Process {
         let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
         pid
-    }
-}
-
-/// Another process waits for keys that are held here.
-pub struct Waiting {
-    leases: Leases,
-    held: Vec<Lease>,
-    other: Process,
-}
-
-impl Waiting {
-    pub async fn start(place: &Place, store: impl Store) -> Self {
-        let leases = patient(store);
-        let hold = async |key| leases.acquire(name(key), LONG).await.unwrap();
-        let held = join_all((0..KEYS).map(hold)).await;
-        let mut other = Process::start(place, "wait for all");
-        assert_eq!(other.next().await.0, "waiting");
-        Self {
-            leases,
-            held,
-            other,
-        }
-    }
-
-    /// Releases the next key. How long it takes until the other process has it, in milliseconds, by the
-    /// server's clock; `None` after the last.
-    pub async fn wake_up(&mut self) -> Option<i64> {
-        let lease = self.held.pop()?;
-        let before = self.leases.inspect(lease.key()).await.unwrap().unwrap().now;
-        lease.release().await.unwrap();
-        let (what, key, granted) = self.other.next().await;
-        assert_eq!((&*what, key), ("granted", self.held.len() as i64));
-        Some(granted - before.timestamp_millis())
     }
 }
 
