@@ -12,6 +12,9 @@ use crate::{
 /// The clocks of the clients, in minutes.
 pub(crate) const CLOCKS: [i32; 4] = [0, 5, -5, 0];
 
+/// Longer than a set needs to choose another primary.
+const OUTLASTS_AN_ELECTION: Duration = Duration::from_secs(12);
+
 /// What is tried, for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -58,9 +61,8 @@ impl Plan {
 
     pub(crate) fn pace(&self, measured: Pace) -> Pace {
         match self.wrong {
-            // Longer than a set needs to choose another primary.
             Wrong::OneMemberAcknowledges => Pace {
-                ttl: 4 * measured.ttl,
+                ttl: measured.ttl.max(OUTLASTS_AN_ELECTION),
                 ..measured
             },
             _ => measured,

@@ -70,7 +70,7 @@ pub struct Worker {
     pub ttl: Duration,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
-    /// How long it rests at the most before it asks again, unless it contends.
+    /// How long it rests at the most before it asks again.
     pub rests: Duration,
 }
 
@@ -116,8 +116,7 @@ impl Worker {
     }
 
     async fn rest(&mut self) {
-        // Who always waits for the one key shows how soon it is granted again.
-        if !self.rests.is_zero() && !self.contends() {
+        if !self.rests.is_zero() {
             sleep(self.rests.mul_f64(self.random.f64())).await;
         }
     }
