@@ -153,6 +153,20 @@ async fn calls_that_hang_do_not_hold_it_up_for_ever() {
     assert!(is_free(&store).await);
 }
 
+/// As with a server that was killed after it had carried out an acquire, and answers nothing while it starts.
+#[tokio::test(start_paused = true)]
+async fn the_clean_up_of_an_acquire_that_hangs_does_not_hold_it_up_for_ever() {
+    let (store, leases) = setup();
+    let mut fates = vec![Fate::AnswerLost];
+    fates.resize(100, Fate::Late(TTL * 1_000));
+    store.next(fates);
+    let attempt = timeout(MOMENT, leases.try_acquire("key", TTL)).await;
+    assert!(attempt.is_err(), "it is given up on its second try");
+    let start = Instant::now();
+    leases.close().await;
+    assert!(start.elapsed() <= TTL + LIMIT * 2, "{:?}", start.elapsed());
+}
+
 #[test]
 fn it_releases_what_was_dropped_while_there_was_no_keeper() {
     let (store, leases) = setup();
