@@ -1,4 +1,4 @@
-//! The suite, on a standalone server, on a replica set, and with no more rights than needed.
+//! The suite, on a standalone server, and on a replica set with no more rights than needed.
 
 use super::{Clients, Engine, Fixture, MongoStore, accounts};
 
@@ -12,18 +12,8 @@ mod standalone {
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
+/// One that asks who its clients are, with no more than the role that the documentation names.
 mod replica_set {
-    use super::*;
-
-    async fn connect() -> Clients {
-        Fixture::new(Engine::MongoDbReplicaSet).clients().await
-    }
-
-    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
-}
-
-/// On a server that asks who its clients are, with the role that the documentation names.
-mod read_and_write {
     use super::*;
 
     async fn connect() -> Clients {
