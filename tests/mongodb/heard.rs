@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     ATTEMPTS, Engine, Fixture, LONG, PATIENCE,
+    between_processes::place_of,
     ears::{Eared, Ears, Event},
-    processes::place_of,
 };
 
 /// How many keys are released.

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod batches;
+mod between_processes;
 mod cancel;
 mod cleanup;
 mod commands;
@@ -21,7 +22,6 @@ mod heard;
 mod limits;
 mod model;
 mod nonsense;
-mod processes;
 mod protocol;
 mod renewals;
 mod sharing;

@@ -1,6 +1,7 @@
 //! The stores on Elasticsearch and OpenSearch, on real engines.
 
 mod at_once;
+mod between_processes;
 mod cancel;
 mod conformance;
 mod documents;
@@ -16,7 +17,6 @@ mod patience;
 mod pipelines;
 mod places;
 mod prepare;
-mod processes;
 mod protocol;
 mod requests;
 mod seeds;

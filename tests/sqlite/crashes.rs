@@ -6,7 +6,7 @@ use leasehold::{Error, Leases, Store};
 use leasehold_tests::{long, processes::Process};
 use rusqlite::Connection;
 
-use super::{LONG, path, processes::place, store_at};
+use super::{LONG, between_processes::place, path, store_at};
 
 const KEYS: usize = 4;
 /// Of what they hold as they die.

@@ -1,11 +1,11 @@
 //! The store in a file, on real files.
 
+mod between_processes;
 mod boots;
 mod crashes;
 mod errors;
 mod model;
 mod names;
-mod processes;
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! Several operating-system processes on one engine.
 //!
 //! The processes are the test binary again, run with a task in its environment. Each binary that
-//! uses this has a test `processes::the_work_of_a_process`, which does the task.
+//! uses this has a test `between_processes::the_work_of_a_process`, which does the task.
 
 pub mod fencing;
 pub mod limits;
@@ -50,7 +50,11 @@ pub fn task() -> Option<(String, String, String, String)> {
 fn process(place: &Place, task: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "processes::the_work_of_a_process", "--nocapture"])
+        .args([
+            "--exact",
+            "between_processes::the_work_of_a_process",
+            "--nocapture",
+        ])
         .env("LEASEHOLD_TEST_TASK", task)
         .env("LEASEHOLD_TEST_KIND", place.kind)
         .env("LEASEHOLD_TEST_ADDRESS", &place.address)
