@@ -6,17 +6,16 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::{Context, Result};
 use chrono::TimeDelta;
-use elasticsearch::Elasticsearch;
+use elasticsearch::{Elasticsearch, http::transport::Transport as ElasticsearchTransport};
 use fastrand::Rng;
 use leasehold::{ElasticsearchStore, Leases, MongoStore, OpenSearchStore, Store};
 use leasehold_tests::faketime;
 use mongodb::bson::Document;
-use opensearch::OpenSearch;
+use opensearch::{OpenSearch, http::transport::Transport as OpenSearchTransport};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -54,8 +53,6 @@ pub struct Task {
     pub pace: Pace,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
-    /// How long a worker rests at the most before it asks again.
-    pub rests: Duration,
 }
 
 impl Task {
@@ -70,13 +67,9 @@ impl Task {
     }
 
     async fn open(&self, prepares: bool) -> Result<Arc<dyn Store>> {
-        // Whoever closes waits for the answer to what it has sent, which a dead server never gives.
-        let given_up = 4 * self.pace.call_timeout;
         Ok(match &*self.engine {
             "elasticsearch" | "elasticsearch-three" => {
-                use elasticsearch::http::transport::{SingleNodeConnectionPool, TransportBuilder};
-                let pool = SingleNodeConnectionPool::new(self.address.parse()?);
-                let transport = TransportBuilder::new(pool).timeout(given_up).build()?;
+                let transport = ElasticsearchTransport::single_node(&self.address)?;
                 let store = ElasticsearchStore::new(Elasticsearch::new(transport), &self.name);
                 if prepares {
                     store.prepare().await?;
@@ -84,9 +77,7 @@ impl Task {
                 Arc::new(store)
             }
             "opensearch" => {
-                use opensearch::http::transport::{SingleNodeConnectionPool, TransportBuilder};
-                let pool = SingleNodeConnectionPool::new(self.address.parse()?);
-                let transport = TransportBuilder::new(pool).timeout(given_up).build()?;
+                let transport = OpenSearchTransport::single_node(&self.address)?;
                 let store = OpenSearchStore::new(OpenSearch::new(transport), &self.name);
                 if prepares {
                     store.prepare().await?;
@@ -190,7 +181,6 @@ pub async fn work(task: Task) -> Result<()> {
             role: Role::of(number),
             ttl: task.pace.ttl,
             dawdles: task.dawdles,
-            rests: task.rests,
         };
         workers.spawn(worker.work());
     }

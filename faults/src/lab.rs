@@ -180,7 +180,6 @@ impl Setup {
             workers: plan.workers,
             pace: Pace::FAST,
             dawdles: plan.dawdles,
-            rests: plan.rests,
         };
         task.prepare().await?;
         task.pace = plan.pace(probe::measure(task.store().await?).await?);

@@ -122,7 +122,6 @@ async fn run(arguments: &Arguments) -> Violations {
         period: Some(period.min(lasts)),
         workers: 12,
         dawdles: 200,
-        rests: Duration::ZERO,
         wrong: Wrong::Nothing,
     };
     println!("{HEADER}");
@@ -160,7 +159,6 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
             period: Some(Duration::from_secs(arguments.period.unwrap_or(20))),
             workers: 12,
             dawdles: 5,
-            rests: Duration::ZERO,
             wrong,
         };
         for engine in engines {

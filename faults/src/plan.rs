@@ -28,9 +28,6 @@ pub struct Plan {
     pub workers: u64,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
-    /// How long each worker rests at the most before it asks again. Without a rest they keep a small machine as
-    /// busy as it can be, and a server that starts again there takes several times as long.
-    pub rests: Duration,
     /// What is wrong on purpose.
     pub wrong: Wrong,
 }

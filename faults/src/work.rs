@@ -70,8 +70,6 @@ pub struct Worker {
     pub ttl: Duration,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
-    /// How long it rests at the most before it asks again.
-    pub rests: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +97,9 @@ impl Worker {
     /// Works until it is dropped.
     pub async fn work(mut self) -> Result<()> {
         while self.role == Role::Calls {
-            self.rest().await;
             self.call().await?;
         }
         loop {
-            self.rest().await;
             let (key, claim) = self.choose();
             let sent = self.recorder.clock.now();
             match self.ask(&key, claim).await {
@@ -112,12 +108,6 @@ impl Worker {
                 Err(Error::WaitTimedOut { .. }) => self.recorder.saw(Event::Operations(1)),
                 Err(error) => self.pass_over(error).await?,
             }
-        }
-    }
-
-    async fn rest(&mut self) {
-        if !self.rests.is_zero() {
-            sleep(self.rests.mul_f64(self.random.f64())).await;
         }
     }
 

@@ -112,7 +112,6 @@ async fn work(wrong: Wrong, seed: u64) -> (Violations, u64) {
                 role: Role::of(number),
                 ttl: TTL,
                 dawdles: 20,
-                rests: Duration::ZERO,
             };
             workers.spawn(timeout(Duration::from_secs(60), worker.work()));
         }

@@ -20,7 +20,6 @@ const EACH_ONCE: Plan = Plan {
     period: None,
     workers: 6,
     dawdles: 30,
-    rests: Duration::from_millis(100),
     wrong: Wrong::Nothing,
 };
 
@@ -79,7 +78,6 @@ async fn on_a_replica_set_of_three_members() {
         period: Some(Duration::from_secs(10)),
         workers: 12,
         dawdles: 20,
-        rests: Duration::ZERO,
         wrong: Wrong::OneMemberAcknowledges,
         ..EACH_ONCE
     };
