@@ -217,7 +217,7 @@ fn the_end_of_a_runtime_strands_nobody() {
 }
 
 /// A runtime whose clock goes on only as the runtime waits for it: what passes on it is no matter of the machine.
-/// It stands still while nobody drives it.
+/// The runtime stands still between two calls of `block_on`.
 fn driven() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread();
     { runtime }.enable_all().start_paused(true).build().unwrap()

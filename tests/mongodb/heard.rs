@@ -68,7 +68,7 @@ pub async fn wait(store: impl Store, ears: Ears) {
             told("looked", 0, start.elapsed().as_millis() as i64);
         }
     };
-    // The last one is not released, so that somebody listens to the end.
+    // The key beyond the last is not released, so that its waiter keeps the stream open to the end.
     tokio::join!(join_all((0..=KEYS).map(wait)), stalls);
 }
 
@@ -171,7 +171,7 @@ impl Other {
             let explained = !self.listens || handover.is_sooner() || handover.is_slow();
             assert!(explained, "only the stream was slow: {handover:?}");
         }
-        // The stream tells each, be it after somebody has found it.
+        // The stream tells of each key, of some only after their waiter has found them by asking.
         let tells_all = async {
             while self.listens && (0..KEYS).any(|key| self.keys[&key].heard.is_none()) {
                 self.next().await;

@@ -234,7 +234,7 @@ async fn beside_a_transaction() -> Kept {
     let marked = other.update_one(doc! { "_id": "key 7" }, mark);
     let marked = marked.session(&mut session).await.unwrap();
     assert_eq!(marked.modified_count, 1, "the control");
-    // Nobody is live after this who was not renewed beside the transaction.
+    // A lease that is live after this was renewed while the transaction was open.
     let latest = kept.iter().map(Lease::deadline).max().unwrap();
     let held = timeout(PATIENCE, kept[7].lost()).await;
     held.expect("the transaction holds it, and it is renewed");

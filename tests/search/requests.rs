@@ -238,7 +238,7 @@ impl Periods {
     }
 }
 
-/// Nobody else has these keys, and nobody evicts: a lease is lost because its time was over, or not at all.
+/// The test has these keys to itself and evicts none: the end of its time is the only reason to lose a lease.
 fn was_too_late(reason: &LossReason) {
     let late = match reason {
         LossReason::Expired => true,

@@ -13,7 +13,7 @@ use super::{LONG, crashes, path, store_at};
 const OPENING: Duration = Duration::from_secs(5);
 /// How often others may take longer than that, on a machine that stands still now and then.
 const ATTEMPTS: usize = 5;
-/// Longer than the others take to start: it only ends a process that nobody lets go on.
+/// Longer than the other processes take to start: it only ends a process whose gate is never opened.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.

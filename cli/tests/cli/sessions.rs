@@ -333,7 +333,7 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
 }
 
 fn an_eviction_ends_the_command(place: &Place) {
-    // The one that nobody asks for.
+    // The command's default, because the test gives no `--grace`: a third of the ttl.
     let grace = |ttl| Duration::from_secs(ttl) / 3;
     // It hears of it with the next renewal, a second later at the most.
     let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done";
