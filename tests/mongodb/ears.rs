@@ -1,21 +1,14 @@
 //! A store whose stream of freed keys is another.
 
-use std::{
-    any::Any,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{
-    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction,
-    FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store,
-};
+use leasehold::{AcquireAnswer, AcquireRequest, Cause, Error, FreedKeys, Key, Store};
+use leasehold_tests::layer::Layer;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Ears {
@@ -73,7 +66,11 @@ impl Eared {
 }
 
 #[async_trait]
-impl Store for Eared {
+impl Layer for Eared {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         let first = self.opened.fetch_add(1, Relaxed) == 0;
         let broken = Error::Interrupted {
@@ -98,54 +95,10 @@ impl Store for Eared {
         }
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        self.store.as_any()
-    }
-
-    fn clock_margin(&self) -> Duration {
-        self.store.clock_margin()
-    }
-
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         (self.tell)(Event::Asked(&request.key));
         let answer = self.store.acquire(request).await;
         (self.tell)(Event::Answered(&request.key));
         answer
-    }
-
-    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        self.store.renew(requests).await
-    }
-
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        self.store.convert(request).await
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        self.store.release(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        self.store.inspect(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.store.list(request).await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.store.evict(key).await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        self.store.remove_expired(key).await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        self.store.permit(request).await
-    }
-
-    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.store.purge(retention).await
     }
 }

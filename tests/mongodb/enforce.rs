@@ -403,7 +403,7 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
 async fn a_store_behind_another_is_found() {
     let app = App::new().await;
     let wrapped = super::ears::Eared::new(app.store.clone(), super::ears::Ears::Deaf);
-    let shared: Arc<dyn Store> = Arc::new(wrapped);
+    let shared: Arc<dyn Store> = Arc::new(leasehold_tests::layer::Layered(wrapped));
     let leases = Leases::new(shared);
     let lease = leases
         .acquire(Key::new("key").unwrap(), LONG)

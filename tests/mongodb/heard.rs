@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 use chrono::Utc;
 use futures::{FutureExt, future::join_all};
 use leasehold::{Key, Lease, Leases, Store};
-use leasehold_tests::processes::Process;
+use leasehold_tests::{layer::Layered, processes::Process};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
@@ -54,7 +54,7 @@ fn tell(event: Event<'_>) {
 /// What the other process does: it waits for all keys, and tells what goes on.
 pub async fn wait(store: impl Store, ears: Ears) {
     let store = Eared::new(store, ears).telling(tell);
-    let leases = Leases::new(store);
+    let leases = Leases::new(Layered(store));
     let wait = async |key| {
         let lease = leases.acquire(name(key), LONG).await.unwrap();
         told("granted", key, now());

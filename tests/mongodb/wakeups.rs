@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use leasehold::{Leases, MongoStore, Store};
-use leasehold_tests::proxy::Proxy;
+use leasehold_tests::{layer::Layered, proxy::Proxy};
 use mongodb::bson::Document;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -132,7 +132,7 @@ async fn a_stream_that_broke_off_is_opened_again() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let store = Eared::new(fixture.store().await, Ears::BreaksOnce);
     let ears = store.clone();
-    waits_while(&fixture, store, async || {
+    waits_while(&fixture, Layered(store), async || {
         until("it stays closed", || ears.opened() == 2).await;
     })
     .await;
@@ -146,7 +146,7 @@ async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
         let store = Eared::new(fixture.store().await, kind);
         let ears = store.clone();
         let start = Instant::now();
-        waits_while(&fixture, store, async || {
+        waits_while(&fixture, Layered(store), async || {
             until("no stream is asked for", || ears.opened() > 0).await;
             // Until the pauses between two questions are the longest.
             sleep(Duration::from_secs(2)).await;

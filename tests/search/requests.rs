@@ -8,7 +8,7 @@ use leasehold::{
     AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Error, Key, Lease, LeaseId, LossReason,
     MAX_RENEWALS, Mode, ReleaseRequest, RenewRequest, Store,
 };
-use leasehold_tests::proxy::Proxy;
+use leasehold_tests::{layer::Layered, proxy::Proxy};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -179,7 +179,7 @@ impl Periods {
         let fixture = Fixture::prepared(engine).await;
         let proxy = Proxy::to(fixture.host()).await;
         let store = Timed::new(fixture.store_at(&format!("http://{}", proxy.address)));
-        let leases = leases(store.clone());
+        let leases = leases(Layered(store.clone()));
         let acquire = |number| {
             let acquire = leases.acquire(format!("key {number}"), ttl);
             acquire.keep_alive().into_future()

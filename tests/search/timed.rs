@@ -1,7 +1,6 @@
 //! A store that tells how long its answers took, by the clock of the test.
 
 use std::{
-    any::Any,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -11,10 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-    Error, Eviction, FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Error, ReleaseAnswer,
+    ReleaseRequest, RenewAnswers, RenewRequest, Store,
 };
+use leasehold_tests::layer::Layer;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -65,9 +64,9 @@ impl Drop for UnderWay<'_> {
 }
 
 #[async_trait]
-impl Store for Timed {
-    fn clock_margin(&self) -> Duration {
-        self.store.clock_margin()
+impl Layer for Timed {
+    fn inner(&self) -> &dyn Store {
+        &self.store
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
@@ -80,53 +79,13 @@ impl Store for Timed {
         self.store.renew(requests).await
     }
 
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        self.store.convert(request).await
-    }
-
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let _time = self.starts();
         self.store.release(request).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        self.store.inspect(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.store.list(request).await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.store.evict(key).await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        self.store.remove_expired(key).await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        self.store.permit(request).await
-    }
-
-    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.store.purge(retention).await
-    }
-
-    fn at_once(&self) -> usize {
-        self.store.at_once()
-    }
-
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         let _time = self.starts();
         self.store.batch(requests).await
-    }
-
-    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
-        self.store.freed().await
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        self.store.as_any()
     }
 }

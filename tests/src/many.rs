@@ -1,7 +1,6 @@
 //! Many leases that are kept alive at the same time.
 
 use std::{
-    any::Any,
     future::IntoFuture,
     sync::{
         Arc,
@@ -12,15 +11,15 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, LossReason, Page, PermitAnswer,
-    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
-};
+use leasehold::{Error, Lease, Leases, LossReason, RenewAnswers, RenewRequest, Store};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::{patient, stalls::Stalls};
+use super::{
+    layer::{Layer, Layered},
+    patient,
+    stalls::Stalls,
+};
 
 /// How many are asked for at the same time.
 const AT_ONCE: usize = 64;
@@ -90,7 +89,7 @@ async fn round(
         renewed: renewed.clone(),
         slowest: slowest.clone(),
     };
-    let leases = patient(counts);
+    let leases = patient(Layered(counts));
     let start = Instant::now();
     let kept = acquire(&leases, &format!("kept {ttl:?}"), number, ttl).await;
     println!(
@@ -150,7 +149,11 @@ struct Counts {
 }
 
 #[async_trait]
-impl Store for Counts {
+impl Layer for Counts {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         self.renewed.fetch_add(requests.len(), Relaxed);
         let start = Instant::now();
@@ -158,57 +161,5 @@ impl Store for Counts {
         let mut slowest = self.slowest.lock();
         *slowest = slowest.max(start.elapsed());
         answers
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        self.store.as_any()
-    }
-
-    fn clock_margin(&self) -> Duration {
-        self.store.clock_margin()
-    }
-
-    fn at_once(&self) -> usize {
-        self.store.at_once()
-    }
-
-    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        self.store.batch(requests).await
-    }
-
-    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        self.store.acquire(request).await
-    }
-
-    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        self.store.convert(request).await
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        self.store.release(request).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        self.store.inspect(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.store.list(request).await
-    }
-
-    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.store.evict(key).await
-    }
-
-    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        self.store.remove_expired(key).await
-    }
-
-    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        self.store.permit(request).await
-    }
-
-    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        self.store.purge(retention).await
     }
 }

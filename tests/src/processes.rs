@@ -67,7 +67,7 @@ fn process(place: &Place, task: &str) -> Command {
 
 /// Does a task, in the process that was started for it.
 pub async fn work(task: &str, store: Arc<dyn Store>) {
-    let leases = patient(store);
+    let leases = patient(store.clone());
     let (task, number) = number_of(task);
     let ttl = Duration::from_millis(number);
     match task {
@@ -84,8 +84,8 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
             }
         }
         "write" => write(&leases, ttl).await,
-        "call" => limits::call(&leases, ttl).await,
-        "take" => limits::take(&leases).await,
+        "call" => limits::call(store, ttl).await,
+        "take" => limits::take(store).await,
         "race" => {
             for key in 0..KEYS {
                 let attempt = leases.try_acquire(name(key), LONG).await;

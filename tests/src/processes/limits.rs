@@ -2,14 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use chrono::Utc;
 use futures::future::join_all;
-use leasehold::{Leases, Store};
+use leasehold::{Error, PermitAnswer, PermitRequest, Store};
 use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        faketime, long,
+        faketime,
+        layer::{Layer, Layered},
+        long, patient,
         permits::{self, Table},
     },
     Place, Process, parse, process, timed, told,
@@ -23,8 +26,8 @@ const WINDOWS: [Duration; 4] = [
     Duration::from_secs(3),
     Duration::from_secs(10),
 ];
-/// A process that stands still for such a part of a window, or waits for an answer, may have asked for nothing in
-/// it.
+/// A process that stands still for such a part of a window, or waits so long for an answer, may have asked for
+/// nothing in it.
 const STALL: u32 = 4;
 /// In so many windows in which both processes did ask it shows whether all permits are used.
 const ENOUGH: usize = 10;
@@ -43,7 +46,8 @@ fn windows(window: Duration) -> u32 {
 
 /// Half of the seed's experiment: ten tasks make calls. Tells what the clock of this process says, when each
 /// call was let through, and from when to when, by this clock, the tasks asked and the process stood still.
-pub async fn call(leases: &Leases, window: Duration) {
+pub async fn call(store: Arc<dyn Store>, window: Duration) {
+    let leases = patient(Layered(Watched { store, window }));
     let (start, began) = (Instant::now(), Utc::now().timestamp_millis());
     told("clock", began, 0);
     let asks = window * windows(window);
@@ -64,11 +68,7 @@ pub async fn call(leases: &Leases, window: Duration) {
         loop {
             let (start, began) = (Instant::now(), Utc::now().timestamp_millis());
             sleep(window / 12).await;
-            let _ = leases.inspect("another key").await;
-            let took = start.elapsed();
-            if took > window / STALL {
-                told("stalled", began, began + took.as_millis() as i64);
-            }
+            tell_stall(start, began, window);
         }
     };
     tokio::select! {
@@ -78,9 +78,38 @@ pub async fn call(leases: &Leases, window: Duration) {
     told("asked", began, began + asks.as_millis() as i64);
 }
 
+/// Tells of a stall since this instant, which was then by the clock, if it is one.
+fn tell_stall(start: Instant, began: i64, window: Duration) {
+    let took = start.elapsed();
+    if took > window / STALL {
+        told("stalled", began, began + took.as_millis() as i64);
+    }
+}
+
+/// A store that tells when its answers take long.
+#[derive(Debug)]
+struct Watched {
+    store: Arc<dyn Store>,
+    window: Duration,
+}
+
+#[async_trait]
+impl Layer for Watched {
+    fn inner(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        let (start, began) = (Instant::now(), Utc::now().timestamp_millis());
+        let answer = self.store.permit(request).await;
+        tell_stall(start, began, self.window);
+        answer
+    }
+}
+
 /// Takes permits one by one, and tells each.
-pub async fn take(leases: &Leases) {
-    let limiter = leases.limiter("key", CRASH_LIMIT, CRASH_WINDOW);
+pub async fn take(store: Arc<dyn Store>) {
+    let limiter = patient(store).limiter("key", CRASH_LIMIT, CRASH_WINDOW);
     for number in 0.. {
         limiter.permit().await.unwrap();
         told("taken", number, 0);

@@ -1,0 +1,107 @@
+//! Stores around a store.
+
+use std::{any::Any, fmt, time::Duration};
+
+use async_trait::async_trait;
+use leasehold::{
+    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+    Error, Eviction, FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
+    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+};
+
+/// What a store around another does differently; the rest is left to the other.
+#[async_trait]
+pub trait Layer: fmt::Debug + Send + Sync + 'static {
+    fn inner(&self) -> &dyn Store;
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.inner().acquire(request).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.inner().renew(requests).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.inner().release(request).await
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        self.inner().batch(requests).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.inner().permit(request).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.inner().freed().await
+    }
+}
+
+/// The store that a layer makes of the one that it is around.
+#[derive(Clone, Debug)]
+pub struct Layered<L>(pub L);
+
+#[async_trait]
+impl<L: Layer> Store for Layered<L> {
+    fn clock_margin(&self) -> Duration {
+        self.0.inner().clock_margin()
+    }
+
+    fn at_once(&self) -> usize {
+        self.0.inner().at_once()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        self.0.inner().as_any()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        self.0.acquire(request).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.0.renew(requests).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.0.inner().convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.0.release(request).await
+    }
+
+    async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        self.0.batch(requests).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.0.permit(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.0.inner().inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.0.inner().list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.0.inner().evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.0.inner().remove_expired(key).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.0.inner().purge(retention).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.0.freed().await
+    }
+}
