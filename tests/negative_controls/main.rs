@@ -116,14 +116,19 @@ controls! {
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
 
+/// How many random sequences a store that is right is compared on.
+const CASES: u32 = 300;
+/// On how many a broken one is at the most: the first that tells it ends the comparison.
+const UNTIL_CAUGHT: u32 = 100 * CASES;
+
 /// The comparison with memory on random commands catches what answers tell.
 #[test]
 fn random_commands_tell_a_broken_store_from_memory() {
-    let compare = |fault| {
+    let compare = |fault, cases| {
         let mut paused = tokio::runtime::Builder::new_current_thread();
         let runtime = paused.enable_all().start_paused(true).build().unwrap();
         let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
-        model::compare(&runtime, &store, 300)
+        model::compare(&runtime, &store, cases)
     };
     let faults = [
         Fault::ReleaseByKey,
@@ -152,28 +157,28 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::BatchEndsAtARefusal,
     ];
     for fault in faults {
-        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+        assert!(compare(fault, UNTIL_CAUGHT).is_err(), "{fault:?} was not caught");
     }
-    assert_eq!(compare(Fault::None), Ok(()));
+    assert_eq!(compare(Fault::None, CASES), Ok(()));
 }
 
 /// The same for permits.
 #[test]
 fn random_requests_for_permits_tell_a_broken_store_from_memory() {
-    let compare = |fault| {
+    let compare = |fault, cases| {
         let mut paused = tokio::runtime::Builder::new_current_thread();
         let runtime = paused.enable_all().start_paused(true).build().unwrap();
         let store: Arc<dyn Store> = runtime.block_on(async { Arc::new(BrokenStore::new(fault)) });
-        permits::compare(&runtime, &store, 300)
+        permits::compare(&runtime, &store, cases)
     };
     for fault in [
         Fault::RepeatedPermitsCount,
         Fault::PermitsInPart,
         Fault::SmoothIsFixed,
     ] {
-        assert!(compare(fault).is_err(), "{fault:?} was not caught");
+        assert!(compare(fault, UNTIL_CAUGHT).is_err(), "{fault:?} was not caught");
     }
-    assert_eq!(compare(Fault::None), Ok(()));
+    assert_eq!(compare(Fault::None, CASES), Ok(()));
 }
 
 /// The soak catches what only shows now and then, among much that goes well.
