@@ -5,10 +5,11 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 
 use crate::{
-    Error, Held, Key, Lease,
     acquisition::{self, Patience},
     ask::{Ask, lease_options},
+    lease::Lease,
     leases::Shared,
+    model::{Error, Held, Key},
     with::{self, WithError},
 };
 

@@ -20,18 +20,19 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Held, Key, Lease,
+    acquire::Attempt,
     ask::Ask,
-    calls::Calls,
     hold::{Hold, Terms},
-    keeper,
+    lease::Lease,
     leases::Shared,
+    messages::{AcquireAnswer, AcquireRequest},
+    model::{Error, Held, Key},
     observe::{self, Asked},
+    retry::{TRIES, Tries},
     rules,
-    tries::{TRIES, Tries},
+    runtime::{self, in_flight::Calls, inline_task::Work},
     wait::{Baton, Turn},
     wire::HURRY,
-    work::Work,
 };
 
 /// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
@@ -76,7 +77,7 @@ pub(crate) async fn acquire_one_of_several(
         Ok((work, asking)) => {
             let waiting = shared.keeper.wait_for(work, asked.since(), asking, outcome);
             let outcome = waiting.instrument(asked.span()).await;
-            outcome.unwrap_or_else(|| Err(keeper::runtime_ended()))
+            outcome.unwrap_or_else(|| Err(runtime::ended()))
         }
         Err(error) => Err(error),
     };

@@ -3,11 +3,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    AcquireRequest, Error, Key, MAX_TTL, Mode,
-    key::{MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     leases::Shared,
-    record::LeaseId,
-    ttl,
+    messages::AcquireRequest,
+    model::{Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, validation},
 };
 
 /// The terms of a lease. They are checked when the builder is awaited, so that the call site needs
@@ -51,7 +49,7 @@ impl Ask {
 
     /// The request for this key, under a new lease id.
     pub(crate) fn request(&self, key: Key) -> Result<AcquireRequest, Error> {
-        let ttl = ttl::checked(self.ttl, self.shared.clock_margin)?;
+        let ttl = validation::checked_ttl(self.ttl, self.shared.clock_margin)?;
         let owner = self.owner().clone();
         let bytes = owner.len();
         if bytes == 0 || bytes > MAX_OWNER_BYTES {

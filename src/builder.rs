@@ -5,7 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use crate::{
-    Leases, Store, keeper::Keeper, leases::Shared, line::Lines, wait::WaitingRoom, wire::Wire,
+    keeper::Keeper,
+    leases::{Leases, Shared},
+    line::Lines,
+    store::Store,
+    wait::WaitingRoom,
+    wire::Wire,
 };
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

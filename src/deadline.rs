@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Error, LossReason, store::Grant};
+use crate::{
+    messages::Grant,
+    model::{Error, LossReason},
+};
 
 /// The instant from which a lease must not be counted on any more.
 ///
@@ -115,7 +118,7 @@ mod tests {
     use chrono::{DateTime, Utc};
 
     use super::*;
-    use crate::{Fence, record::after};
+    use crate::model::{Fence, after};
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -21,11 +21,10 @@ use tokio_util::sync::CancellationToken;
 use self::state::State;
 pub(crate) use self::{state::End, watch::Watch};
 use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, KnownGrant, LossReason, MinHold, Mode, RenewAnswer,
-    RenewRequest,
     deadline::{Validity, deadline},
+    messages::{AcquireRequest, Grant, KnownGrant, MinHold, RenewAnswer, RenewRequest},
+    model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     observe,
-    record::LeaseId,
     release::Unused,
     schedule,
     wait::Run,

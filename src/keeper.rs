@@ -10,7 +10,6 @@ mod task;
 use std::{
     collections::HashMap,
     fmt,
-    future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -23,7 +22,6 @@ use tokio::{
         mpsc::{UnboundedSender, unbounded_channel},
         oneshot, watch,
     },
-    task::JoinHandle,
     time::{Instant, timeout},
 };
 use tokio_util::{
@@ -34,47 +32,21 @@ use tokio_util::{
 pub(crate) use self::calls::{convert, only, renew_now};
 use self::{overload::Overload, runtimes::Runtimes, task::Kept};
 use crate::{
-    Cause, Error, LossReason, Store,
-    calls::Calls,
     hold::{End, Hold, Watch},
+    model::{Error, LeaseId, LossReason},
     observe,
-    record::LeaseId,
     release::{Released, Releases, Report},
+    runtime::{
+        self,
+        in_flight::Calls,
+        inline_task::{Work, Works},
+    },
     schedule::{BatchId, Outcome, Schedule},
+    store::Store,
     wait::WaitingRoom,
     wakeups,
     wire::Wire,
-    work::{Work, Works},
 };
-
-/// Runs a store call in a task of its own and waits for it this long.
-///
-/// Dropping the returned future, or running out of time, leaves the call running: the MongoDB
-/// driver documents that its futures are not cancel safe.
-pub(crate) async fn call<T: Send + 'static>(
-    operation: &'static str,
-    limit: Duration,
-    work: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Result<T, Error> {
-    let task = spawn(work)?;
-    let outcome = match timeout(limit, task).await {
-        Ok(Ok(outcome)) => outcome,
-        // The task was killed by a panic in the store or by the end of its runtime.
-        Ok(Err(ended)) => Err(Error::Interrupted {
-            store: "the store",
-            source: ended.into(),
-        }),
-        Err(_) => Err(Error::TimedOut { operation, limit }),
-    };
-    outcome.inspect_err(|error| observe::store_failed(operation, None, error))
-}
-
-pub(crate) fn spawn<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<JoinHandle<T>, Error> {
-    let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    Ok(runtime.spawn(work))
-}
 
 enum Message {
     /// Release this in the background.
@@ -289,7 +261,7 @@ impl Keeper {
             room: self.room.clone(),
             _at_work: self.at_work(),
         }));
-        Err(runtime_ended())
+        Err(runtime::ended())
     }
 
     /// Cancels the token when the lease is lost or given up, and at once if no runtime is there to see
@@ -336,7 +308,7 @@ impl Keeper {
     pub(crate) fn listen(&self) {
         if let Some(ear) = self.room.wants_listener() {
             // Without a runtime the ear is dropped, and the next who waits wants one again.
-            let _ = spawn(wakeups::listen(
+            let _ = runtime::spawn(wakeups::listen(
                 self.store.clone(),
                 ear,
                 self.closing.clone(),
@@ -354,12 +326,5 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // Nobody can wait any more.
         self.closing.cancel();
-    }
-}
-
-pub(crate) fn runtime_ended() -> Error {
-    Error::Interrupted {
-        store: "the store",
-        source: Cause::text("its runtime ended"),
     }
 }

@@ -8,8 +8,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
-    ConvertRequest, Error, Fence, Held, Key, LossReason, Mode, ReleaseAnswer, hold::Hold, keeper,
-    leases::Shared, observe, record::LeaseId, release::Released, ticket::Ticket, tries::Tries,
+    hold::Hold,
+    keeper,
+    leases::Shared,
+    messages::{ConvertRequest, ReleaseAnswer},
+    model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
+    observe,
+    release::Released,
+    retry::Tries,
+    ticket::Ticket,
     wait::Run,
 };
 

@@ -11,9 +11,19 @@ use futures::{
 use tracing::Instrument;
 
 use crate::{
-    Acquire, AcquireAll, Error, Eviction, Filter, Key, Limiter, ListRequest, LockState, Quota,
-    ReleaseAnswer, ReleaseRequest, Resume, Store, Ticket, TryAcquire, builder::LeasesBuilder,
-    keeper::Keeper, line::Lines, observe, wait::WaitingRoom, wire::Wire,
+    acquire::{Acquire, TryAcquire},
+    builder::LeasesBuilder,
+    keeper::Keeper,
+    limiter::Limiter,
+    line::Lines,
+    messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
+    model::{Error, Key, LockState, Quota},
+    observe,
+    set::AcquireAll,
+    store::Store,
+    ticket::{Resume, Ticket},
+    wait::WaitingRoom,
+    wire::Wire,
 };
 
 /// How many documents a list asks for at a time.

@@ -190,37 +190,29 @@
 mod acquire;
 mod acquisition;
 mod ask;
-mod backoff;
 mod builder;
-mod calls;
-mod cause;
 mod deadline;
-mod error;
-mod fence;
 mod hold;
 mod keeper;
-mod key;
 mod lease;
 mod leases;
 mod limiter;
 mod line;
-mod loss;
+mod messages;
+mod model;
 mod observe;
-mod quota;
-mod record;
 mod release;
+mod retry;
 pub mod rules;
+mod runtime;
 mod schedule;
 mod set;
 mod store;
 mod ticket;
-mod tries;
-mod ttl;
 mod wait;
 mod wakeups;
 mod wire;
 mod with;
-mod work;
 
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
@@ -244,27 +236,23 @@ pub use crate::store::sqlite::SqliteStore;
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
     builder::LeasesBuilder,
-    cause::Cause,
-    error::Error,
-    fence::Fence,
-    key::{Key, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     lease::{Lease, Upgrade},
     leases::Leases,
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
-    loss::LossReason,
-    quota::{MAX_WINDOW, Quota},
-    record::{Holder, LeaseId, LimiterRecord, LockRecord, Mode, PermitId, SCHEMA},
-    set::{AcquireAll, LeaseSet},
-    store::{
+    messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, Grant, Held, KnownGrant, LockState, MAX_BATCH,
-        MAX_RENEWALS, MinHold, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswer, RenewAnswers, RenewRequest, Store,
-        list::{Filter, ListRequest, Page},
-        memory::MemoryStore,
+        ConvertRequest, Eviction, Filter, Grant, KnownGrant, ListRequest, MAX_BATCH, MAX_RENEWALS,
+        MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest,
     },
+    model::{
+        Cause, Error, Fence, Held, Holder, Key, LeaseId, LimiterRecord, LockRecord, LockState,
+        LossReason, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL,
+        MAX_WINDOW, Mode, PermitId, Quota, SCHEMA,
+    },
+    set::{AcquireAll, LeaseSet},
+    store::{FreedKeys, Store, memory::MemoryStore},
     ticket::{Resume, Resumed, Ticket},
-    ttl::MAX_TTL,
     with::WithError,
 };
 

@@ -10,7 +10,12 @@ use std::{
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
-use crate::{Error, Key, Quota, acquisition::Patience, leases::Shared, line::Line};
+use crate::{
+    acquisition::Patience,
+    leases::Shared,
+    line::Line,
+    model::{Error, Key, Quota},
+};
 
 /// Lets through at most so many calls a window, over all processes that ask for the same key: made by
 /// [`Leases::limiter`](crate::Leases::limiter).

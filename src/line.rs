@@ -22,13 +22,13 @@ use tracing::Instrument;
 
 use self::queue::{Look, Queue, Step, Terms, Until};
 use crate::{
-    Error, Key, Permit, PermitAnswer, PermitAttempt, PermitRequest, Quota,
     acquisition::Patience,
-    calls::caught,
-    keeper,
     leases::Shared,
+    limiter::{Permit, PermitAttempt},
+    messages::{PermitAnswer, PermitRequest},
+    model::{Error, Key, Quota},
     observe::{self, AskedPermits},
-    work::Work,
+    runtime::{self, inline_task::Work},
 };
 
 /// How long an answer is waited for before the request is sent again: as long as the window, and this
@@ -156,7 +156,7 @@ impl Line {
                     place.asking = None;
                 }
                 // It is answered before it leaves the queue.
-                outcome = &mut place.outcome => return outcome.map_err(|_| keeper::runtime_ended())?,
+                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::ended())?,
                 () = closing.cancelled() => return Err(Error::Closed),
                 () = place.called.notified() => {}
                 Some(()) = OptionFuture::from(wake) => {}
@@ -239,7 +239,7 @@ impl Line {
     /// Asks the store. An answer that comes late counts too, unless it was asked again.
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| observe::store_failed("permit", None, error);
-        let mut call = pin!(caught(self.shared.store.permit(request)));
+        let mut call = pin!(runtime::caught(self.shared.store.permit(request)));
         let limit = self.limit;
         let outcome = match timeout(limit, call.as_mut()).await {
             Ok(outcome) => outcome,

@@ -42,7 +42,7 @@ pub(crate) use self::{
     },
 };
 
-use crate::{Error, ReleaseAnswer};
+use crate::{messages::ReleaseAnswer, model::Error};
 
 /// What everything is filtered by: `leasehold=debug`.
 const TARGET: &str = "leasehold";

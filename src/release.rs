@@ -8,11 +8,11 @@ use tokio::{
 };
 
 use crate::{
-    Error, Fence, Key, MinHold, ReleaseAnswer, ReleaseRequest, backoff,
-    calls::Calls,
+    messages::{MinHold, ReleaseAnswer, ReleaseRequest},
+    model::{Error, Fence, Key, LeaseId},
     observe::{self, Outcome},
-    record::LeaseId,
-    tries::Tries,
+    retry::{self, Tries},
+    runtime::in_flight::Calls,
     wait::{Handed, Run, WaitingRoom},
     wire::{HURRY, Wire},
 };
@@ -155,7 +155,7 @@ impl Releases {
                 }
                 Err(error) => Some(error),
             };
-            let mut pause = backoff::pause(pauses, backoff::BACKGROUND, fastrand::f64());
+            let mut pause = retry::pause(pauses, retry::BACKGROUND, fastrand::f64());
             if let Some(error) = error {
                 // Who has gone waits for no answer, which is no fault of the store.
                 if !report.as_ref().is_some_and(Report::is_closed) {

@@ -21,7 +21,10 @@ pub use self::{
     permit::{CLOCK_STEP, answer_permit, is_over, permit},
     state::{answer_evict, evict, inspect, matches, remove_expired},
 };
-use crate::{Fence, Grant, Holder, LeaseId, LockRecord};
+use crate::{
+    messages::Grant,
+    model::{Fence, Holder, LeaseId, LockRecord},
+};
 
 /// What an operation does to the document, and what it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]

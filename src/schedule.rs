@@ -36,7 +36,7 @@ use self::{
     batches::{Batches, UnderWay, has_place},
     pace::Pace,
 };
-use crate::{LeaseId, backoff, store::MAX_RENEWALS};
+use crate::{messages::MAX_RENEWALS, model::LeaseId, retry};
 
 /// The part of the ttl after which a lease is renewed.
 const PERIOD: u32 = 3;
@@ -472,7 +472,7 @@ impl<T: Clone> Schedule<T> {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == State::Sent(batch)
         {
-            let pause = backoff::pause(entry.errors, entry.ttl / STEP, chance);
+            let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
             entry.errors = entry.errors.saturating_add(1);
             self.set_state(id, State::Planned, now + pause);
         }

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::{
-    Attempt, Error, Key, Lease, LossReason,
+    acquire::Attempt,
     acquisition::{self, Patience},
     ask::{Ask, lease_options},
+    lease::Lease,
     leases::Shared,
+    model::{Error, Key, LossReason},
     observe,
 };
 

@@ -4,19 +4,15 @@
 //! atomic, on the clock of its server, and in one round trip (a batch of several may take two). It never sleeps, never retries
 //! (but for a race that the database reports instead of resolving), and knows nothing of guards.
 
-pub(crate) mod batch;
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
-#[cfg(any(feature = "elasticsearch", feature = "opensearch", feature = "sqlite"))]
-pub(crate) mod document;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod elasticsearch;
-pub(crate) mod list;
+#[cfg(any(feature = "elasticsearch", feature = "opensearch", feature = "sqlite"))]
+pub(crate) mod json;
 pub(crate) mod memory;
-pub(crate) mod messages;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;
-pub(crate) mod permits;
 #[cfg(test)]
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod protocol;
@@ -31,23 +27,14 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{future::join_all, stream::BoxStream};
 
-pub use self::{
-    batch::{BatchAnswer, BatchAnswers, BatchRequest},
+use crate::{
     messages::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, Held,
-        KnownGrant, LockState, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers,
-        RenewRequest,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    permits::{PermitAnswer, PermitRequest},
+    model::{Error, Key, LockState},
 };
-use crate::{Error, Key, ListRequest, Page};
-
-/// How many renewals are asked for in one call: as many as go into one command of a database without
-/// holding up others. With keys of [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) that is less than a megabyte.
-pub const MAX_RENEWALS: usize = 1_000;
-
-/// How many acquires and releases are asked for in one [`batch`](Store::batch).
-pub const MAX_BATCH: usize = 1_000;
 
 /// A place that keeps locks and limiters.
 ///
@@ -246,7 +233,7 @@ pub(crate) fn explained(look: Result<(), Error>) -> Result<(), Error> {
 #[cfg(all(test, feature = "mongodb"))]
 mod tests {
     use super::*;
-    use crate::Cause;
+    use crate::model::Cause;
 
     #[test]
     fn only_what_the_document_is_comes_after_a_refusal() {

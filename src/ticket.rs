@@ -8,13 +8,15 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::{
-    AcquireRequest, Error, Fence, Key, Lease, LossReason, Mode, RenewAnswer, RenewRequest,
     hold::{Hold, Terms},
     keeper,
+    lease::Lease,
     leases::Shared,
+    messages::{AcquireRequest, RenewAnswer, RenewRequest},
+    model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     observe,
-    record::LeaseId,
-    tries::Tries,
+    retry::Tries,
+    runtime,
 };
 
 /// A lease without its guard: what another process needs to go on with it, made by
@@ -117,7 +119,7 @@ impl Resume {
     async fn run(self) -> Result<Resumed, Error> {
         let shared = self.shared;
         let mut request = self.ticket.request();
-        request.ttl = crate::ttl::checked(request.ttl, shared.clock_margin)?;
+        request.ttl = crate::model::validation::checked_ttl(request.ttl, shared.clock_margin)?;
         if shared.keeper.closing().is_cancelled() {
             return Err(Error::Closed);
         }
@@ -165,7 +167,7 @@ async fn renew(shared: &Shared, request: &AcquireRequest) -> Result<RenewAnswer,
         request.lease,
         request.ttl,
     )];
-    keeper::call("renew", limit, async move {
+    runtime::call("renew", limit, async move {
         keeper::only(store.renew(&request).await)
     })
     .await

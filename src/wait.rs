@@ -20,7 +20,11 @@ pub(crate) use self::{
     handover::{Baton, Handed, Run},
     place::Place,
 };
-use crate::{Error, Held, Key, LeaseId, backoff, work::Work};
+use crate::{
+    model::{Error, Held, Key, LeaseId},
+    retry,
+    runtime::inline_task::Work,
+};
 
 /// The queues of all keys that somebody waits for.
 #[derive(Debug, Default)]
@@ -202,7 +206,7 @@ impl WaitingRoom {
     /// The first of the pauses: where the store tells, asking is but a safety net.
     fn first_pause(&self) -> u32 {
         match *self.hearing.lock() {
-            Hearing::News => backoff::SLOWEST,
+            Hearing::News => retry::SLOWEST,
             _ => 0,
         }
     }
@@ -263,7 +267,7 @@ impl Queue {
         self.waiters.len() > 1
             && !self.woken
             && matches!(self.news, Some(Ok(_)))
-            && now.saturating_duration_since(self.answered) < backoff::WAITING / 2
+            && now.saturating_duration_since(self.answered) < retry::WAITING / 2
     }
 
     fn is_first(&self, place: &Place) -> bool {
@@ -293,7 +297,7 @@ impl Queue {
     /// Puts off the next request; not if the key may be free by now.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
         let pauses = self.pauses.max(least);
-        let pause = backoff::pause_until_free(pauses, expires_in, fastrand::f64());
+        let pause = retry::pause_until_free(pauses, expires_in, fastrand::f64());
         self.pauses = self.pauses.saturating_add(1);
         if !std::mem::take(&mut self.woken) {
             self.next = now + pause;

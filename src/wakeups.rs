@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Store, backoff, keeper, observe, wait::Ear};
+use crate::{observe, retry, runtime, store::Store, wait::Ear};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
         let asked = store.clone();
         let opened = Instant::now();
         let error =
-            match keeper::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
+            match runtime::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
                 Ok(Some(mut keys)) => {
                     // What was released before this nobody will tell.
                     ear.hears(true);
@@ -60,7 +60,7 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
         if opened.elapsed() >= LASTING {
             failures = 0;
         }
-        let mut pause = backoff::pause(failures, backoff::BACKGROUND, fastrand::f64());
+        let mut pause = retry::pause(failures, retry::BACKGROUND, fastrand::f64());
         if let Some(error) = error {
             if !error.is_retryable() {
                 pause = REFUSED;

@@ -27,8 +27,13 @@ use tokio::{
 
 use self::load::{LEAST, Limits, Load, Next};
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, Error,
-    ReleaseAnswer, ReleaseRequest, Store, calls::caught, keeper,
+    messages::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
+        ReleaseRequest,
+    },
+    model::{Cause, Error},
+    runtime,
+    store::Store,
 };
 
 /// How long a request counts as under way, and for how long one waits for others to end at the most: one
@@ -171,7 +176,7 @@ impl Wire {
                             Err(_) => Some(reply.await),
                             Ok(word) => Some(word),
                         };
-                        let word = word.transpose().map_err(|_| keeper::runtime_ended())?;
+                        let word = word.transpose().map_err(|_| runtime::ended())?;
                         match word {
                             Some(Word::Answer(answer)) => {
                                 return read(answer?).ok_or_else(another_kind);
@@ -286,7 +291,7 @@ impl Wire {
     }
 
     async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
-        match caught(self.store.batch(requests)).await {
+        match runtime::caught(self.store.batch(requests)).await {
             Ok(answers) if answers.len() == requests.len() => answers,
             Ok(_) => vec![Err(another_kind()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],

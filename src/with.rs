@@ -1,6 +1,9 @@
 //! A piece of work under a lease.
 
-use crate::{Error, Key, Lease, LossReason};
+use crate::{
+    lease::Lease,
+    model::{Error, Key, LossReason},
+};
 
 /// Why [`Acquire::with`](crate::Acquire::with) did not bring its body to a good end.
 #[derive(Debug, thiserror::Error)]

@@ -8,11 +8,14 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{Acquisition, leaves_open};
 use crate::{
-    AcquireAnswer, Fence, Mode,
-    calls::{Answer, Calls},
     hold::{End, Hold},
-    keeper,
+    messages::AcquireAnswer,
+    model::{Fence, Mode},
     release::Unused,
+    runtime::{
+        self,
+        in_flight::{Answer, Calls},
+    },
     wait::Run,
 };
 
@@ -91,7 +94,7 @@ impl Acquisition {
             ..self.unused()
         };
         // This task runs, so there is a runtime.
-        let _ = keeper::spawn(async move {
+        let _ = runtime::spawn(async move {
             let mut calls = Calls::new();
             releases.settle(&unused, None, &mut calls).await;
             drop(at_work);
@@ -108,7 +111,7 @@ impl Acquisition {
         // A request of it that still hangs has been given up: a close does not wait for its answer.
         if !calls.is_empty() {
             // This task runs, so there is a runtime.
-            let _ = keeper::spawn(calls.finish());
+            let _ = runtime::spawn(calls.finish());
         }
     }
 

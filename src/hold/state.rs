@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Fence, LossReason, Mode, deadline::Validity};
+use crate::{
+    deadline::Validity,
+    model::{Fence, LossReason, Mode},
+};
 
 /// What becomes of the lease when nobody holds its guard any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

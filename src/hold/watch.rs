@@ -6,7 +6,7 @@ use tokio::{
 };
 
 use super::state::State;
-use crate::LossReason;
+use crate::model::LossReason;
 
 /// Sees the end of a lease.
 pub(crate) struct Watch(pub(super) watch::Receiver<State>);

@@ -7,11 +7,15 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::call;
+use crate::runtime;
 use crate::{
-    Cause, ConvertAnswer, ConvertRequest, Error, Held, LossReason, Mode, RenewAnswer, RenewAnswers,
-    RenewRequest, Store, calls::caught, hold::Hold, leases::Shared, observe, record::LeaseId,
+    hold::Hold,
+    leases::Shared,
+    messages::{ConvertAnswer, ConvertRequest, RenewAnswer, RenewAnswers, RenewRequest},
+    model::{Cause, Error, Held, LeaseId, LossReason, Mode},
+    observe,
     schedule::Outcome,
+    store::Store,
 };
 
 /// What is asked for leases that are renewed together. It keeps none of them: a guard may be gone before the
@@ -34,7 +38,7 @@ impl Renewals {
 pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId, Outcome)> {
     let Renewals { requests, holds } = renewals;
     let sent = Instant::now();
-    let answers = caught(store.renew(&requests)).await;
+    let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| observe::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
     let outcome = |(request, hold): (RenewRequest, Weak<Hold>)| {
@@ -59,9 +63,9 @@ pub(crate) async fn renew_now(
     limit: Duration,
 ) -> Result<(), Error> {
     let renewed = hold.clone();
-    let outcome = call("renew", limit, async move {
+    let outcome = runtime::call("renew", limit, async move {
         let sent = Instant::now();
-        let answers = caught(store.renew(&[renewed.renewal()])).await;
+        let answers = runtime::caught(store.renew(&[renewed.renewal()])).await;
         renewed.take_in(sent, only(answers))
     })
     .await;
@@ -81,8 +85,8 @@ pub(crate) async fn convert(
     if request.mode == Mode::Exclusive {
         hold.upgrades();
     }
-    call("convert", limit, async move {
-        match caught(shared.store.convert(&request)).await? {
+    runtime::call("convert", limit, async move {
+        match runtime::caught(shared.store.convert(&request)).await? {
             ConvertAnswer::Converted(grant) => {
                 hold.converted(request.mode, grant.fence);
                 if request.mode == Mode::Shared {

@@ -4,11 +4,12 @@ use std::{collections::HashSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 
-use super::{Debt, call};
+use super::Debt;
 use crate::{
-    BatchAnswer, BatchRequest, Store,
-    calls::caught,
+    messages::{BatchAnswer, BatchRequest},
     release::{Releases, Unused},
+    runtime,
+    store::Store,
 };
 
 /// How many releases go in one batch.
@@ -63,8 +64,8 @@ async fn release_together(store: &Arc<dyn Store>, releases: &Releases, batch: Ve
     let request = |(_, unused): &(Debt, Unused)| BatchRequest::Release(unused.request(false));
     let requests: Vec<_> = batch.iter().map(request).collect();
     let store = store.clone();
-    let sent = async move { caught(store.batch(&requests)).await };
-    let answers = call("release", releases.call_timeout(), sent).await;
+    let sent = async move { runtime::caught(store.batch(&requests)).await };
+    let answers = runtime::call("release", releases.call_timeout(), sent).await;
     let mut answers = answers.unwrap_or_default().into_iter();
     for (debt, unused) in batch {
         match answers.next() {
@@ -77,5 +78,5 @@ async fn release_together(store: &Arc<dyn Store>, releases: &Releases, batch: Ve
 
 fn release_singly(releases: &Releases, debt: Debt) {
     // Without a runtime the lease is left to its ttl.
-    let _ = super::spawn(debt.settle(releases.clone(), None));
+    let _ = runtime::spawn(debt.settle(releases.clone(), None));
 }

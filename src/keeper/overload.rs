@@ -8,8 +8,8 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    Cause, Error,
     hold::Hold,
+    model::{Cause, Error},
     observe,
     schedule::{Load, Schedule},
 };

@@ -5,10 +5,8 @@ use std::{mem, sync::Arc};
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-use super::{
-    runtime_ended,
-    task::{Keeping, Kept},
-};
+use super::task::{Keeping, Kept};
+use crate::runtime;
 
 /// How many runtimes are remembered. A program has one or two; a test suite one for each test, most of
 /// which have ended.
@@ -77,7 +75,7 @@ impl Runtimes {
                 state.parked = Some(kept);
                 drop(state);
                 for hold in interrupted {
-                    hold.failed(runtime_ended());
+                    hold.failed(runtime::ended());
                 }
             }
         }

@@ -15,11 +15,13 @@ use super::{
     runtimes::Runtimes,
 };
 use crate::{
-    Error, LeaseId, Store,
     hold::Hold,
+    model::{Error, LeaseId},
     observe,
     release::Releases,
+    runtime,
     schedule::{self, Batch, BatchId, Outcome, Schedule},
+    store::Store,
 };
 
 /// The task itself. It never waits for a store, so that no lease is held up by another's trouble.
@@ -175,7 +177,7 @@ impl Kept {
 
     /// This task runs, so there is a runtime, unless it is just ending.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _ = super::spawn(work);
+        let _ = runtime::spawn(work);
     }
 }
 

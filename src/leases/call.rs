@@ -5,7 +5,11 @@ use std::sync::Arc;
 use tracing::Instrument;
 
 use super::Leases;
-use crate::{Error, Key, Store, keeper, observe};
+use crate::{
+    model::{Error, Key},
+    observe, runtime,
+    store::Store,
+};
 
 impl Leases {
     /// Makes one call, about this key if it is about one, and tells of it.
@@ -21,7 +25,7 @@ impl Leases {
     {
         let work = work(self.shared.store.clone());
         let span = observe::call(operation, key);
-        let call = keeper::call(operation, self.shared.call_timeout, work);
+        let call = runtime::call(operation, self.shared.call_timeout, work);
         let end = call.instrument(span.clone()).await;
         observe::called(&span, operation, key, &end);
         end

@@ -10,8 +10,10 @@ use tokio::{
 };
 
 use crate::{
-    Error, Key, Permit, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, backoff,
-    tries::TRIES,
+    limiter::{Permit, PermitAttempt},
+    messages::{PermitAnswer, PermitRequest},
+    model::{Error, Key, PermitId, Quota},
+    retry::{self, TRIES},
 };
 
 /// What a caller is told.
@@ -391,7 +393,7 @@ impl Queue {
             times,
             since,
             id: asking.id,
-            turn: now + backoff::pause(times, backoff::WAITING, chance),
+            turn: now + retry::pause(times, retry::WAITING, chance),
         });
     }
 

@@ -8,7 +8,11 @@ use tokio::{
 };
 
 use super::queue::{Look, Outcome, Queue, Step, Terms, Until};
-use crate::{Cause, Error, Key, PermitAnswer, PermitAttempt, PermitRequest, Quota};
+use crate::{
+    limiter::PermitAttempt,
+    messages::{PermitAnswer, PermitRequest},
+    model::{Cause, Error, Key, Quota},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(2);

@@ -11,7 +11,14 @@ use tracing::{
 #[cfg(feature = "metrics")]
 use super::metrics;
 use super::{Outcome, TARGET};
-use crate::{Attempt, Error, Held, Key, Lease, LeaseSet, Mode, acquisition::Patience, ask::Ask};
+use crate::{
+    acquire::Attempt,
+    acquisition::Patience,
+    ask::Ask,
+    lease::Lease,
+    model::{Error, Held, Key, Mode},
+    set::LeaseSet,
+};
 
 /// An acquire under way. Dropped before its [end](Asked::ends), it was cancelled.
 pub(crate) struct Asked {

@@ -13,10 +13,11 @@ use tracing::{
 use super::metrics;
 use super::{Outcome, TARGET};
 use crate::{
-    Error, Fence, Held, LossReason, Mode, Resumed, Ticket,
     hold::{End, Hold},
+    model::{Error, Fence, Held, LossReason, Mode},
     release::Unused,
     schedule::Load,
+    ticket::{Resumed, Ticket},
 };
 
 /// A guard begins its life.

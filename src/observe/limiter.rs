@@ -11,7 +11,10 @@ use tracing::{
 #[cfg(feature = "metrics")]
 use super::metrics;
 use super::{Outcome, TARGET};
-use crate::{Error, Key, PermitAttempt};
+use crate::{
+    limiter::PermitAttempt,
+    model::{Error, Key},
+};
 
 /// A request for permits under way. Dropped before its [end](AskedPermits::ends), it was cancelled.
 pub(crate) struct AskedPermits<'a> {

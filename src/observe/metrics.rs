@@ -9,7 +9,7 @@ use metrics::{
 };
 
 use super::Outcome;
-use crate::Mode;
+use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";

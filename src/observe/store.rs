@@ -11,7 +11,10 @@ use tracing::{
 #[cfg(feature = "metrics")]
 use super::metrics;
 use super::{Outcome, TARGET};
-use crate::{Error, Eviction, Key, LeaseId};
+use crate::{
+    messages::Eviction,
+    model::{Error, Key, LeaseId},
+};
 
 /// A call to the store failed, or was not answered in time. What is no fault of the store is left out.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {

@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc};
 
 use super::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
-    AcquireAnswer, AcquireRequest, Held, Holder, LeaseId, LockRecord, Mode, record::after,
+    messages::{AcquireAnswer, AcquireRequest},
+    model::{Held, Holder, LeaseId, LockRecord, Mode, after},
 };
 
 /// Grants the lease if no live holder conflicts with it and the key has a place for one more.

@@ -4,8 +4,11 @@ use chrono::{DateTime, Utc};
 
 use super::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
-    ConvertAnswer, ConvertRequest, Held, LeaseId, LockRecord, MinHold, Mode, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, record::after,
+    messages::{
+        ConvertAnswer, ConvertRequest, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewRequest,
+    },
+    model::{Held, LeaseId, LockRecord, Mode, after},
 };
 
 /// Gives a live lease its ttl anew, counted from now. One that lives for longer than that keeps its expiry.

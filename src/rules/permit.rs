@@ -9,8 +9,8 @@ use chrono::{DateTime, Utc};
 
 use super::{Decision, Write};
 use crate::{
-    LimiterRecord, PermitAnswer, PermitRequest, Quota,
-    record::{after, between},
+    messages::{PermitAnswer, PermitRequest},
+    model::{LimiterRecord, Quota, after, between},
 };
 
 /// How far a server's clock may go back without a limiter beginning anew: it stands still for the

@@ -5,7 +5,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::{Decision, Write, next_fence};
-use crate::{Eviction, Filter, LockRecord, LockState, record::after};
+use crate::{
+    messages::{Eviction, Filter},
+    model::{LockRecord, LockState, after},
+};
 
 /// Ends every live lease and raises the fence, so that the evicted holders' writes can be told apart.
 ///

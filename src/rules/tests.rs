@@ -6,8 +6,11 @@ use chrono::{DateTime, Utc};
 
 use super::*;
 use crate::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Filter, Key, MAX_HOLDERS, Mode,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Filter, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewRequest,
+    },
+    model::{Key, MAX_HOLDERS, Mode},
 };
 
 const TTL: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 use super::response_timeout;
-use crate::LeaseId;
+use crate::model::LeaseId;
 
 /// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
 /// of them is to be answered.

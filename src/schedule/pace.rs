@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::MAX_RENEWALS;
+use crate::messages::MAX_RENEWALS;
 
 /// With fewer batches under way, one that hangs would leave no place for others.
 const LEAST_UNDER_WAY: usize = 2;

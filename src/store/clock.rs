@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::record::after;
+use crate::model::after;
 
 /// How long what was told is of use: this machine may be suspended, and another server take over.
 const USE: Duration = Duration::from_secs(10);

@@ -34,11 +34,14 @@ use self::{
 };
 pub use self::{guarded::GuardedIndex, transport::Transport};
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-    ConvertRequest, Error, Eviction, Key, ListRequest, LockRecord, LockState, Page, PermitAnswer,
-    PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest, Store,
+    messages::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
+    },
+    model::{Cause, Error, Key, LockRecord, LockState},
     rules,
-    store::{clock::ServerClock, explained},
+    store::{Store, clock::ServerClock, explained},
 };
 
 /// How far the clocks of two nodes are taken to differ.

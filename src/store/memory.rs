@@ -8,11 +8,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    LimiterRecord, ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
-    record::after,
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+    },
+    model::{Error, Key, LimiterRecord, LockRecord, LockState, after},
     rules::{self, Decision, Write},
+    store::Store,
 };
 
 /// Keeps locks in a map: for tests, examples and programs of a single process.

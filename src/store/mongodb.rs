@@ -36,10 +36,14 @@ use self::{
     error::{DUPLICATE_KEY, STORE, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-    ConvertRequest, Error, Eviction, FreedKeys, Key, ListRequest, LockRecord, LockState, Page,
-    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
-    rules, store::clock::ServerClock,
+    messages::{
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
+    },
+    model::{Cause, Error, Key, LockRecord, LockState},
+    rules,
+    store::{FreedKeys, Store, clock::ServerClock},
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.

@@ -14,8 +14,11 @@ use std::{fs, time::Duration};
 use parking_lot::Mutex;
 
 use crate::{
-    AcquireRequest, ConvertRequest, Filter, Key, LeaseId, ListRequest, PermitId, PermitRequest,
-    Quota, ReleaseRequest, RenewRequest,
+    messages::{
+        AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
+        RenewRequest,
+    },
+    model::{Key, LeaseId, PermitId, Quota},
 };
 
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");

@@ -25,10 +25,14 @@ use self::{
     table::{LIMITERS, LOCKS, Table},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    ListRequest, LockRecord, LockState, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store, keeper,
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+    },
+    model::{Error, Key, LockRecord, LockState},
     rules::{self, Decision},
+    runtime,
+    store::Store,
 };
 
 /// Keeps locks in an SQLite file, for any number of processes of one host, with no server.
@@ -153,7 +157,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Error> {
     let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let done = runtime.spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(keeper::runtime_ended()))
+    done.unwrap_or_else(|_| Err(runtime::ended()))
 }
 
 impl fmt::Debug for SqliteStore {

@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::WaitingRoom;
-use crate::{Key, LeaseId, backoff};
+use crate::{
+    model::{Key, LeaseId},
+    retry,
+};
 
 /// How often in a row a key changes hands within this process, and for how long. Then it is released for
 /// once, and whoever asks first gets it: other processes see a free key only then.
@@ -23,7 +26,7 @@ const LONGEST_TIME: Duration = Duration::from_millis(100);
 /// For how much of the time that a run took the key is left free after it, whether or not another process is
 /// known to want it: one that asks now and then would not meet the moment of a request otherwise. Less than
 /// the shortest is left out, because a timer makes more of it; more than the longest is not needed by
-/// one that [asks again](backoff::pause) at its first pace.
+/// one that [asks again](retry::pause) at its first pace.
 const SHARE: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(20);
@@ -75,7 +78,7 @@ impl Run {
         }
         let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
         if self.elsewhere.is_some_and(seen) {
-            return Some(backoff::pause(1, backoff::WAITING, chance));
+            return Some(retry::pause(1, retry::WAITING, chance));
         }
         let share = self.took(now) / SHARE;
         (share >= SHORTEST).then(|| share.min(LONGEST))

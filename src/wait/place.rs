@@ -8,7 +8,12 @@ use tokio::{
 };
 
 use super::{Baton, Queue, Run, Turn, WaitingRoom};
-use crate::{Error, Held, Key, Lease, LeaseId, Mode, backoff, observe::Waiting};
+use crate::{
+    lease::Lease,
+    model::{Error, Held, Key, LeaseId, Mode},
+    observe::Waiting,
+    retry,
+};
 
 /// A place in the queue of a key. Dropping it leaves the queue.
 pub(crate) struct Place {
@@ -129,7 +134,7 @@ impl Place {
             match lease.mode() {
                 Mode::Exclusive => {
                     queue.woken = false;
-                    queue.pause(backoff::SLOWEST, Some(lease.remaining()), now);
+                    queue.pause(retry::SLOWEST, Some(lease.remaining()), now);
                 }
                 Mode::Shared | Mode::Permits => queue.wake(now),
             }

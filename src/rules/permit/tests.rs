@@ -1,7 +1,7 @@
 //! How many calls are let through, at times of choice.
 
 use super::*;
-use crate::{Key, PermitId};
+use crate::model::{Key, PermitId};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The beginning of a second, a minute and an hour.

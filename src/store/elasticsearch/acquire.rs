@@ -5,7 +5,11 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{IndexStore, Transport, answer::Outcome, dialect::Change};
-use crate::{AcquireAnswer, AcquireRequest, Error, Held, rules};
+use crate::{
+    messages::{AcquireAnswer, AcquireRequest},
+    model::{Error, Held},
+    rules,
+};
 
 /// An acquire on its way.
 pub(super) struct Asked {

@@ -4,7 +4,10 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::error::Refusal;
-use crate::{Error, Holder, Key, LimiterRecord, LockRecord, store::document};
+use crate::{
+    model::{Error, Holder, Key, LimiterRecord, LockRecord},
+    store::json,
+};
 
 /// What a change did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +131,7 @@ impl Outcome {
     /// anything else that is not a lock.
     pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
         let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
-        Ok((document::lock(&self.source, key)?, now))
+        Ok((json::lock(&self.source, key)?, now))
     }
 
     /// Those whom an eviction ended.
@@ -137,7 +140,7 @@ impl Outcome {
     ///
     /// [`Error::NotALock`] if the document does not say it.
     pub(crate) fn evicted(&self, key: &Key) -> Result<Vec<Holder>, Error> {
-        document::evicted(&self.source, key)
+        json::evicted(&self.source, key)
     }
 
     /// The limiter, and the node's time, in the same way.
@@ -154,7 +157,7 @@ impl Outcome {
             key: key.clone(),
             problem: problem.to_owned(),
         })?;
-        Ok((document::limiter(&self.source, key)?, now))
+        Ok((json::limiter(&self.source, key)?, now))
     }
 
     /// The node's time, which stands beside what is stored. The time of the last change must not be taken
@@ -178,7 +181,7 @@ impl Outcome {
 
 /// The lock and the time of a search's hit.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
-    let record = document::lock(&hit["_source"], key)?;
+    let record = json::lock(&hit["_source"], key)?;
     if hit["_id"] != key.as_str() {
         return Err(not_a_lock(key, "it is the document of another key"));
     }
@@ -201,7 +204,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Fence, LeaseId, Mode};
+    use crate::model::{Fence, LeaseId, Mode};
 
     fn key() -> Key {
         Key::new("k").unwrap()

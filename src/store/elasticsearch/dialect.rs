@@ -25,8 +25,8 @@ use super::scripts::{
     ACQUIRE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    AcquireRequest, ConvertRequest, Key, ListRequest, Mode, ReleaseRequest, RenewRequest,
-    record::{LIMITER_SCHEMA, SCHEMA},
+    messages::{AcquireRequest, ConvertRequest, ListRequest, ReleaseRequest, RenewRequest},
+    model::{Key, LIMITER_SCHEMA, Mode, SCHEMA},
 };
 
 /// How often the shard runs a script of an `_update` again that was overtaken by another change of the

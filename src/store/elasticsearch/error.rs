@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, io};
 
 use serde_json::Value;
 
-use crate::{Cause, Error, Fence, Key};
+use crate::model::{Cause, Error, Fence, Key};
 
 /// What a cluster said instead of doing what it was asked.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::{
     dialect::{Change, Dialect, Target},
     send::is_missing_index,
 };
-use crate::{Error, Fence, Key};
+use crate::model::{Error, Fence, Key};
 
 /// Writes to documents in an index of the application, and only as long as no newer holder has been at
 /// them.

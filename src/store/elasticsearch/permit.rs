@@ -9,8 +9,8 @@ use super::{
     scripts::PERMIT,
 };
 use crate::{
-    Error, PermitAnswer, PermitRequest,
-    record::LIMITER_SCHEMA,
+    messages::{PermitAnswer, PermitRequest},
+    model::{Error, LIMITER_SCHEMA},
     rules::{self, CLOCK_STEP, YEAR},
 };
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{IndexStore, Knows, Transport};
-use crate::Error;
+use crate::model::Error;
 
 /// How long the answer is waited for. All operations of the store wait for the turn, renewals among them, and
 /// the next request may come through on another connection.
@@ -137,7 +137,7 @@ mod tests {
     use futures::future::join_all;
 
     use super::*;
-    use crate::Cause;
+    use crate::model::Cause;
 
     #[derive(Default)]
     struct Asked(AtomicU64);

@@ -10,7 +10,7 @@ use super::{
     scripts::SCRIPTS,
     setup::{fit_for_locks, missing_aliases},
 };
-use crate::Error;
+use crate::model::Error;
 
 impl<C: Transport> IndexStore<C> {
     /// Creates the index with its mapping, its two aliases and, if asked for, the stored scripts.

@@ -6,7 +6,7 @@ use super::{
     dialect::{Body, Change, Dialect, Method, Request},
     scripts::{SCRIPTS, Script},
 };
-use crate::store::protocol::{self as fixed, Tree};
+use crate::store::{protocol as fixed, protocol::Tree};
 
 /// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
 /// that some other crate may ask for.

@@ -11,7 +11,7 @@ use super::{
     error::{Refusal, unanswered},
     transport::{SealedRequest, SealedResponse},
 };
-use crate::{Cause, Error, Key};
+use crate::model::{Cause, Error, Key};
 
 /// What a node knows of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

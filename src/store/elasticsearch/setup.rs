@@ -6,7 +6,7 @@ use super::{
     dialect::{Body, Dialect, Method, Query, Request, encoded, look_at},
     scripts::Script,
 };
-use crate::record::SCHEMA;
+use crate::model::SCHEMA;
 
 /// The mark of our mappings.
 const OURS: &str = "leasehold_schema";

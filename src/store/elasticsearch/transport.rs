@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::dialect::{Body, Method, Request};
-use crate::Cause;
+use crate::model::Cause;
 
 /// How long a request may take, so that one on a connection that nobody answers ends at all. It is
 /// longer than any caller waits.

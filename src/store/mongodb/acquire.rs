@@ -8,7 +8,9 @@ use super::{
     error::{DUPLICATE_KEY, code, sorted},
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, Cause, Error, Held, ReleaseAnswer, ReleaseRequest, rules,
+    messages::{AcquireAnswer, AcquireRequest, ReleaseAnswer, ReleaseRequest},
+    model::{Cause, Error, Held},
+    rules,
     store::explained,
 };
 

@@ -9,8 +9,12 @@ use super::{
     timed,
 };
 use crate::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Error, Held,
-    ReleaseAnswer, ReleaseRequest, rules,
+    messages::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
+        ReleaseRequest,
+    },
+    model::{Error, Held},
+    rules,
 };
 
 impl MongoStore {

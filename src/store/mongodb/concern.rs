@@ -25,7 +25,7 @@ use mongodb::{
 use parking_lot::Mutex;
 
 use super::error::{code, sorted};
-use crate::Error;
+use crate::model::Error;
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it
 /// waits for ever, and the connection with it.

@@ -7,9 +7,9 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
 use super::dialect::{utc, whole};
-use crate::{
-    Error, Fence, Holder, Key, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
-    record::{LIMITER_SCHEMA, SCHEMA},
+use crate::model::{
+    Error, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
+    SCHEMA,
 };
 
 /// A lock or a limiter as an answer tells it.

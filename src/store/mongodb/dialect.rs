@@ -25,7 +25,10 @@ pub(crate) use self::{
     hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew, renew_together},
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
-use crate::{Key, LeaseId, ListRequest, record::SCHEMA};
+use crate::{
+    messages::ListRequest,
+    model::{Key, LeaseId, SCHEMA},
+};
 
 /// A thousand years, in milliseconds. Dates end somewhere, and no sum or difference is to go there.
 const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;

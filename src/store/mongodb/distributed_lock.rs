@@ -17,7 +17,10 @@ use super::{
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
 };
-use crate::{Cause, Error, Key, keeper, record::after, ttl};
+use crate::{
+    model::{Cause, Error, Key, after, validation},
+    runtime,
+};
 
 /// How long one call may take, all of its commands together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -132,7 +135,7 @@ impl MongoDistributedLock {
     /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let locks = self.locks.clone();
-        keeper::call("prepare", CALL_TIMEOUT, async move {
+        runtime::call("prepare", CALL_TIMEOUT, async move {
             let unique = IndexOptions::builder().unique(true).build();
             let keys = doc! { "key": 1 };
             let index = IndexModel::builder().keys(keys).options(unique).build();
@@ -167,9 +170,12 @@ impl MongoDistributedLock {
         key: impl AsRef<str>,
         ttl: Duration,
     ) -> Result<Option<DistributedLockGrant>, Error> {
-        let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
+        let (key, ttl) = (
+            Key::new(key)?,
+            validation::checked_ttl(ttl, Duration::ZERO)?,
+        );
         let this = self.clone();
-        keeper::call("acquire", CALL_TIMEOUT, async move {
+        runtime::call("acquire", CALL_TIMEOUT, async move {
             let sent = Instant::now();
             let look = this.read(&key).await?;
             match look.expire {
@@ -195,7 +201,7 @@ impl MongoDistributedLock {
     /// Dropping the future does not stop a delete that was sent. A repeated one is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let (this, key) = (self.clone(), Key::new(key)?);
-        keeper::call("remove expired", CALL_TIMEOUT, async move {
+        runtime::call("remove expired", CALL_TIMEOUT, async move {
             this.delete_expired(&key).await
         })
         .await
@@ -217,9 +223,12 @@ impl MongoDistributedLock {
         key: impl AsRef<str>,
         ttl: Duration,
     ) -> Result<Option<DistributedLockGrant>, Error> {
-        let (key, ttl) = (Key::new(key)?, ttl::checked(ttl, Duration::ZERO)?);
+        let (key, ttl) = (
+            Key::new(key)?,
+            validation::checked_ttl(ttl, Duration::ZERO)?,
+        );
         let this = self.clone();
-        keeper::call("increment", CALL_TIMEOUT, async move {
+        runtime::call("increment", CALL_TIMEOUT, async move {
             let sent = Instant::now();
             let now = this.read(&key).await?.now;
             this.count_up(key, ttl, now, sent + ttl).await
@@ -239,7 +248,7 @@ impl MongoDistributedLock {
     /// Dropping the future does not stop a release that was sent.
     pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
         let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
-        keeper::call("release", CALL_TIMEOUT, async move {
+        runtime::call("release", CALL_TIMEOUT, async move {
             this.delete_own(&key, holder).await
         })
         .await

@@ -14,7 +14,13 @@ use super::{
     error::{STORE, code, sorted},
     timed,
 };
-use crate::{Error, Key, Lease, LockRecord, LossReason, RenewAnswer, hold::Hold, rules};
+use crate::{
+    hold::Hold,
+    lease::Lease,
+    messages::RenewAnswer,
+    model::{Error, Key, LockRecord, LossReason},
+    rules,
+};
 
 /// What a standalone server answers to the number of a transaction.
 const ILLEGAL_OPERATION: i32 = 20;

@@ -11,7 +11,7 @@ use mongodb::{
 };
 
 use super::dialect::integer;
-use crate::{Cause, Error};
+use crate::model::{Cause, Error};
 
 /// The name of the store in messages.
 pub(crate) const STORE: &str = "MongoDB";

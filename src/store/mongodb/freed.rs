@@ -23,7 +23,10 @@ use super::{
     CLOCK_MARGIN, MongoStore,
     error::{code, sorted},
 };
-use crate::{Error, FreedKeys, Key};
+use crate::{
+    model::{Error, Key},
+    store::FreedKeys,
+};
 
 /// How long the server waits for something to tell before it answers that there is nothing.
 const LOOK: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use mongodb::{
     options::UpdateModifications,
 };
 
-use crate::Fence;
+use crate::model::Fence;
 
 /// Writes on MongoDB that a newer fence stops, without the help of
 /// [`GuardedCollection`](crate::GuardedCollection): for bulk writes, for options that it does not have,

@@ -20,7 +20,7 @@ use self::{
     send::{Creates, Target},
 };
 use super::{concern::DurableCollection, write_down};
-use crate::{Error, Fence};
+use crate::model::{Error, Fence};
 
 /// Writes to the application's own collection that are refused once a later holder has written.
 ///

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
 use super::{MongoStore, dialect, error::sorted};
-use crate::{Cause, Error, Key};
+use crate::model::{Cause, Error, Key};
 
 /// What a command with many changes left.
 pub(super) struct Left {

@@ -3,7 +3,11 @@
 use mongodb::bson::RawDocument;
 
 use super::{Change, MongoStore, decode::told_limiter, dialect};
-use crate::{Cause, Error, PermitAnswer, PermitRequest, rules};
+use crate::{
+    messages::{PermitAnswer, PermitRequest},
+    model::{Cause, Error},
+    rules,
+};
 
 impl MongoStore {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {

@@ -14,8 +14,8 @@ use super::{
     error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, code, sorted},
 };
 use crate::{
-    Error, keeper,
-    record::{LIMITER_SCHEMA, SCHEMA},
+    model::{Error, LIMITER_SCHEMA, SCHEMA},
+    runtime,
 };
 
 /// How long `prepare` may take: an index on a collection that is in use takes its time.
@@ -55,7 +55,7 @@ impl MongoStore {
     /// Dropping the future does not stop what was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
-        keeper::call("prepare", PREPARE_TIMEOUT, async move {
+        runtime::call("prepare", PREPARE_TIMEOUT, async move {
             for index in indexes(this.retention) {
                 this.create(index).await?;
             }

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{concern::majority, dialect, many::statement, prepare};
-use crate::store::protocol::{self as fixed, Tree};
+use crate::store::{protocol as fixed, protocol::Tree};
 
 fn tree(value: &Bson) -> Tree {
     match value {

@@ -23,7 +23,11 @@ use super::{
     many::{Changed, Left, statement},
     timed,
 };
-use crate::{Cause, Error, Grant, RenewAnswer, RenewAnswers, RenewRequest, record::after, rules};
+use crate::{
+    messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
+    model::{Cause, Error, after},
+    rules,
+};
 
 /// What two dates of the server, in whole milliseconds, and the time between them here may differ by.
 const GRAIN: Duration = Duration::from_millis(10);

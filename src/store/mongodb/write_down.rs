@@ -11,7 +11,7 @@ use mongodb::bson::{Document, RawDocumentBuf};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::error::STORE;
-use crate::{Cause, Error};
+use crate::model::{Cause, Error};
 
 /// The value as a document.
 ///

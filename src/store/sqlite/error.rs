@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Error as SqliteError, ErrorCode};
 
-use crate::{Cause, Error};
+use crate::model::{Cause, Error};
 
 /// The name of the store in messages.
 pub(super) const STORE: &str = "SQLite";

@@ -15,7 +15,7 @@ use super::{
     opening::{self, Make},
     table::{Change, Look},
 };
-use crate::Error;
+use crate::model::Error;
 
 /// All processes have one clock, which counts whole milliseconds.
 const MARGIN: Duration = Duration::from_millis(10);

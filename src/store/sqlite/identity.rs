@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::Cause;
+use crate::model::Cause;
 
 /// What SQLite keeps beside a file, from the first read of a connection until the last one is closed: the
 /// log, and the memory that processes share. Who has others does not see what is written here.

@@ -12,7 +12,7 @@ use super::{
     error::{sorted, unusable},
     identity,
 };
-use crate::{Cause, Error};
+use crate::model::{Cause, Error};
 
 /// Marks a file as one of locks: "LEAS".
 pub(super) const APPLICATION: i64 = 0x4c45_4153;

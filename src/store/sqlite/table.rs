@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::error::sorted;
 use crate::{
-    Error, Key, LimiterRecord, ListRequest, LockRecord, Page,
+    messages::{ListRequest, Page},
+    model::{Error, Key, LimiterRecord, LockRecord},
     rules::{Decision, Write},
-    store::document,
+    store::json,
 };
 
 /// How many rows one step of a purge looks at.
@@ -34,8 +35,8 @@ pub(super) const LOCKS: Table<LockRecord> = Table {
     remove: "DELETE FROM locks WHERE name = ?",
     page: "SELECT name, document FROM locks WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
     key: |name| Key::new(name).ok(),
-    decode: document::lock,
-    encode: document::of_lock,
+    decode: json::lock,
+    encode: json::of_lock,
 };
 
 pub(super) const LIMITERS: Table<LimiterRecord> = Table {
@@ -45,8 +46,8 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     page: "SELECT name, document FROM limiters WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
     // After the kind and the length of its windows.
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
-    decode: document::limiter,
-    encode: document::of_limiter,
+    decode: json::limiter,
+    encode: json::of_limiter,
 };
 
 /// One state of the file, at one time.

@@ -4,7 +4,8 @@ use super::*;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    Filter, LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest, Quota,
+    messages::{Filter, PermitRequest},
+    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::text::Texts,
 };
 

@@ -8,7 +8,7 @@ use super::super::{
     dialect::{Change, Dialect},
     scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
 };
-use crate::{Cause, Error, Fence, Key};
+use crate::model::{Cause, Error, Fence, Key};
 
 impl Dialect {
     /// Without a filter, which would drop empty objects out of lists.

@@ -7,7 +7,10 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{
     any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, literal, next_fence, replace_if,
 };
-use crate::{AcquireRequest, Mode, record::SCHEMA};
+use crate::{
+    messages::AcquireRequest,
+    model::{Mode, SCHEMA},
+};
 
 /// Grants the lease if no live holder conflicts with it. Needs an upsert, unless it is asked for in the
 /// place of another.

@@ -8,7 +8,10 @@ use super::{
     LONGEST, any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, millis, next_fence,
     replace_if, with_holders,
 };
-use crate::{ConvertRequest, LeaseId, MinHold, Mode, ReleaseRequest, RenewRequest};
+use crate::{
+    messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
+    model::{LeaseId, Mode},
+};
 
 /// Gives a live lease its ttl anew, unless it lives for longer than that.
 pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document> {

@@ -6,8 +6,8 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{LONGEST, literal, millis};
 use crate::{
-    PermitRequest, Quota,
-    record::LIMITER_SCHEMA,
+    messages::PermitRequest,
+    model::{LIMITER_SCHEMA, Quota},
     rules::{CLOCK_STEP, YEAR},
 };
 

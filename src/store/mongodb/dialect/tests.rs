@@ -4,8 +4,11 @@ use mongodb::bson::RawDocumentBuf;
 
 use super::*;
 use crate::{
-    AcquireRequest, ConvertRequest, Filter, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, PermitRequest,
-    Quota, ReleaseRequest, RenewRequest, store::text::Texts,
+    messages::{
+        AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest,
+    },
+    model::{MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
+    store::text::Texts,
 };
 
 fn key(text: &str) -> Key {

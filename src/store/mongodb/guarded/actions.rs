@@ -16,7 +16,7 @@ use super::{
     super::write_down,
     send::{Creates, Statement, Target, carry_out},
 };
-use crate::Error;
+use crate::model::Error;
 
 /// What all guarded writes have in common.
 macro_rules! in_sessions {

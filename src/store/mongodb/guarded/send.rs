@@ -14,7 +14,10 @@ use super::super::{
     dialect::integer,
     error::{DUPLICATE_KEY, code, sorted},
 };
-use crate::{Error, Fence, keeper};
+use crate::{
+    model::{Error, Fence},
+    runtime,
+};
 
 /// A write that only finds documents without a newer fence.
 pub(super) trait Statement: Send + Sync + 'static {
@@ -70,7 +73,7 @@ pub(super) async fn carry_out<S: Statement>(
         // It has a limit only in what waits for it.
         None => {
             let work = async move { write(&statement, None).await };
-            keeper::call("a guarded write", Duration::MAX, work).await
+            runtime::call("a guarded write", Duration::MAX, work).await
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{AcquireAnswer, AcquireRequest, Error, Key, ReleaseAnswer, ReleaseRequest};
+use crate::{
+    messages::{AcquireAnswer, AcquireRequest, ReleaseAnswer, ReleaseRequest},
+    model::{Error, Key},
+};
 
 /// One of the questions of [`Store::batch`](crate::Store::batch).
 #[derive(Clone, Debug)]
@@ -34,3 +37,6 @@ pub enum BatchAnswer {
 
 /// The answers of [`Store::batch`](crate::Store::batch), in the order of the questions.
 pub type BatchAnswers = Vec<Result<BatchAnswer, Error>>;
+
+/// How many acquires and releases are asked for in one [`batch`](crate::Store::batch).
+pub const MAX_BATCH: usize = 1_000;

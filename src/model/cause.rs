@@ -50,7 +50,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::Error;
+    use crate::model::Error;
 
     #[test]
     fn the_drivers_error_can_be_had_back() {

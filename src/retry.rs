@@ -1,6 +1,8 @@
-//! How long to wait before something is tried again.
+//! Whether something is tried again, and after how long.
 
 use std::time::Duration;
+
+use crate::model::Error;
 
 /// The first pause, before jitter.
 const FIRST: Duration = Duration::from_millis(10);
@@ -33,6 +35,25 @@ pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
+/// How often an operation is sent before its error is handed to the caller.
+pub(crate) const TRIES: u32 = 3;
+
+/// Counts the tries of one operation.
+#[derive(Debug, Default)]
+pub(crate) struct Tries {
+    failed: u32,
+}
+
+impl Tries {
+    /// How long to pause before the next try; `None` if trying again cannot help, or was tried often
+    /// enough.
+    pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
+        self.failed += 1;
+        let again = self.failed < TRIES && error.is_retryable();
+        again.then(|| pause(self.failed, WAITING, fastrand::f64()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +79,18 @@ mod tests {
         assert_eq!(pause_until_free(7, Some(soon), 1.0), soon);
         assert_eq!(pause_until_free(7, Some(Duration::ZERO), 1.0), SHORTEST);
         assert_eq!(pause_until_free(0, None, 1.0), FIRST);
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_three_times() {
+        let passing = Error::TimedOut {
+            operation: "acquire",
+            limit: Duration::from_secs(1),
+        };
+        let mut tries = Tries::default();
+        assert!(tries.pause_after(&passing).is_some());
+        assert!(tries.pause_after(&passing).is_some());
+        assert!(tries.pause_after(&passing).is_none());
+        assert!(Tries::default().pause_after(&Error::Closed).is_none());
     }
 }

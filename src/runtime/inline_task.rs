@@ -29,7 +29,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::Error;
+use crate::model::Error;
 
 /// Work that somebody waits for.
 pub(crate) struct Work {

@@ -9,9 +9,9 @@ use serde_json::Value;
 #[cfg(feature = "sqlite")]
 use serde_json::json;
 
-use crate::{
-    Error, Fence, Holder, Key, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
-    record::{LIMITER_SCHEMA, SCHEMA},
+use crate::model::{
+    Error, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
+    SCHEMA,
 };
 
 /// The document of a lock.

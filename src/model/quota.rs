@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, ttl::MAX_TTL};
-
-/// The longest window of a limiter: 365 days.
-pub const MAX_WINDOW: Duration = MAX_TTL;
+use super::{error::Error, limits::MAX_WINDOW};
 
 /// So many permits a window, and how they are spread over it.
 ///

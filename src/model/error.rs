@@ -5,12 +5,14 @@ mod tests;
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::{
-    Cause, Fence, Held, Key, LossReason,
-    key::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
-    quota::MAX_WINDOW,
-    record::SCHEMA,
-    ttl::MAX_TTL,
+use super::{
+    cause::Cause,
+    fence::Fence,
+    key::Key,
+    limits::{
+        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW, SCHEMA,
+    },
+    lock_state::Held,
 };
 
 /// Why an operation did not do what it was asked.
@@ -377,4 +379,27 @@ impl Error {
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. })
     }
+}
+
+/// How a lease was lost, as its guard tells it.
+///
+/// Whatever the reason: stop what depends on the lease. It says what was known at the moment of the
+/// loss; a lease that expired here may be taken over a moment later.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its time was over: it was not kept alive, a renewal by hand had no answer in time, or this process
+    /// was paused for too long.
+    #[error("it expired before it was renewed")]
+    Expired,
+    /// It is not among the holders of its key any more: it was evicted, released elsewhere, or another was
+    /// granted the key after its expiry.
+    #[error("it was taken over after its expiry, evicted, or released elsewhere")]
+    TakenOver,
+    /// Its time was over while renewals failed; this is the last error.
+    #[error("it could not be renewed in time: {0}")]
+    Unreachable(#[source] Box<Error>),
+    /// [`Leases::close`](crate::Leases::close) released it.
+    #[error("its leases were closed, which released it")]
+    Closed,
 }

@@ -9,11 +9,14 @@ use std::sync::Arc;
     feature = "sqlite"
 ))]
 use {
-    crate::{Error, LockRecord, rules},
+    crate::{
+        model::{Error, LockRecord},
+        rules,
+    },
     chrono::{DateTime, Utc},
 };
 
-use crate::{Key, LockState};
+use crate::model::{Key, LockState};
 
 /// Which locks [`Leases::list`](crate::Leases::list) shows: all of them, unless it is told less.
 ///

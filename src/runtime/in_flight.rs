@@ -1,15 +1,13 @@
 //! The store calls of one operation: tried again when one fails or takes too long, and each run to
 //! its end.
 
-use std::{future::poll_fn, panic::AssertUnwindSafe, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
-use futures::{
-    FutureExt,
-    future::{BoxFuture, Either, select},
-};
+use futures::future::{BoxFuture, Either, select};
 use tokio::time::{Instant, timeout};
 
-use crate::{Cause, Error};
+use super::call::caught;
+use crate::model::Error;
 
 /// An answer, and the instant before its request was sent.
 pub(crate) type Answer<T> = (Instant, Result<T, Error>);
@@ -18,7 +16,7 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 ///
 /// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
 /// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), in
-/// [work](crate::work::Work) that goes on when its caller has gone.
+/// [work](crate::runtime::inline_task::Work) that goes on when its caller has gone.
 pub(crate) struct Calls<T> {
     /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.
@@ -127,16 +125,5 @@ fn next_of<T>(running: &mut Vec<BoxFuture<'static, T>>) -> impl Future<Output = 
             None if running.is_empty() => Poll::Ready(None),
             None => Poll::Pending,
         }
-    })
-}
-
-/// A panic in a store is an error, like any other that leaves open what was carried out.
-pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    outcome.unwrap_or_else(|_| {
-        Err(Error::Interrupted {
-            store: "the store",
-            source: Cause::text("it panicked"),
-        })
     })
 }

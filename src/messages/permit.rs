@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::{Key, Quota, record::PermitId};
+use crate::model::{Key, PermitId, Quota};
 
 /// A question of [`Store::permit`](crate::Store::permit).
 #[derive(Clone, Debug)]

@@ -1,0 +1,21 @@
+//! The questions to a store and its answers.
+
+mod acquire;
+mod batch;
+mod convert;
+mod evict;
+mod list;
+mod permit;
+mod release;
+mod renew;
+
+pub use self::{
+    acquire::{AcquireAnswer, AcquireRequest, Grant},
+    batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
+    convert::{ConvertAnswer, ConvertRequest},
+    evict::Eviction,
+    list::{Filter, ListRequest, Page},
+    permit::{PermitAnswer, PermitRequest},
+    release::{MinHold, ReleaseAnswer, ReleaseRequest},
+    renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest},
+};

@@ -1,0 +1,133 @@
+//! The question for a lease, and its answer.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+
+use crate::model::{Fence, Held, Key, LeaseId, MAX_HOLDERS, Mode, between};
+
+/// A question of [`Store::acquire`](crate::Store::acquire).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AcquireRequest {
+    /// The key.
+    pub key: Key,
+    /// The name of the grant, new for each acquire and the same in its retries.
+    pub lease: LeaseId,
+    /// Who asks.
+    pub owner: Arc<str>,
+    /// How long the grant lives, in whole milliseconds.
+    pub ttl: Duration,
+    /// What the holder allows beside itself.
+    pub mode: Mode,
+    /// How many permits it takes; 1 unless the mode is [`Mode::Permits`].
+    pub permits: i64,
+    /// How many permits there are; 1 unless the mode is [`Mode::Permits`].
+    pub capacity: i64,
+    /// Whether holders of the same owner do not count.
+    pub reentrant: bool,
+    /// How many live holders the key may have with this one: [`MAX_HOLDERS`] of a lease, fewer where a
+    /// test wants to see the end.
+    pub max_holders: usize,
+    /// A remark for people.
+    pub note: Option<Arc<str>>,
+    /// A lease that makes way: its holder hands the key on. It is dropped in the same step, and does
+    /// not conflict. If it is not among the holders, nothing is granted, be the key free or not; a lease
+    /// that was granted before is told as granted.
+    pub in_place_of: Option<LeaseId>,
+    /// Whether no earlier request with this lease id can have been granted, or can be yet. A store may
+    /// then take a lease that it finds for one that was granted just now.
+    pub fresh: bool,
+}
+
+impl AcquireRequest {
+    /// A request for an exclusive grant.
+    pub fn exclusive(key: Key, lease: LeaseId, owner: Arc<str>, ttl: Duration) -> Self {
+        Self {
+            key,
+            lease,
+            owner,
+            ttl,
+            mode: Mode::Exclusive,
+            permits: 1,
+            capacity: 1,
+            reentrant: false,
+            max_holders: MAX_HOLDERS,
+            note: None,
+            in_place_of: None,
+            fresh: false,
+        }
+    }
+
+    /// The same for a grant that other shared holders may stand beside.
+    pub fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
+    /// The same for so many permits of those that there are.
+    pub fn permits(mut self, permits: i64, capacity: i64) -> Self {
+        (self.mode, self.permits, self.capacity) = (Mode::Permits, permits, capacity);
+        self
+    }
+
+    /// The same, beside other holders of the same owner.
+    pub fn reentrant(mut self) -> Self {
+        self.reentrant = true;
+        self
+    }
+
+    /// The same on a key that may have so many live holders.
+    pub fn max_holders(mut self, holders: usize) -> Self {
+        self.max_holders = holders;
+        self
+    }
+
+    /// The same with a remark for people.
+    pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+
+    /// The same in the place of this lease, which goes.
+    pub fn in_place_of(mut self, lease: LeaseId) -> Self {
+        self.in_place_of = Some(lease);
+        self
+    }
+
+    /// The same for a lease id that nobody has asked for before.
+    pub fn fresh(mut self) -> Self {
+        self.fresh = true;
+        self
+    }
+}
+
+/// An answer of [`Store::acquire`](crate::Store::acquire).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AcquireAnswer {
+    /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
+    Granted(Grant),
+    /// Other holders are live, and in conflict or [too many](crate::rules::is_full); or the lease in
+    /// whose place it was to be granted is not among the holders.
+    Held(Held),
+}
+
+/// A lease as its store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The fencing token.
+    pub fence: Fence,
+    /// When it was granted, on the server's clock.
+    pub acquired_at: DateTime<Utc>,
+    /// When it ends unless it is renewed, on the server's clock.
+    pub expires_at: DateTime<Utc>,
+    /// The server's time as it answered.
+    pub now: DateTime<Utc>,
+}
+
+impl Grant {
+    /// How long the lease had to live when the server answered.
+    pub fn expires_in(&self) -> Duration {
+        between(self.now, self.expires_at)
+    }
+}

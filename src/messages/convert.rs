@@ -1,0 +1,43 @@
+//! The question for another mode, and its answer.
+
+use super::acquire::Grant;
+use crate::model::{Held, Key, LeaseId, Mode};
+
+/// A question of [`Store::convert`](crate::Store::convert).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConvertRequest {
+    /// The key.
+    pub key: Key,
+    /// The name of the grant.
+    pub lease: LeaseId,
+    /// What it becomes: [`Mode::Exclusive`] or [`Mode::Shared`].
+    pub mode: Mode,
+}
+
+impl ConvertRequest {
+    /// A request to make a shared grant exclusive.
+    pub fn upgrade(key: Key, lease: LeaseId) -> Self {
+        let mode = Mode::Exclusive;
+        Self { key, lease, mode }
+    }
+
+    /// A request to make an exclusive grant shared.
+    pub fn downgrade(key: Key, lease: LeaseId) -> Self {
+        let mode = Mode::Shared;
+        Self { key, lease, mode }
+    }
+}
+
+/// An answer of [`Store::convert`](crate::Store::convert).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConvertAnswer {
+    /// The lease has the mode that was asked for: now, or since an earlier request.
+    Converted(Grant),
+    /// Others are live, so it stays as it is. Nothing was written.
+    Held(Held),
+    /// The lease is over: it was not renewed in time. Nothing was written.
+    Expired,
+    /// The lease was evicted, or is not among the holders of its key. Nothing was written.
+    TakenOver,
+}

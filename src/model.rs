@@ -1,0 +1,37 @@
+//! What all parts of the crate speak of: keys, leases, fences, times and errors.
+
+mod access;
+mod cause;
+mod error;
+mod fence;
+mod ids;
+mod key;
+mod limits;
+mod lock_state;
+mod quota;
+mod record;
+mod time;
+pub(crate) mod validation;
+
+#[cfg(any(
+    feature = "mongodb",
+    feature = "elasticsearch",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
+pub(crate) use self::limits::LIMITER_SCHEMA;
+pub(crate) use self::time::{after, between};
+pub use self::{
+    access::Mode,
+    cause::Cause,
+    error::{Error, LossReason},
+    fence::Fence,
+    ids::{LeaseId, PermitId},
+    key::Key,
+    limits::{
+        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW, SCHEMA,
+    },
+    lock_state::{Held, LockState},
+    quota::Quota,
+    record::{Holder, LimiterRecord, LockRecord},
+};

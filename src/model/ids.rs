@@ -1,0 +1,61 @@
+//! The names of grants.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A name that no other grant has.
+            pub fn random() -> Self {
+                Self(Uuid::new_v4())
+            }
+
+            /// Reads the form that [`Display`](fmt::Display) writes; `None` if it is not a UUID.
+            pub fn parse(text: &str) -> Option<Self> {
+                Uuid::try_parse(text).ok().map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0.as_hyphenated(), f)
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of one grant.
+    ///
+    /// The client makes it before it asks and keeps it through its retries, so that a repeated
+    /// request is recognised and a release can only ever free the grant that it belongs to.
+    LeaseId
+}
+
+name! {
+    /// The name of one grant of a limiter.
+    ///
+    /// The client makes it before it asks and keeps it through its retries, so that a repeated
+    /// request is recognised.
+    PermitId
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_reads_back_what_it_writes() {
+        let id = LeaseId::random();
+        assert_eq!(LeaseId::parse(&id.to_string()), Some(id));
+        assert_eq!(LeaseId::parse("not a lease"), None);
+    }
+}

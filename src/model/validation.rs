@@ -1,0 +1,86 @@
+//! What input may be: keys and times to live.
+
+use std::time::Duration;
+
+use super::{
+    error::Error,
+    key::Key,
+    limits::{MAX_KEY_BYTES, MAX_TTL},
+};
+
+impl Key {
+    /// Checks and wraps a key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidKey`] if the text is empty or longer than [`MAX_KEY_BYTES`].
+    pub fn new(text: impl AsRef<str>) -> Result<Self, Error> {
+        let text = text.as_ref();
+        if text.is_empty() || text.len() > MAX_KEY_BYTES {
+            return Err(Error::InvalidKey { bytes: text.len() });
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+/// Checks a time to live and cuts it to whole milliseconds, the resolution of every store.
+///
+/// Less than twice the margin would leave less than half of the lease usable.
+pub(crate) fn checked_ttl(ttl: Duration, clock_margin: Duration) -> Result<Duration, Error> {
+    let shortest = clock_margin.saturating_mul(2).max(Duration::from_millis(1));
+    if ttl < shortest || ttl > MAX_TTL {
+        return Err(Error::InvalidTtl {
+            ttl,
+            shortest,
+            longest: MAX_TTL,
+        });
+    }
+    Ok(Duration::new(
+        ttl.as_secs(),
+        ttl.subsec_millis() * 1_000_000,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARGIN: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_ttl_is_at_least_twice_the_margin_and_at_most_a_year() {
+        let short = checked_ttl(Duration::from_millis(199), MARGIN);
+        assert!(matches!(short, Err(Error::InvalidTtl { shortest, .. }) if shortest == 2 * MARGIN));
+        assert!(checked_ttl(Duration::from_millis(200), MARGIN).is_ok());
+        assert!(checked_ttl(MAX_TTL, MARGIN).is_ok());
+        assert!(checked_ttl(MAX_TTL + Duration::from_nanos(1), MARGIN).is_err());
+        assert!(checked_ttl(Duration::MAX, MARGIN).is_err());
+    }
+
+    #[test]
+    fn without_a_margin_a_millisecond_is_the_shortest() {
+        assert!(checked_ttl(Duration::from_micros(999), Duration::ZERO).is_err());
+        let cut = checked_ttl(Duration::from_micros(1_999), Duration::ZERO).unwrap();
+        assert_eq!(cut, Duration::from_millis(1));
+    }
+
+    #[test]
+    fn the_bounds_are_in_bytes() {
+        assert!(Key::new("x").is_ok());
+        assert!(Key::new("x".repeat(512)).is_ok());
+        assert!(Key::new("é".repeat(256)).is_ok());
+        assert!(matches!(Key::new(""), Err(Error::InvalidKey { bytes: 0 })));
+        assert!(matches!(
+            Key::new("é".repeat(257)),
+            Err(Error::InvalidKey { bytes: 514 })
+        ));
+    }
+}
