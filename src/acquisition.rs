@@ -22,17 +22,17 @@ use tracing::Instrument;
 use crate::{
     acquire::Attempt,
     ask::Ask,
+    coalescer::BATCH_RESPONSE_TIMEOUT,
     hold::{Hold, Terms},
     lease::Lease,
     leases::Shared,
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held, Key},
-    observe::{self, Asked},
     retry::{TRIES, Tries},
     rules,
     runtime::{self, in_flight::Calls, inline_task::Work},
+    telemetry::{self, AcquireSpan},
     wait::{Baton, Turn},
-    wire::HURRY,
 };
 
 /// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
@@ -70,13 +70,14 @@ pub(crate) async fn acquire_one_of_several(
     key: Result<Key, Error>,
     patience: Patience,
 ) -> Result<Attempt, Error> {
-    let asked = Asked::begins(&ask, key.as_ref().ok(), patience);
+    let waits = patience != Patience::None;
+    let span = AcquireSpan::begin(key.as_ref().ok(), ask.fields(), waits);
     let (shared, keep_alive) = (ask.shared.clone(), ask.keep_alive);
     let (reply, outcome) = oneshot::channel();
-    let mut end = match begin(ask, key, patience, asked.since(), reply) {
+    let mut end = match begin(ask, key, patience, span.since(), reply) {
         Ok((work, asking)) => {
-            let waiting = shared.keeper.wait_for(work, asked.since(), asking, outcome);
-            let outcome = waiting.instrument(asked.span()).await;
+            let waiting = shared.keeper.wait_for(work, span.since(), asking, outcome);
+            let outcome = waiting.instrument(span.span()).await;
             outcome.unwrap_or_else(|| Err(runtime::ended()))
         }
         Err(error) => Err(error),
@@ -87,7 +88,11 @@ pub(crate) async fn acquire_one_of_several(
     {
         end = Err(error);
     }
-    asked.ends(&end, now);
+    match &end {
+        Ok(Attempt::Acquired(lease)) => span.granted(lease.hold().fields(), lease.owner(), now),
+        Ok(Attempt::Held(held)) => span.refused(held, now),
+        Err(error) => span.failed(error, now),
+    }
     end
 }
 
@@ -208,7 +213,7 @@ impl Acquisition {
         let (shared, request, since) = (self.shared.clone(), self.request.clone(), self.since);
         async move {
             if shared.keeper.renewals_in_time(limit).await {
-                observe::slowed_down(&request.key, since.elapsed());
+                telemetry::slowed_down(&request.key, since.elapsed());
             }
         }
     }
@@ -346,10 +351,10 @@ impl Acquisition {
             // What was sent before may have been granted.
             Arc::make_mut(&mut request).fresh = false;
         }
-        let sending = self.shared.wire.acquire(request, self.alone);
-        self.calls.start(sending.answer);
-        let limit = match sending.together {
-            true => HURRY.min(self.longest()),
+        let submission = self.shared.coalescer.acquire(request, self.alone);
+        self.calls.start(submission.answer);
+        let limit = match submission.together {
+            true => BATCH_RESPONSE_TIMEOUT.min(self.longest()),
             false => self.longest(),
         };
         let attempt = self.answer(limit).await;
@@ -359,7 +364,7 @@ impl Acquisition {
 
     fn failed(&self, error: Error) -> Error {
         let about = (&self.request.key, self.request.lease);
-        observe::store_failed("acquire", Some(about), &error);
+        telemetry::store_failed("acquire", Some(about), &error);
         error
     }
 

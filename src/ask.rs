@@ -6,6 +6,7 @@ use crate::{
     leases::Shared,
     messages::AcquireRequest,
     model::{Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, validation},
+    telemetry::AcquireFields,
 };
 
 /// The terms of a lease. They are checked when the builder is awaited, so that the call site needs
@@ -45,6 +46,15 @@ impl Ask {
 
     pub(crate) fn owner(&self) -> &Arc<str> {
         self.owner.as_ref().unwrap_or(&self.shared.owner)
+    }
+
+    /// What is told of it.
+    pub(crate) fn fields(&self) -> AcquireFields<'_> {
+        AcquireFields {
+            mode: self.mode,
+            owner: self.owner(),
+            ttl: self.ttl,
+        }
     }
 
     /// The request for this key, under a new lease id.

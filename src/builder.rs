@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use crate::{
+    coalescer::Coalescer,
     keeper::Keeper,
     leases::{Leases, Shared},
     line::Lines,
     store::Store,
     wait::WaitingRoom,
-    wire::Wire,
 };
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,13 +62,13 @@ impl LeasesBuilder {
     pub fn build(self) -> Leases {
         let room = Arc::new(WaitingRoom::default());
         let late = Arc::new(watch::Sender::new(false));
-        let wire = Wire::new(self.store.clone(), late.subscribe());
+        let coalescer = Coalescer::new(self.store.clone(), late.subscribe());
         let (store, limit) = (self.store.clone(), self.call_timeout);
-        let keeper = Keeper::new(store, wire.clone(), limit, room.clone(), late);
+        let keeper = Keeper::new(store, coalescer.clone(), limit, room.clone(), late);
         Leases {
             shared: Arc::new(Shared {
                 store: self.store,
-                wire,
+                coalescer,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
                 call_timeout: self.call_timeout,

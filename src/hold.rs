@@ -24,9 +24,9 @@ use crate::{
     deadline::{Validity, deadline},
     messages::{AcquireRequest, Grant, KnownGrant, MinHold, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
-    observe,
     release::Unused,
     schedule,
+    telemetry::{self, LeaseFields},
     wait::Run,
 };
 
@@ -142,6 +142,16 @@ impl Hold {
 
     pub(crate) fn deadline(&self) -> Instant {
         self.state.borrow().validity.deadline()
+    }
+
+    /// What is told of it.
+    pub(crate) fn fields(&self) -> LeaseFields<'_> {
+        LeaseFields {
+            key: self.key(),
+            lease: self.id(),
+            fence: self.fence(),
+            ttl: self.ttl(),
+        }
     }
 
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
@@ -279,12 +289,15 @@ impl Hold {
             (loss, risk) = (state.news(now), state.is_risk_news(self.ttl(), now));
         });
         match &outcome {
-            Ok(()) => observe::renewed(self, left),
-            Err(error) => observe::renewal_failed(self, error),
+            Ok(()) => telemetry::renewed(self.fields(), left),
+            Err(error) => {
+                let left = self.remaining(Instant::now());
+                telemetry::renewal_failed(self.fields(), left, error);
+            }
         }
         self.tell(loss);
         if risk {
-            observe::at_risk(self);
+            telemetry::at_risk(self.fields(), self.remaining(Instant::now()));
         }
         outcome
     }
@@ -301,7 +314,7 @@ impl Hold {
 
     fn tell(&self, loss: Option<LossReason>) {
         if let Some(reason) = loss {
-            observe::lost(self, &reason);
+            telemetry::lost(self.fields(), &reason);
         }
     }
 
@@ -341,7 +354,11 @@ impl Hold {
         });
         self.tell(loss);
         if first {
-            observe::ended(self, end, now.saturating_duration_since(self.since));
+            let held = now.saturating_duration_since(self.since);
+            match end {
+                End::Released => telemetry::given_up(self.fields(), held),
+                End::Detached => telemetry::detached(self.fields(), held),
+            }
         }
         first
     }

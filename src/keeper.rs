@@ -32,9 +32,9 @@ use tokio_util::{
 pub(crate) use self::calls::{convert, only, renew_now};
 use self::{overload::Overload, runtimes::Runtimes, task::Kept};
 use crate::{
+    coalescer::Coalescer,
     hold::{End, Hold, Watch},
     model::{Error, LeaseId, LossReason},
-    observe,
     release::{Released, Releases, Report},
     runtime::{
         self,
@@ -43,9 +43,9 @@ use crate::{
     },
     schedule::{BatchId, Outcome, Schedule},
     store::Store,
+    telemetry,
     wait::WaitingRoom,
     wakeups,
-    wire::Wire,
 };
 
 enum Message {
@@ -117,12 +117,12 @@ impl fmt::Debug for Runtimes {
 impl Keeper {
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        wire: Arc<Wire>,
+        coalescer: Arc<Coalescer>,
         call_timeout: Duration,
         room: Arc<WaitingRoom>,
         late: Arc<watch::Sender<bool>>,
     ) -> Self {
-        let releases = Releases::new(wire, call_timeout, room.clone());
+        let releases = Releases::new(coalescer, call_timeout, room.clone());
         let (inbox, messages) = unbounded_channel();
         let is_late = late.subscribe();
         let kept = Kept {
@@ -198,7 +198,7 @@ impl Keeper {
     pub(crate) fn granted(&self, hold: &Arc<Hold>) {
         self.room.begins(hold.id());
         self.held.lock().insert(hold.id(), Arc::downgrade(hold));
-        observe::granted();
+        telemetry::granted();
     }
 
     /// Keeps a lease alive from now on.

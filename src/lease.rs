@@ -13,9 +13,9 @@ use crate::{
     leases::Shared,
     messages::{ConvertRequest, ReleaseAnswer},
     model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
-    observe,
     release::Released,
     retry::Tries,
+    telemetry::{self, Outcome},
     ticket::Ticket,
     wait::Run,
 };
@@ -216,7 +216,7 @@ impl Lease {
     ///
     /// Cancel safe: a renewal that was sent runs to its end, and counts if it succeeds in time.
     pub async fn renew(&self) -> Result<(), Error> {
-        let span = observe::renew(&self.hold);
+        let span = telemetry::renew(self.hold.fields());
         let mut tries = Tries::default();
         loop {
             let now = Instant::now();
@@ -284,9 +284,15 @@ impl Lease {
 
     /// Converts the lease; gives back who is in the way.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
-        let (span, mode) = (observe::convert(&self.hold, request.mode), request.mode);
+        let mode = request.mode;
+        let span = telemetry::convert(self.hold.fields(), mode);
         let converted = self.try_to_convert(request).instrument(span.clone()).await;
-        observe::converted(&span, &self.hold, mode, &converted);
+        let (outcome, error) = match &converted {
+            Ok(None) => (Outcome::Granted, None),
+            Ok(Some(_)) => (Outcome::Held, None),
+            Err(error) => (Outcome::of(error), Some(error)),
+        };
+        telemetry::converted(&span, self.hold.fields(), mode, outcome, error);
         converted
     }
 
@@ -333,7 +339,7 @@ impl Lease {
             return Err(self.hold.lost_error(LossReason::Closed));
         };
         let release = self.shared.keeper.release(debt, now);
-        let release = release.instrument(observe::release(&self.hold));
+        let release = release.instrument(telemetry::release(self.hold.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
@@ -343,7 +349,7 @@ impl Lease {
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
                 if lost_before.is_none() {
-                    observe::lost(&self.hold, &reason);
+                    telemetry::lost(self.hold.fields(), &reason);
                 }
                 Err(self.hold.lost_error(reason))
             }

@@ -13,17 +13,17 @@ use tracing::Instrument;
 use crate::{
     acquire::{Acquire, TryAcquire},
     builder::LeasesBuilder,
+    coalescer::Coalescer,
     keeper::Keeper,
     limiter::Limiter,
     line::Lines,
     messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
     model::{Error, Key, LockState, Quota},
-    observe,
     set::AcquireAll,
     store::Store,
+    telemetry,
     ticket::{Resume, Ticket},
     wait::WaitingRoom,
-    wire::Wire,
 };
 
 /// How many documents a list asks for at a time.
@@ -60,7 +60,7 @@ pub struct Leases {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     /// The way of acquires and releases to it.
-    pub(crate) wire: Arc<Wire>,
+    pub(crate) coalescer: Arc<Coalescer>,
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
     pub(crate) call_timeout: Duration,
@@ -266,7 +266,7 @@ impl Leases {
                 Ok(released + u64::from(answer == ReleaseAnswer::Released))
             })
             .await
-            .inspect(|released| observe::released_owner(owner, *released))
+            .inspect(|released| telemetry::released_owner(owner, *released))
     }
 
     /// Frees the key by force and raises its fence: for an operator who knows that the holder is
@@ -289,7 +289,7 @@ impl Leases {
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
         let evicted = self.call("evict", Some(&named), work).await;
-        evicted.inspect(|eviction| observe::evicted(&named, eviction.as_ref()))
+        evicted.inspect(|eviction| telemetry::evicted(&named, eviction.as_ref()))
     }
 
     /// Removes the document of a key that nobody holds, and says whether it did.
@@ -311,7 +311,7 @@ impl Leases {
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.remove_expired(&key).await;
         let removed = self.call("remove expired", Some(&named), work).await;
-        removed.inspect(|removed| observe::removed(&named, *removed))
+        removed.inspect(|removed| telemetry::removed(&named, *removed))
     }
 
     /// Removes every lock without a live holder since this long, and every limiter that means nothing any
@@ -332,7 +332,7 @@ impl Leases {
     pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
         let purged = self.call("purge", None, work).await;
-        purged.inspect(|removed| observe::purged(*removed, retention))
+        purged.inspect(|removed| telemetry::purged(*removed, retention))
     }
 
     /// Releases every lease of this handle and its clones, and waits until that is done: for the end
@@ -366,7 +366,7 @@ impl Leases {
     /// Dropping the future only stops the waiting. It can be called again, to wait again.
     pub async fn close(&self) {
         let close = self.shared.keeper.close();
-        close.instrument(observe::close()).await;
+        close.instrument(telemetry::close()).await;
     }
 
     /// Whether [`close`](Leases::close) was called.

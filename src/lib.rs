@@ -191,6 +191,7 @@ mod acquire;
 mod acquisition;
 mod ask;
 mod builder;
+mod coalescer;
 mod deadline;
 mod hold;
 mod keeper;
@@ -200,7 +201,6 @@ mod limiter;
 mod line;
 mod messages;
 mod model;
-mod observe;
 mod release;
 mod retry;
 pub mod rules;
@@ -208,14 +208,12 @@ mod runtime;
 mod schedule;
 mod set;
 mod store;
+mod telemetry;
 mod ticket;
 mod wait;
 mod wakeups;
-mod wire;
 mod with;
 
-#[cfg(feature = "metrics")]
-pub use crate::observe::describe_metrics;
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
 #[cfg(feature = "opensearch")]
@@ -233,6 +231,8 @@ pub use crate::store::mongodb::{
 };
 #[cfg(feature = "sqlite")]
 pub use crate::store::sqlite::SqliteStore;
+#[cfg(feature = "metrics")]
+pub use crate::telemetry::describe_metrics;
 pub use crate::{
     acquire::{Acquire, Attempt, TryAcquire},
     builder::LeasesBuilder,

@@ -27,8 +27,8 @@ use crate::{
     limiter::{Permit, PermitAttempt},
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota},
-    observe::{self, AskedPermits},
     runtime::{self, inline_task::Work},
+    telemetry::{self, PermitSpan},
 };
 
 /// How long an answer is waited for before the request is sent again: as long as the window, and this
@@ -102,10 +102,14 @@ impl Line {
         permits: u32,
         patience: Patience,
     ) -> Result<PermitAttempt, Error> {
-        let asked = AskedPermits::begins(&self.name.0, permits);
-        let asking = self.ask_for(permits, patience, asked.since());
-        let end = asking.instrument(asked.span()).await;
-        asked.ends(&end);
+        let span = PermitSpan::begin(&self.name.0, permits);
+        let asking = self.ask_for(permits, patience, span.since());
+        let end = asking.instrument(span.span()).await;
+        match &end {
+            Ok(PermitAttempt::Granted(_)) => span.granted(),
+            Ok(PermitAttempt::Full { retry_in }) => span.full(*retry_in),
+            Err(error) => span.failed(error),
+        }
         end
     }
 
@@ -238,7 +242,7 @@ impl Line {
 
     /// Asks the store. An answer that comes late counts too, unless it was asked again.
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let failed = |error: &Error| observe::store_failed("permit", None, error);
+        let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.shared.store.permit(request)));
         let limit = self.limit;
         let outcome = match timeout(limit, call.as_mut()).await {

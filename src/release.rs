@@ -8,13 +8,13 @@ use tokio::{
 };
 
 use crate::{
+    coalescer::{BATCH_RESPONSE_TIMEOUT, Coalescer},
     messages::{MinHold, ReleaseAnswer, ReleaseRequest},
     model::{Error, Fence, Key, LeaseId},
-    observe::{self, Outcome},
     retry::{self, Tries},
     runtime::in_flight::Calls,
+    telemetry::{self, Outcome, ReleaseFields},
     wait::{Handed, Run, WaitingRoom},
-    wire::{HURRY, Wire},
 };
 
 /// How many background releases are sent at the same time.
@@ -44,6 +44,16 @@ pub(crate) struct Unused {
 }
 
 impl Unused {
+    /// What is told of it.
+    fn fields(&self, waited_for: bool) -> ReleaseFields<'_> {
+        ReleaseFields {
+            key: &self.key,
+            lease: self.lease,
+            fence: self.fence,
+            waited_for,
+        }
+    }
+
     /// The next request, after one that was answered or before that. Only the first one leaves a
     /// minimum hold behind: what comes later is not the work of a holder.
     pub(crate) fn request(&self, answered: bool) -> ReleaseRequest {
@@ -66,7 +76,7 @@ pub(crate) type Report = oneshot::Sender<Result<Released, Error>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Releases {
-    wire: Arc<Wire>,
+    coalescer: Arc<Coalescer>,
     call_timeout: Duration,
     room: Arc<WaitingRoom>,
     /// One for each background release that is sent.
@@ -74,9 +84,13 @@ pub(crate) struct Releases {
 }
 
 impl Releases {
-    pub(crate) fn new(wire: Arc<Wire>, call_timeout: Duration, room: Arc<WaitingRoom>) -> Self {
+    pub(crate) fn new(
+        coalescer: Arc<Coalescer>,
+        call_timeout: Duration,
+        room: Arc<WaitingRoom>,
+    ) -> Self {
         Self {
-            wire,
+            coalescer,
             call_timeout,
             room,
             slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
@@ -91,7 +105,7 @@ impl Releases {
     /// Takes in that a lease was released in the background, by one request.
     pub(crate) fn confirmed(&self, unused: &Unused, answer: ReleaseAnswer) {
         self.room.released(&unused.key, unused.lease, unused.run);
-        observe::released(unused, false, answer.into());
+        telemetry::released(unused.fields(false), answer.into());
     }
 
     /// Releases a lease, and tries again until it is released or its ttl is over.
@@ -119,7 +133,7 @@ impl Releases {
             match calls.beside(handed).await {
                 Handed::Over => {
                     let answer = ReleaseAnswer::Released;
-                    observe::released(unused, waited_for, Outcome::HandedOver);
+                    telemetry::released(unused.fields(waited_for), Outcome::HandedOver);
                     drop(report.map(|report| report.send(Ok(Released { answer, unclear }))));
                     return;
                 }
@@ -139,7 +153,7 @@ impl Releases {
                         self.room.released(&unused.key, unused.lease, unused.run);
                     }
                     if !released {
-                        observe::released(unused, waited_for, answer.into());
+                        telemetry::released(unused.fields(waited_for), answer.into());
                     }
                     released = true;
                     if let Some(report) = report.take() {
@@ -160,7 +174,7 @@ impl Releases {
                 // Who has gone waits for no answer, which is no fault of the store.
                 if !report.as_ref().is_some_and(Report::is_closed) {
                     let about = (&unused.key, unused.lease);
-                    observe::store_failed("release", Some(about), &error);
+                    telemetry::store_failed("release", Some(about), &error);
                 }
                 unclear |= error.is_ambiguous();
                 let over = forgotten.is_none_or(|at| now >= at) || !error.is_retryable();
@@ -171,7 +185,7 @@ impl Releases {
                     }
                 }
                 if over && report.is_none() {
-                    observe::release_failed(unused, waited_for, &error);
+                    telemetry::release_failed(unused.fields(waited_for), &error);
                     return;
                 }
             }
@@ -192,12 +206,12 @@ impl Releases {
             None => calls.beside(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        let sending = self.wire.release(request, alone);
-        let limit = match sending.together {
-            true => HURRY.min(self.call_timeout),
+        let submission = self.coalescer.release(request, alone);
+        let limit = match submission.together {
+            true => BATCH_RESPONSE_TIMEOUT.min(self.call_timeout),
             false => self.call_timeout,
         };
-        calls.start(sending.answer);
+        calls.start(submission.answer);
         let answer = match report {
             // One that hangs does not keep the slot from others.
             None => match calls.next(SLOT.min(limit)).await {

@@ -16,7 +16,7 @@ use crate::{
     lease::Lease,
     leases::Shared,
     model::{Error, Key, LossReason},
-    observe,
+    telemetry,
 };
 
 /// A request for several keys, all or nothing, made by
@@ -112,9 +112,10 @@ impl IntoFuture for AcquireAll {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let since = Instant::now();
-            let span = observe::acquire_all(&self.ask, self.keys.as_ref().ok().map(BTreeSet::len));
+            let keys = self.keys.as_ref().ok().map(BTreeSet::len);
+            let span = telemetry::acquire_all(keys, self.ask.fields());
             let taken = self.run().instrument(span.clone()).await;
-            observe::acquired_all(&span, since, &taken);
+            telemetry::acquired_all(&span, since, taken.as_ref().err());
             taken
         })
     }

@@ -10,6 +10,13 @@ pub(crate) mod clock;
 pub(crate) mod elasticsearch;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch", feature = "sqlite"))]
 pub(crate) mod json;
+#[cfg(any(
+    feature = "elasticsearch",
+    feature = "mongodb",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
+mod listing;
 pub(crate) mod memory;
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongodb;

@@ -14,9 +14,9 @@ use crate::{
     leases::Shared,
     messages::{AcquireRequest, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
-    observe,
     retry::Tries,
     runtime,
+    telemetry::{self, ResumeEnd},
 };
 
 /// A lease without its guard: what another process needs to go on with it, made by
@@ -180,9 +180,15 @@ impl IntoFuture for Resume {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let ticket = self.ticket.clone();
-            let span = observe::resume(&ticket);
+            let (key, fence) = (ticket.key(), ticket.fence());
+            let span = telemetry::resume(key, fence);
             let resumed = self.run().instrument(span.clone()).await;
-            observe::resumed(&span, &ticket, &resumed);
+            let end = match &resumed {
+                Ok(Resumed::Live(lease)) => ResumeEnd::Live(lease.id()),
+                Ok(Resumed::Gone(reason)) => ResumeEnd::Gone(reason),
+                Err(error) => ResumeEnd::Failed(error),
+            };
+            telemetry::resumed(&span, key, fence, end);
             resumed
         })
     }

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{observe, retry, runtime, store::Store, wait::Ear};
+use crate::{retry, runtime, store::Store, telemetry, wait::Ear};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -34,12 +34,12 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
                 Ok(Some(mut keys)) => {
                     // What was released before this nobody will tell.
                     ear.hears(true);
-                    observe::hears();
+                    telemetry::hears();
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
                             Ok(Some(Ok(keys))) => keys.iter().for_each(|key| ear.room().freed(key)),
                             Ok(Some(Err(error))) => {
-                                observe::store_failed("wake-ups", None, &error);
+                                telemetry::store_failed("wake-ups", None, &error);
                                 break Some(error);
                             }
                             Ok(None) | Err(_) => break None,
@@ -52,7 +52,7 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
                     error
                 }
                 Ok(None) => {
-                    observe::deaf();
+                    telemetry::deaf();
                     return ear.is_deaf();
                 }
                 Err(error) => Some(error),
@@ -65,7 +65,7 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
             if !error.is_retryable() {
                 pause = REFUSED;
             }
-            observe::unheard(&error);
+            telemetry::unheard(&error);
         }
         sleep(pause).await;
         failures = failures.saturating_add(1);

@@ -13,9 +13,9 @@ use crate::{
     leases::Shared,
     messages::{ConvertAnswer, ConvertRequest, RenewAnswer, RenewAnswers, RenewRequest},
     model::{Cause, Error, Held, LeaseId, LossReason, Mode},
-    observe,
     schedule::Outcome,
     store::Store,
+    telemetry,
 };
 
 /// What is asked for leases that are renewed together. It keeps none of them: a guard may be gone before the
@@ -39,7 +39,7 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId
     let Renewals { requests, holds } = renewals;
     let sent = Instant::now();
     let answers = runtime::caught(store.renew(&requests)).await;
-    let answers = answers.inspect_err(|error| observe::store_failed("renew", None, error));
+    let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
     let outcome = |(request, hold): (RenewRequest, Weak<Hold>)| {
         let answer = match &mut answers {

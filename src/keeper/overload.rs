@@ -10,8 +10,8 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     hold::Hold,
     model::{Cause, Error},
-    observe,
     schedule::{Load, Schedule},
+    telemetry::{self, KeptLeases},
 };
 
 /// How often all leases are looked at, at most.
@@ -59,7 +59,7 @@ impl Overload {
             },
             false => schedule.load(now),
         };
-        observe::kept(self.told, load);
+        telemetry::kept(shown(self.told), shown(load));
         self.told = load;
         if often {
             return;
@@ -67,7 +67,8 @@ impl Overload {
         self.looked = Some(now);
         if late && since(self.warned).is_none_or(|since| since >= WARNING) {
             self.warned = Some(now);
-            observe::renewals_late(schedule.load(now), schedule.lag(now));
+            let load = schedule.load(now);
+            telemetry::renewals_late(shown(load), load.waiting, schedule.lag(now));
         }
         let waiting = schedule.at_risk_and_waiting(now);
         for hold in waiting.filter_map(Weak::upgrade) {
@@ -78,8 +79,14 @@ impl Overload {
 
 impl Drop for Overload {
     fn drop(&mut self) {
-        observe::kept(self.told, Load::default());
+        telemetry::kept(shown(self.told), KeptLeases::default());
     }
+}
+
+/// What is told of it.
+fn shown(load: Load) -> KeptLeases {
+    let Load { kept, at_risk, .. } = load;
+    KeptLeases { kept, at_risk }
 }
 
 /// Why a lease was not renewed that had no request of its own.

@@ -17,11 +17,11 @@ use super::{
 use crate::{
     hold::Hold,
     model::{Error, LeaseId},
-    observe,
     release::Releases,
     runtime,
     schedule::{self, Batch, BatchId, Outcome, Schedule},
     store::Store,
+    telemetry,
 };
 
 /// The task itself. It never waits for a store, so that no lease is held up by another's trouble.
@@ -166,7 +166,7 @@ impl Kept {
         if holds.is_empty() {
             return;
         }
-        observe::renewals_sent(holds.len(), batch.lag);
+        telemetry::renewals_sent(holds.len(), batch.lag);
         let renewals = calls::Renewals::of(&holds);
         let store = self.store.clone();
         self.spawn(async move {

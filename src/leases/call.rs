@@ -7,8 +7,9 @@ use tracing::Instrument;
 use super::Leases;
 use crate::{
     model::{Error, Key},
-    observe, runtime,
+    runtime,
     store::Store,
+    telemetry,
 };
 
 impl Leases {
@@ -24,10 +25,10 @@ impl Leases {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let work = work(self.shared.store.clone());
-        let span = observe::call(operation, key);
+        let span = telemetry::call(operation, key);
         let call = runtime::call(operation, self.shared.call_timeout, work);
         let end = call.instrument(span.clone()).await;
-        observe::called(&span, operation, key, &end);
+        telemetry::called(&span, operation, key, &end);
         end
     }
 }

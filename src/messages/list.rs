@@ -2,20 +2,6 @@
 
 use std::sync::Arc;
 
-#[cfg(any(
-    feature = "elasticsearch",
-    feature = "mongodb",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
-use {
-    crate::{
-        model::{Error, LockRecord},
-        rules,
-    },
-    chrono::{DateTime, Utc},
-};
-
 use crate::model::{Key, LockState};
 
 /// Which locks [`Leases::list`](crate::Leases::list) shows: all of them, unless it is told less.
@@ -103,32 +89,4 @@ pub struct Page {
     pub locks: Vec<LockState>,
     /// The key to go on after; `None` if this is the last page.
     pub next: Option<Key>,
-}
-
-#[cfg(any(
-    feature = "elasticsearch",
-    feature = "mongodb",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
-impl Page {
-    /// Takes in the next document that a database found.
-    pub(crate) fn look_at(
-        &mut self,
-        key: Key,
-        lock: Result<(LockRecord, DateTime<Utc>), Error>,
-        filter: &Filter,
-    ) {
-        match lock {
-            Ok((record, now)) => {
-                let state = rules::inspect(&record, now);
-                if rules::matches(&state, filter) {
-                    self.locks.push(state);
-                }
-            }
-            // One bad document must not hide all others.
-            Err(error) => tracing::warn!(%key, %error, "left out of a list"),
-        }
-        self.next = Some(key);
-    }
 }

@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
 
 use crate::{
     model::{Cause, Error},
-    observe,
+    telemetry,
 };
 
 /// Runs a store call in a task of its own and waits for it this long.
@@ -29,7 +29,7 @@ pub(crate) async fn call<T: Send + 'static>(
         }),
         Err(_) => Err(Error::TimedOut { operation, limit }),
     };
-    outcome.inspect_err(|error| observe::store_failed(operation, None, error))
+    outcome.inspect_err(|error| telemetry::store_failed(operation, None, error))
 }
 
 pub(crate) fn spawn<T: Send + 'static>(

@@ -41,7 +41,7 @@ use crate::{
     },
     model::{Cause, Error, Key, LockRecord, LockState},
     rules,
-    store::{Store, clock::ServerClock, explained},
+    store::{Store, clock::ServerClock, explained, listing},
 };
 
 /// How far the clocks of two nodes are taken to differ.
@@ -376,7 +376,7 @@ impl<C: Transport> Store for IndexStore<C> {
                 break;
             }
             let lock = answer::hit(hit, &key);
-            page.look_at(key, lock, &request.filter);
+            listing::add(&mut page, key, lock, &request.filter);
         }
         if looked_at < request.limit {
             page.next = None;

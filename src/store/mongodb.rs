@@ -43,7 +43,7 @@ use crate::{
     },
     model::{Cause, Error, Key, LockRecord, LockState},
     rules,
-    store::{FreedKeys, Store, clock::ServerClock},
+    store::{FreedKeys, Store, clock::ServerClock, listing},
 };
 
 /// How far the clocks of two members of a replica set are taken to differ.
@@ -351,7 +351,7 @@ impl Store for MongoStore {
             // An id that is no key is no lock of ours.
             let Ok(key) = Key::new(id) else { continue };
             let lock = decode::told(document, &key).and_then(timed);
-            page.look_at(key, lock, &request.filter);
+            listing::add(&mut page, key, lock, &request.filter);
         }
         if looked_at < request.limit {
             page.next = None;

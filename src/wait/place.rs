@@ -11,8 +11,8 @@ use super::{Baton, Queue, Run, Turn, WaitingRoom};
 use crate::{
     lease::Lease,
     model::{Error, Held, Key, LeaseId, Mode},
-    observe::Waiting,
     retry,
+    telemetry::Waiting,
 };
 
 /// A place in the queue of a key. Dropping it leaves the queue.

@@ -157,7 +157,10 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::BatchEndsAtARefusal,
     ];
     for fault in faults {
-        assert!(compare(fault, UNTIL_CAUGHT).is_err(), "{fault:?} was not caught");
+        assert!(
+            compare(fault, UNTIL_CAUGHT).is_err(),
+            "{fault:?} was not caught"
+        );
     }
     assert_eq!(compare(Fault::None, CASES), Ok(()));
 }
@@ -176,7 +179,10 @@ fn random_requests_for_permits_tell_a_broken_store_from_memory() {
         Fault::PermitsInPart,
         Fault::SmoothIsFixed,
     ] {
-        assert!(compare(fault, UNTIL_CAUGHT).is_err(), "{fault:?} was not caught");
+        assert!(
+            compare(fault, UNTIL_CAUGHT).is_err(),
+            "{fault:?} was not caught"
+        );
     }
     assert_eq!(compare(Fault::None, CASES), Ok(()));
 }

@@ -11,7 +11,7 @@ use crate::{
     messages::{ListRequest, Page},
     model::{Error, Key, LimiterRecord, LockRecord},
     rules::{Decision, Write},
-    store::json,
+    store::{json, listing},
 };
 
 /// How many rows one step of a purge looks at.
@@ -119,7 +119,7 @@ impl<'a> Look<'a> {
             // No statement of ours wrote another.
             let Ok(key) = Key::new(&name) else { continue };
             let lock = decoded(&LOCKS, &text, &key).map(|lock| (lock, self.now));
-            page.look_at(key, lock, &request.filter);
+            listing::add(&mut page, key, lock, &request.filter);
         }
         if is_last {
             page.next = None;

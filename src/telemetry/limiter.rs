@@ -10,23 +10,20 @@ use tracing::{
 
 #[cfg(feature = "metrics")]
 use super::metrics;
-use super::{Outcome, TARGET};
-use crate::{
-    limiter::PermitAttempt,
-    model::{Error, Key},
-};
+use super::words::{Outcome, TARGET};
+use crate::model::{Error, Key};
 
-/// A request for permits under way. Dropped before its [end](AskedPermits::ends), it was cancelled.
-pub(crate) struct AskedPermits<'a> {
+/// A request for permits under way. Dropped before it is told how it ended, it was cancelled.
+pub(crate) struct PermitSpan<'a> {
     span: Span,
     since: Instant,
     key: &'a Key,
     permits: u32,
-    over: bool,
+    ended: bool,
 }
 
-impl<'a> AskedPermits<'a> {
-    pub(crate) fn begins(key: &'a Key, permits: u32) -> Self {
+impl<'a> PermitSpan<'a> {
+    pub(crate) fn begin(key: &'a Key, permits: u32) -> Self {
         Self {
             span: span!(
                 "leasehold.permit",
@@ -38,7 +35,7 @@ impl<'a> AskedPermits<'a> {
             since: Instant::now(),
             key,
             permits,
-            over: false,
+            ended: false,
         }
     }
 
@@ -50,16 +47,21 @@ impl<'a> AskedPermits<'a> {
         self.since
     }
 
-    pub(crate) fn ends(mut self, end: &Result<PermitAttempt, Error>) {
-        match end {
-            Ok(PermitAttempt::Granted(_)) => self.over(Outcome::Granted, None, None),
-            Ok(PermitAttempt::Full { retry_in }) => self.over(Outcome::Full, Some(*retry_in), None),
-            Err(error) => self.over(Outcome::of(error), None, Some(error)),
-        }
+    pub(crate) fn granted(mut self) {
+        self.end(Outcome::Granted, None, None);
     }
 
-    fn over(&mut self, outcome: Outcome, retry_in: Option<Duration>, error: Option<&Error>) {
-        self.over = true;
+    /// There are none now; more come after this time.
+    pub(crate) fn full(mut self, retry_in: Duration) {
+        self.end(Outcome::Full, Some(retry_in), None);
+    }
+
+    pub(crate) fn failed(mut self, error: &Error) {
+        self.end(Outcome::of(error), None, Some(error));
+    }
+
+    fn end(&mut self, outcome: Outcome, retry_in: Option<Duration>, error: Option<&Error>) {
+        self.ended = true;
         let waited = self.since.elapsed();
         self.span.record("outcome", outcome.as_str());
         self.span.record("waited", field::debug(waited));
@@ -75,10 +77,10 @@ impl<'a> AskedPermits<'a> {
     }
 }
 
-impl Drop for AskedPermits<'_> {
+impl Drop for PermitSpan<'_> {
     fn drop(&mut self) {
-        if !self.over {
-            self.over(Outcome::Cancelled, None, None);
+        if !self.ended {
+            self.end(Outcome::Cancelled, None, None);
         }
     }
 }

@@ -8,39 +8,42 @@ use tracing::{
     field::{self, Empty},
 };
 
+use super::lease::LeaseFields;
 #[cfg(feature = "metrics")]
 use super::metrics;
-use super::{Outcome, TARGET};
-use crate::{
-    acquire::Attempt,
-    acquisition::Patience,
-    ask::Ask,
-    lease::Lease,
-    model::{Error, Held, Key, Mode},
-    set::LeaseSet,
-};
+use super::words::{Outcome, TARGET};
+use crate::model::{Error, Held, Key, Mode};
 
-/// An acquire under way. Dropped before its [end](Asked::ends), it was cancelled.
-pub(crate) struct Asked {
+/// What is told of a request for leases.
+#[derive(Clone, Copy)]
+pub(crate) struct AcquireFields<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) owner: &'a str,
+    pub(crate) ttl: Duration,
+}
+
+/// An acquire under way. Dropped before it is told how it ended, it was cancelled.
+pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
     /// There only if somebody listens.
     key: Option<Key>,
-    over: bool,
+    ended: bool,
 }
 
-impl Asked {
-    pub(crate) fn begins(ask: &Ask, key: Option<&Key>, patience: Patience) -> Self {
-        let (name, mode) = (key.map(Key::as_str), ask.mode.as_str());
-        let (owner, ttl) = (&**ask.owner(), ask.ttl);
+impl AcquireSpan {
+    /// An acquire begins; the key is `None` if it is none.
+    pub(crate) fn begin(key: Option<&Key>, terms: AcquireFields<'_>, waits: bool) -> Self {
+        let AcquireFields { mode, owner, ttl } = terms;
+        let name = key.map(Key::as_str);
         // The name of a span is part of its place in the program.
         macro_rules! named {
             ($name:literal) => {
                 span!(
                     $name,
                     key = name,
-                    mode,
+                    mode = mode.as_str(),
                     owner,
                     ?ttl,
                     lease = Empty,
@@ -50,16 +53,17 @@ impl Asked {
                 )
             };
         }
-        let span = match patience {
-            Patience::None => named!("leasehold.try_acquire"),
-            Patience::For(_) | Patience::Endless => named!("leasehold.acquire"),
+        let span = if waits {
+            named!("leasehold.acquire")
+        } else {
+            named!("leasehold.try_acquire")
         };
         Self {
             since: Instant::now(),
-            mode: ask.mode,
+            mode,
             key: key.filter(|_| !span.is_disabled()).cloned(),
             span,
-            over: false,
+            ended: false,
         }
     }
 
@@ -71,25 +75,30 @@ impl Asked {
         self.since
     }
 
-    pub(crate) fn ends(mut self, end: &Result<Attempt, Error>, now: Instant) {
-        match end {
-            Ok(Attempt::Acquired(lease)) => self.granted(lease, now),
-            Ok(Attempt::Held(held)) => self.in_vain(Outcome::Held, Some(held), None, now),
-            Err(error) => self.in_vain(Outcome::of(error), None, Some(error), now),
-        }
-    }
-
-    fn granted(&mut self, lease: &Lease, now: Instant) {
-        let waited = self.over(Outcome::Granted, now);
-        self.span.record("lease", field::display(lease.id()));
-        self.span.record("fence", lease.fence().get());
+    pub(crate) fn granted(mut self, lease: LeaseFields<'_>, owner: &str, now: Instant) {
+        let waited = self.end(Outcome::Granted, now);
+        let LeaseFields {
+            key,
+            lease,
+            fence,
+            ttl,
+        } = lease;
+        self.span.record("lease", field::display(lease));
+        self.span.record("fence", fence.get());
         self.span.in_scope(|| {
             debug!(
-                target: TARGET, key = lease.key().as_str(), lease = %lease.id(),
-                mode = self.mode.as_str(), owner = lease.owner(), fence = lease.fence().get(),
-                ttl = ?lease.ttl(), ?waited, outcome = Outcome::Granted.as_str(), "acquired",
+                target: TARGET, key = key.as_str(), %lease, mode = self.mode.as_str(), owner,
+                fence = fence.get(), ?ttl, ?waited, outcome = Outcome::Granted.as_str(), "acquired",
             );
         });
+    }
+
+    pub(crate) fn refused(mut self, held: &Held, now: Instant) {
+        self.in_vain(Outcome::Held, Some(held), None, now);
+    }
+
+    pub(crate) fn failed(mut self, error: &Error, now: Instant) {
+        self.in_vain(Outcome::of(error), None, Some(error), now);
     }
 
     fn in_vain(
@@ -99,7 +108,7 @@ impl Asked {
         error: Option<&Error>,
         now: Instant,
     ) {
-        let waited = self.over(outcome, now);
+        let waited = self.end(outcome, now);
         self.span.in_scope(|| {
             debug!(
                 target: TARGET, key = self.key.as_ref().map(Key::as_str), mode = self.mode.as_str(),
@@ -110,8 +119,8 @@ impl Asked {
     }
 
     /// Counts it, and says how long it took.
-    fn over(&mut self, outcome: Outcome, now: Instant) -> Duration {
-        self.over = true;
+    fn end(&mut self, outcome: Outcome, now: Instant) -> Duration {
+        self.ended = true;
         let waited = now.saturating_duration_since(self.since);
         #[cfg(feature = "metrics")]
         metrics::asked(outcome, self.mode, waited);
@@ -121,9 +130,9 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for AcquireSpan {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.ended {
             self.in_vain(Outcome::Cancelled, None, None, Instant::now());
         }
     }
@@ -158,16 +167,22 @@ impl Drop for Waiting {
 }
 
 /// The span of an acquire of several keys, beside which there is one for each of them.
-pub(crate) fn acquire_all(ask: &Ask, keys: Option<usize>) -> Span {
+pub(crate) fn acquire_all(keys: Option<usize>, terms: AcquireFields<'_>) -> Span {
+    let AcquireFields { mode, owner, ttl } = terms;
     span!(
-        "leasehold.acquire_all", keys, mode = ask.mode.as_str(),
-        owner = &**ask.owner(), ttl = ?ask.ttl, outcome = Empty, waited = Empty,
+        "leasehold.acquire_all",
+        keys,
+        mode = mode.as_str(),
+        owner,
+        ?ttl,
+        outcome = Empty,
+        waited = Empty,
     )
 }
 
 /// What became of it.
-pub(crate) fn acquired_all(span: &Span, since: Instant, end: &Result<LeaseSet, Error>) {
-    let (waited, error) = (since.elapsed(), end.as_ref().err());
+pub(crate) fn acquired_all(span: &Span, since: Instant, error: Option<&Error>) {
+    let waited = since.elapsed();
     let outcome = error.map_or(Outcome::Granted, Outcome::of).as_str();
     span.record("outcome", outcome);
     span.record("waited", field::debug(waited));

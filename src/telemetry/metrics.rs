@@ -8,7 +8,7 @@ use metrics::{
     describe_histogram, with_recorder,
 };
 
-use super::Outcome;
+use super::words::{Outcome, TARGET};
 use crate::model::Mode;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
@@ -122,8 +122,7 @@ macro_rules! key_by {
     };
 }
 
-static METADATA: Metadata<'static> =
-    Metadata::new(super::TARGET, Level::INFO, Some(module_path!()));
+static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
 fn count(recorder: &dyn Recorder, key: &Key) {
     recorder.register_counter(key, &METADATA).increment(1);

@@ -10,7 +10,7 @@ use tracing::{
 
 #[cfg(feature = "metrics")]
 use super::metrics;
-use super::{Outcome, TARGET};
+use super::words::{Outcome, TARGET};
 use crate::{
     messages::Eviction,
     model::{Error, Key, LeaseId},

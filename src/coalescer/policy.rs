@@ -42,7 +42,7 @@ impl Limits {
 
 /// What is waiting, and what is under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
     pub(super) batches: usize,
     /// Those of the batches that will end soon.
@@ -51,7 +51,7 @@ pub(super) struct Load {
     pub(super) crowd: usize,
 }
 
-impl Load {
+impl LoadSnapshot {
     /// What becomes of them.
     pub(super) fn next(self, limits: Limits) -> Next {
         let Self {
@@ -82,7 +82,7 @@ mod tests {
     fn few_go_alone_and_many_together() {
         let limits = Limits::of(8);
         let next = |waiting, batches, alone, crowd| {
-            let load = Load {
+            let load = LoadSnapshot {
                 waiting,
                 batches,
                 young: batches,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
         assert_eq!(next(0, 0, 0, 0), Next::Stay);
         // While renewals are late, one of each kind.
-        let few = Load {
+        let few = LoadSnapshot {
             waiting: 100,
             batches: 0,
             young: 0,
@@ -115,7 +115,7 @@ mod tests {
         };
         assert_eq!(few.next(Limits::LEAST), Next::Together);
         assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
-        let busy = Load {
+        let busy = LoadSnapshot {
             batches: 1,
             alone: 1,
             ..few
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(busy.next(Limits::LEAST), Next::Stay);
         assert_ne!(busy.next(limits), Next::Stay, "the control");
         // One that takes long holds up nobody.
-        let load = Load {
+        let load = LoadSnapshot {
             waiting: 2,
             batches: 1,
             young: 0,

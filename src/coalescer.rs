@@ -6,10 +6,10 @@
 //! most, for one would leave the server idle between them.
 //!
 //! A request that goes together has to put up with its companions: a transaction that holds one
-//! document holds up them all. So who waits for the answer should [not do so for long](HURRY) before
+//! document holds up them all. So who waits for the answer should [not do so for long](BATCH_RESPONSE_TIMEOUT) before
 //! the same request is sent again, alone.
 
-mod load;
+mod policy;
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::load::{LEAST, Limits, Load, Next};
+use self::policy::{LEAST, Limits, LoadSnapshot, Next};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
@@ -38,11 +38,11 @@ use crate::{
 
 /// How long a request counts as under way, and for how long one waits for others to end at the most: one
 /// that hangs holds up nobody for longer.
-const SLOT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 /// How long a batch keeps others from going alone: one that takes longer may hang, and they need not wait for
-/// the rest of its [`SLOT`].
-const PATIENCE: Duration = Duration::from_millis(50);
+/// the rest of its [`LONGEST_WAIT`].
+const YOUNG: Duration = Duration::from_millis(50);
 
 /// How many go in one batch: more would hold up those who wait for an answer.
 const LARGEST: usize = 100;
@@ -51,26 +51,26 @@ const LARGEST: usize = 100;
 const LOOK: usize = 4 * LARGEST;
 
 /// How long to wait for the answer to a request that goes together with others.
-pub(crate) const HURRY: Duration = Duration::from_secs(1);
+pub(crate) const BATCH_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is to be sent.
-pub(crate) struct Sending<F> {
+pub(crate) struct Submission<F> {
     /// Whether it goes together with others.
     pub(crate) together: bool,
     /// Sends it. Has to run to its end.
     pub(crate) answer: F,
 }
 
-pub(crate) struct Wire {
+pub(crate) struct Coalescer {
     store: Arc<dyn Store>,
     at_once: usize,
     /// Whether renewals are late: then they go first.
     late: watch::Receiver<bool>,
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
-struct Line {
+struct Queue {
     /// What was sent and not answered.
     under_way: Vec<UnderWay>,
     waiting: VecDeque<Waiting>,
@@ -93,31 +93,31 @@ struct Waiting {
     runtime: Handle,
 }
 
-type Reply = oneshot::Sender<Word>;
+type Reply = oneshot::Sender<Dispatch>;
 
 /// What one who waits is told.
-enum Word {
+enum Dispatch {
     /// To go alone.
-    Go(Slot),
+    Go(InFlightPermit),
     /// It has gone, together with others.
     Answer(Result<BatchAnswer, Error>),
 }
 
 /// How a request gets to the store.
-enum Passage {
+enum Route {
     /// Alone, and counted as under way if that is of interest.
-    Alone(Option<Slot>),
+    Alone(Option<InFlightPermit>),
     /// With the others that wait, or alone if there is no answer.
-    Together(u64, oneshot::Receiver<Word>),
+    Together(u64, oneshot::Receiver<Dispatch>),
 }
 
-impl Wire {
+impl Coalescer {
     pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
             at_once: store.at_once().max(1),
             late,
             store,
-            line: Mutex::default(),
+            queue: Mutex::default(),
         })
     }
 
@@ -126,11 +126,11 @@ impl Wire {
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
         alone: bool,
-    ) -> Sending<impl Future<Output = Result<AcquireAnswer, Error>> + Send + use<>> {
-        let passage = self.passage(alone, || BatchRequest::Acquire(request.clone()));
+    ) -> Submission<impl Future<Output = Result<AcquireAnswer, Error>> + Send + use<>> {
+        let route = self.route(alone, || BatchRequest::Acquire(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
-        self.clone().send(passage, alone, |answer| match answer {
+        self.clone().send(route, alone, |answer| match answer {
             BatchAnswer::Acquire(answer) => Some(answer),
             BatchAnswer::Release(_) => None,
         })
@@ -141,11 +141,11 @@ impl Wire {
         self: &Arc<Self>,
         request: ReleaseRequest,
         alone: bool,
-    ) -> Sending<impl Future<Output = Result<ReleaseAnswer, Error>> + Send + use<>> {
-        let passage = self.passage(alone, || BatchRequest::Release(request.clone()));
+    ) -> Submission<impl Future<Output = Result<ReleaseAnswer, Error>> + Send + use<>> {
+        let route = self.route(alone, || BatchRequest::Release(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.release(&request).await };
-        self.clone().send(passage, alone, |answer| match answer {
+        self.clone().send(route, alone, |answer| match answer {
             BatchAnswer::Release(answer) => Some(answer),
             BatchAnswer::Acquire(_) => None,
         })
@@ -153,42 +153,42 @@ impl Wire {
 
     fn send<A>(
         self: Arc<Self>,
-        passage: Passage,
+        route: Route,
         alone: impl Future<Output = Result<A, Error>> + Send,
         read: fn(BatchAnswer) -> Option<A>,
-    ) -> Sending<impl Future<Output = Result<A, Error>> + Send> {
-        Sending {
-            together: matches!(passage, Passage::Together(..)),
+    ) -> Submission<impl Future<Output = Result<A, Error>> + Send> {
+        Submission {
+            together: matches!(route, Route::Together(..)),
             answer: async move {
-                let slot = match passage {
-                    Passage::Alone(slot) => slot,
-                    Passage::Together(number, mut reply) => {
-                        let mut waited = timeout(PATIENCE, &mut reply).await;
+                let permit = match route {
+                    Route::Alone(permit) => permit,
+                    Route::Together(number, mut reply) => {
+                        let mut waited = timeout(YOUNG, &mut reply).await;
                         if waited.is_err() {
-                            self.carry();
-                            waited = timeout(SLOT - PATIENCE, &mut reply).await;
+                            self.dispatch();
+                            waited = timeout(LONGEST_WAIT - YOUNG, &mut reply).await;
                         }
-                        let word = match waited {
+                        let dispatched = match waited {
                             Err(_) if self.withdraw(number) => {
-                                self.carry();
+                                self.dispatch();
                                 None
                             }
                             Err(_) => Some(reply.await),
-                            Ok(word) => Some(word),
+                            Ok(dispatched) => Some(dispatched),
                         };
-                        let word = word.transpose().map_err(|_| runtime::ended())?;
-                        match word {
-                            Some(Word::Answer(answer)) => {
+                        let dispatched = dispatched.transpose().map_err(|_| runtime::ended())?;
+                        match dispatched {
+                            Some(Dispatch::Answer(answer)) => {
                                 return read(answer?).ok_or_else(another_kind);
                             }
-                            Some(Word::Go(slot)) => Some(slot),
+                            Some(Dispatch::Go(permit)) => Some(permit),
                             None => None,
                         }
                     }
                 };
                 let answer = alone.await;
-                if let Some(slot) = slot {
-                    slot.answered();
+                if let Some(permit) = permit {
+                    permit.answered();
                 }
                 answer
             },
@@ -196,41 +196,46 @@ impl Wire {
     }
 
     /// How the next request goes.
-    fn passage(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Passage {
+    fn route(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Route {
         let (false, Ok(runtime)) = (alone || self.at_once == usize::MAX, Handle::try_current())
         else {
-            return Passage::Alone(None);
+            return Route::Alone(None);
         };
         let now = Instant::now();
-        let mut line = self.line.lock();
-        line.forget_the_late(now);
-        let Load { young, alone, .. } = line.load(now);
-        if line.waiting.is_empty() && young == 0 && alone < self.limits().at_once {
-            return Passage::Alone(Some(self.slot(&mut line, now, 1)));
+        let mut queue = self.queue.lock();
+        queue.forget_the_late(now);
+        let LoadSnapshot { young, alone, .. } = queue.load(now);
+        if queue.waiting.is_empty() && young == 0 && alone < self.limits().at_once {
+            return Route::Alone(Some(self.permit(&mut queue, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
-        let number = line.number();
+        let number = queue.number();
         let request = request();
-        line.waiting.push_back(Waiting {
+        queue.waiting.push_back(Waiting {
             number,
             request,
             reply,
             runtime,
         });
-        drop(line);
-        self.carry();
-        Passage::Together(number, answer)
+        drop(queue);
+        self.dispatch();
+        Route::Together(number, answer)
     }
 
-    fn slot(self: &Arc<Self>, line: &mut Line, now: Instant, requests: usize) -> Slot {
-        let number = line.number();
-        line.under_way.push(UnderWay {
+    fn permit(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        now: Instant,
+        requests: usize,
+    ) -> InFlightPermit {
+        let number = queue.number();
+        queue.under_way.push(UnderWay {
             number,
             since: now,
             requests,
         });
-        Slot {
-            wire: self.clone(),
+        InFlightPermit {
+            coalescer: self.clone(),
             number,
             answered: false,
         }
@@ -244,23 +249,23 @@ impl Wire {
     }
 
     /// Sends what waits, if it may go.
-    fn carry(self: &Arc<Self>) {
+    fn dispatch(self: &Arc<Self>) {
         let now = Instant::now();
-        let mut line = self.line.lock();
-        line.forget_the_late(now);
+        let mut queue = self.queue.lock();
+        queue.forget_the_late(now);
         let limits = self.limits();
-        if line.load(now).next(limits) == Next::Stay {
+        if queue.load(now).next(limits) == Next::Stay {
             return;
         }
         // Who was lost with his runtime would not take what he is granted.
-        line.waiting.retain(|waiting| !waiting.reply.is_closed());
-        let load = line.load(now);
+        queue.waiting.retain(|waiting| !waiting.reply.is_closed());
+        let load = queue.load(now);
         let mut next = load.next(limits);
         if next == Next::Together {
-            if let Some((runtime, batch)) = line.batch() {
-                let slot = self.slot(&mut line, now, batch.len());
-                drop(line);
-                runtime.spawn(self.clone().send_together(batch, slot));
+            if let Some((runtime, batch)) = queue.batch() {
+                let permit = self.permit(&mut queue, now, batch.len());
+                drop(queue);
+                runtime.spawn(self.clone().send_together(batch, permit));
                 return;
             }
             next = load.each_alone(limits);
@@ -268,25 +273,29 @@ impl Wire {
         let Next::Alone(number) = next else {
             return;
         };
-        let going: Vec<_> = line.waiting.drain(..number).collect();
-        let slots = going.iter().map(|_| self.slot(&mut line, now, 1));
+        let going: Vec<_> = queue.waiting.drain(..number).collect();
+        let slots = going.iter().map(|_| self.permit(&mut queue, now, 1));
         let slots: Vec<_> = slots.collect();
-        drop(line);
-        for (waiting, slot) in going.into_iter().zip(slots) {
+        drop(queue);
+        for (waiting, permit) in going.into_iter().zip(slots) {
             // Who has gone in this moment leaves his place to others.
-            if let Err(Word::Go(slot)) = waiting.reply.send(Word::Go(slot)) {
-                slot.answered();
+            if let Err(Dispatch::Go(permit)) = waiting.reply.send(Dispatch::Go(permit)) {
+                permit.answered();
             }
         }
     }
 
-    async fn send_together(self: Arc<Self>, batch: Vec<(BatchRequest, Reply)>, slot: Slot) {
+    async fn send_together(
+        self: Arc<Self>,
+        batch: Vec<(BatchRequest, Reply)>,
+        permit: InFlightPermit,
+    ) {
         let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
         let answers = self.ask(&requests).await;
-        slot.answered();
+        permit.answered();
         for (reply, answer) in replies.into_iter().zip(answers) {
             // Who has gone meanwhile does not want to know.
-            let _ = reply.send(Word::Answer(answer));
+            let _ = reply.send(Dispatch::Answer(answer));
         }
     }
 
@@ -300,16 +309,16 @@ impl Wire {
 
     /// Takes back a request that has not been sent yet.
     fn withdraw(&self, number: u64) -> bool {
-        let mut line = self.line.lock();
-        let before = line.waiting.len();
-        line.waiting.retain(|waiting| waiting.number != number);
-        line.waiting.len() < before
+        let mut queue = self.queue.lock();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiting| waiting.number != number);
+        queue.waiting.len() < before
     }
 }
 
-impl Line {
-    fn load(&mut self, now: Instant) -> Load {
-        let mut load = Load {
+impl Queue {
+    fn load(&mut self, now: Instant) -> LoadSnapshot {
+        let mut load = LoadSnapshot {
             waiting: self.waiting.len(),
             batches: 0,
             young: 0,
@@ -322,7 +331,7 @@ impl Line {
                 1 => load.alone += 1,
                 _ => {
                     load.batches += 1;
-                    load.young += usize::from(now - it.since < PATIENCE);
+                    load.young += usize::from(now - it.since < YOUNG);
                 }
             }
         }
@@ -332,7 +341,7 @@ impl Line {
     }
 
     fn forget_the_late(&mut self, now: Instant) {
-        self.under_way.retain(|it| now - it.since < SLOT);
+        self.under_way.retain(|it| now - it.since < LONGEST_WAIT);
     }
 
     fn number(&mut self) -> u64 {
@@ -375,38 +384,38 @@ impl Line {
 }
 
 /// Something that is under way.
-struct Slot {
-    wire: Arc<Wire>,
+struct InFlightPermit {
+    coalescer: Arc<Coalescer>,
     number: u64,
     answered: bool,
 }
 
-impl Slot {
+impl InFlightPermit {
     /// It is over, and something else may go.
     fn answered(mut self) {
         self.answered = true;
     }
 }
 
-impl Drop for Slot {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let mut line = self.wire.line.lock();
-        line.under_way.retain(|it| it.number != self.number);
-        drop(line);
+        let mut queue = self.coalescer.queue.lock();
+        queue.under_way.retain(|it| it.number != self.number);
+        drop(queue);
         // Otherwise its runtime has ended. Who waits goes with the next, or alone after a while.
         if self.answered {
-            self.wire.carry();
+            self.coalescer.dispatch();
         }
     }
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for Coalescer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = self.line.lock();
-        f.debug_struct("Wire")
+        let queue = self.queue.lock();
+        f.debug_struct("Coalescer")
             .field("store", &self.store)
-            .field("under_way", &line.under_way.len())
-            .field("waiting", &line.waiting.len())
+            .field("under_way", &queue.under_way.len())
+            .field("waiting", &queue.waiting.len())
             .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,297 @@
+//! What happens to a lease between its grant and its end.
+
+use std::time::Duration;
+
+use tracing::{
+    Span, debug,
+    field::{self, Empty},
+    trace, warn,
+};
+
+#[cfg(feature = "metrics")]
+use super::metrics;
+use super::words::{Outcome, TARGET};
+use crate::model::{Error, Fence, Key, LeaseId, LossReason, Mode};
+
+/// What is told of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseFields<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) lease: LeaseId,
+    pub(crate) fence: Fence,
+    pub(crate) ttl: Duration,
+}
+
+/// What is told of a lease that is released; one that nobody ever had has no fence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReleaseFields<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) lease: LeaseId,
+    pub(crate) fence: Option<Fence>,
+    /// Whether somebody waited for it from the beginning.
+    pub(crate) waited_for: bool,
+}
+
+/// How many leases are kept alive, and how many of them have less than a third of their ttl left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptLeases {
+    pub(crate) kept: usize,
+    pub(crate) at_risk: usize,
+}
+
+/// A guard begins its life.
+pub(crate) fn granted() {
+    #[cfg(feature = "metrics")]
+    metrics::granted();
+}
+
+/// A guard is given up after it was held for so long. What becomes of its lease [comes later](released).
+pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::ended(held);
+    let LeaseFields { key, lease, .. } = of;
+    trace!(target: TARGET, key = key.as_str(), %lease, ?held, "given up");
+}
+
+/// A guard is given up, and its lease left to its ttl.
+pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::ended(held);
+    let LeaseFields {
+        key, lease, fence, ..
+    } = of;
+    debug!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?held, "detached");
+}
+
+/// The span of a renewal that somebody waits for.
+pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
+    let LeaseFields {
+        key, lease, ttl, ..
+    } = of;
+    span!("leasehold.renew", key = key.as_str(), lease = %lease, ttl = ?ttl)
+}
+
+/// Renewals go out together, so much later than they were planned.
+pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
+    trace!(target: TARGET, leases, ?lag, "renewing");
+    #[cfg(feature = "metrics")]
+    metrics::renewals_sent(lag);
+}
+
+/// How many leases are kept alive, and how many of them are at risk, has changed.
+pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
+    #[cfg(feature = "metrics")]
+    if before != now {
+        let more = |before: usize, now: usize| now as f64 - before as f64;
+        metrics::kept(
+            more(before.kept, now.kept),
+            more(before.at_risk, now.at_risk),
+        );
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = (before, now);
+}
+
+/// Renewals that are due wait for others to be answered: so many, and by so much by now.
+pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
+    let KeptLeases { kept, at_risk } = leases;
+    warn!(
+        target: TARGET, kept, waiting, at_risk, ?lag,
+        "renewals are late: the store answers more slowly than leases have to be renewed",
+    );
+}
+
+/// A renewal is confirmed, when this was left of the lease.
+pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
+    let LeaseFields {
+        key,
+        lease,
+        fence,
+        ttl,
+    } = of;
+    trace!(
+        target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?ttl, ?left,
+        outcome = Outcome::Renewed.as_str(), "renewed",
+    );
+    #[cfg(feature = "metrics")]
+    metrics::renewed(left);
+}
+
+/// A renewal failed, or was told that the lease is lost.
+pub(crate) fn renewal_failed(of: LeaseFields<'_>, left: Duration, error: &Error) {
+    let (outcome, LeaseFields { key, lease, .. }) = (Outcome::of(error), of);
+    debug!(
+        target: TARGET, key = key.as_str(), %lease, ?left, outcome = outcome.as_str(), %error,
+        "not renewed",
+    );
+    #[cfg(feature = "metrics")]
+    metrics::not_renewed(outcome);
+}
+
+/// Renewals fail, and less than a third of the ttl is left.
+pub(crate) fn at_risk(of: LeaseFields<'_>, left: Duration) {
+    let LeaseFields {
+        key, lease, fence, ..
+    } = of;
+    warn!(
+        target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?left,
+        "a lease is at risk: its renewals fail",
+    );
+}
+
+/// A lease is lost while its guard lives.
+pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
+    let LeaseFields {
+        key, lease, fence, ..
+    } = of;
+    let (key, fence, word) = (key.as_str(), fence.get(), word(reason));
+    match reason {
+        // It is what the application asked for.
+        LossReason::Closed => debug!(
+            target: TARGET, key, %lease, fence, reason = word, "a lease ends with its handle",
+        ),
+        _ => warn!(
+            target: TARGET, key, %lease, fence, reason = word, "a lease is lost: {reason}",
+        ),
+    }
+    #[cfg(feature = "metrics")]
+    metrics::lost(word);
+}
+
+fn word(reason: &LossReason) -> &'static str {
+    match reason {
+        LossReason::Expired => "expired",
+        LossReason::TakenOver => "taken_over",
+        LossReason::Unreachable(_) => "unreachable",
+        LossReason::Closed => "closed",
+    }
+}
+
+/// The span of a release that somebody waits for.
+pub(crate) fn release(of: LeaseFields<'_>) -> Span {
+    let LeaseFields {
+        key, lease, fence, ..
+    } = of;
+    span!("leasehold.release", key = key.as_str(), lease = %lease, fence = fence.get())
+}
+
+/// A release is answered.
+pub(crate) fn released(of: ReleaseFields<'_>, outcome: Outcome) {
+    let by = of.by();
+    let ReleaseFields {
+        key,
+        lease,
+        fence,
+        waited_for,
+    } = of;
+    debug!(
+        target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
+        outcome = outcome.as_str(), "released",
+    );
+    count_release(waited_for, outcome);
+}
+
+/// A release is given up; the key is free when the ttl is over.
+pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
+    let (outcome, by) = (Outcome::Error, of.by());
+    let ReleaseFields {
+        key,
+        lease,
+        fence,
+        waited_for,
+    } = of;
+    warn!(
+        target: TARGET, key = key.as_str(), %lease, fence = fence.map(Fence::get), by,
+        outcome = outcome.as_str(), %error, "could not release; the ttl will",
+    );
+    count_release(waited_for, outcome);
+}
+
+/// Only those in the background are counted.
+fn count_release(waited_for: bool, outcome: Outcome) {
+    #[cfg(feature = "metrics")]
+    if !waited_for {
+        metrics::released(outcome);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = (waited_for, outcome);
+}
+
+impl ReleaseFields<'_> {
+    /// Who has it released: its holder, its guard by being dropped, or an acquire that nobody waits for.
+    fn by(&self) -> &'static str {
+        match (self.waited_for, self.fence) {
+            (true, _) => "caller",
+            (false, Some(_)) => "drop",
+            (false, None) => "unwanted",
+        }
+    }
+}
+
+/// The span of a conversion.
+pub(crate) fn convert(of: LeaseFields<'_>, to: Mode) -> Span {
+    let (key, lease, mode) = (of.key.as_str(), of.lease, to.as_str());
+    macro_rules! named {
+        ($name:literal) => {
+            span!($name, key, lease = %lease, mode, outcome = Empty)
+        };
+    }
+    match to {
+        Mode::Exclusive => named!("leasehold.upgrade"),
+        Mode::Shared | Mode::Permits => named!("leasehold.downgrade"),
+    }
+}
+
+/// A conversion is answered, or failed.
+pub(crate) fn converted(
+    span: &Span,
+    of: LeaseFields<'_>,
+    to: Mode,
+    outcome: Outcome,
+    error: Option<&Error>,
+) {
+    let LeaseFields {
+        key, lease, fence, ..
+    } = of;
+    span.record("outcome", outcome.as_str());
+    span.in_scope(|| {
+        debug!(
+            target: TARGET, key = key.as_str(), %lease, mode = to.as_str(), fence = fence.get(),
+            outcome = outcome.as_str(), error = error.map(field::display), "asked for another mode",
+        );
+    });
+}
+
+/// The span of a lease that is to go on in this process.
+pub(crate) fn resume(key: &Key, fence: Fence) -> Span {
+    span!(
+        "leasehold.resume",
+        key = key.as_str(),
+        fence = fence.get(),
+        outcome = Empty,
+    )
+}
+
+/// How going on with a lease ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ResumeEnd<'a> {
+    Live(LeaseId),
+    Gone(&'a LossReason),
+    Failed(&'a Error),
+}
+
+/// A lease goes on here, or does not.
+pub(crate) fn resumed(span: &Span, key: &Key, fence: Fence, end: ResumeEnd<'_>) {
+    let (outcome, lease, reason, error) = match end {
+        ResumeEnd::Live(lease) => (Outcome::Granted, Some(lease), None, None),
+        ResumeEnd::Gone(reason) => (Outcome::Lost, None, Some(word(reason)), None),
+        ResumeEnd::Failed(error) => (Outcome::of(error), None, None, Some(error)),
+    };
+    span.record("outcome", outcome.as_str());
+    span.in_scope(|| {
+        debug!(
+            target: TARGET, key = key.as_str(), lease = lease.map(field::display), fence = fence.get(),
+            reason, outcome = outcome.as_str(), error = error.map(field::display), "resumed",
+        );
+    });
+}

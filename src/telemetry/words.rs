@@ -1,0 +1,65 @@
+//! The words that events and metrics share.
+
+use crate::{messages::ReleaseAnswer, model::Error};
+
+/// What everything is filtered by: `leasehold=debug`.
+pub(super) const TARGET: &str = "leasehold";
+
+/// How something ended: the words of the field, and of the label, `outcome`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Granted,
+    Held,
+    TimedOut,
+    /// A limiter has no permits now.
+    Full,
+    Closed,
+    /// The future was dropped.
+    Cancelled,
+    Released,
+    /// Another task of the process has the key now.
+    HandedOver,
+    NotHeld,
+    Renewed,
+    Lost,
+    Error,
+}
+
+impl Outcome {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Held => "held",
+            Self::TimedOut => "timed_out",
+            Self::Full => "full",
+            Self::Closed => "closed",
+            Self::Cancelled => "cancelled",
+            Self::Released => "released",
+            Self::HandedOver => "handed_over",
+            Self::NotHeld => "not_held",
+            Self::Renewed => "renewed",
+            Self::Lost => "lost",
+            Self::Error => "error",
+        }
+    }
+
+    /// How a call ended that gave this error.
+    pub(crate) fn of(error: &Error) -> Self {
+        match error {
+            Error::WaitTimedOut { .. } => Self::TimedOut,
+            Error::LimitReached { .. } => Self::Full,
+            Error::Closed => Self::Closed,
+            Error::Lost { .. } => Self::Lost,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl From<ReleaseAnswer> for Outcome {
+    fn from(answer: ReleaseAnswer) -> Self {
+        match answer {
+            ReleaseAnswer::Released => Self::Released,
+            ReleaseAnswer::NotHeld => Self::NotHeld,
+        }
+    }
+}
