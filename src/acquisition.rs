@@ -30,9 +30,9 @@ use crate::{
     model::{Error, Held, Key},
     retry::{TRIES, Tries},
     rules,
-    runtime::{self, in_flight::Calls, inline_task::Work},
+    runtime::{self, in_flight::Calls, inline_task::InlineTask},
     telemetry::{self, AcquireSpan},
-    wait::{Baton, Turn},
+    waiters::{HandoffOffer, WaitOutcome, Waiter, ensure_listener},
 };
 
 /// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
@@ -102,10 +102,10 @@ fn begin(
     patience: Patience,
     since: Instant,
     reply: Reply,
-) -> Result<(Arc<Work>, BoxFuture<'static, ()>), Error> {
+) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
     // Counted before the look at what is closed, so that a close waits for it or is seen here.
     let at_work = ask.shared.keeper.at_work();
-    let work = Work::new()?;
+    let work = InlineTask::new()?;
     let acquisition = Acquisition::new(ask, key?, since, &work)?;
     // In a box at once: a future has room for all that it was ever given by value.
     let asking = Box::pin(acquisition.run(patience, reply, at_work));
@@ -139,13 +139,13 @@ struct Acquisition {
     /// be on its way to the server.
     open: bool,
     /// The work that all of this is.
-    work: Weak<Work>,
+    work: Weak<InlineTask>,
     /// Whether a request failed: from then on they go alone, and take a grant for an earlier one.
     alone: bool,
 }
 
 impl Acquisition {
-    fn new(ask: Ask, key: Key, since: Instant, work: &Arc<Work>) -> Result<Self, Error> {
+    fn new(ask: Ask, key: Key, since: Instant, work: &Arc<InlineTask>) -> Result<Self, Error> {
         let request = ask.request(key)?.fresh();
         let shared = ask.shared;
         if shared.keeper.closing().is_cancelled() {
@@ -249,7 +249,7 @@ impl Acquisition {
             Patience::None | Patience::Endless => None,
         };
         let shared = self.shared.clone();
-        let place = shared.room.enter(&self.request.key, self.work.clone());
+        let place = Waiter::enter(&shared.queues, &self.request.key, self.work.clone());
         let mut last_look = give_up;
         // Without a bound of its own, that of a single call counts.
         let hopeless = match give_up {
@@ -264,16 +264,16 @@ impl Acquisition {
                 .unless_answered(place.turn(last_look, hopeless))
                 .await
             {
-                Some(Turn::Ask) => {
+                Some(WaitOutcome::Ask) => {
                     // With others under way the next answer need not be the one to this request.
-                    let baton = place.asks().filter(|_| self.calls.is_empty());
-                    from = baton.as_ref().map(|baton| (baton.from(), baton.run()));
-                    match baton {
-                        Some(baton) => self.take(baton).await,
+                    let offer = place.asks().filter(|_| self.calls.is_empty());
+                    from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
+                    match offer {
+                        Some(offer) => self.take(offer).await,
                         None => self.attempt().await,
                     }
                 }
-                Some(Turn::GiveUp) => {
+                Some(WaitOutcome::GiveUp) => {
                     let waited = start.elapsed();
                     return Err(match place.news() {
                         Some(Ok(held)) => self.refusal(waited, held),
@@ -291,12 +291,12 @@ impl Acquisition {
             }
             match attempt {
                 Ok(Attempt::Acquired(lease)) => {
-                    place.granted(&lease, from);
+                    place.granted(lease.id(), lease.mode(), lease.remaining(), from);
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
                     place.refused(held.clone());
-                    shared.keeper.listen();
+                    ensure_listener(&shared.queues, &shared.store, shared.keeper.closing());
                     if over {
                         return Err(self.refusal(now - start, held));
                     }
@@ -307,7 +307,7 @@ impl Acquisition {
                     let despairs = give_up.is_none() && silence >= shared.call_timeout;
                     if failures >= TRIES && (over || despairs) {
                         if despairs {
-                            place.despairs();
+                            place.fail_waiters();
                         }
                         return Err(error);
                     }
@@ -333,9 +333,9 @@ impl Acquisition {
     }
 
     /// Asks for the place of a lease of this process, whose holder waits for the outcome.
-    async fn take(&mut self, baton: Baton) -> Result<Attempt, Error> {
-        let request = AcquireRequest::clone(&self.request).in_place_of(baton.from());
-        let sent = baton.sent();
+    async fn take(&mut self, offer: HandoffOffer) -> Result<Attempt, Error> {
+        let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
+        let sent = offer.sent();
         let attempt = self.send(Arc::new(request)).await;
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.over(),

@@ -10,7 +10,7 @@ use crate::{
     leases::{Leases, Shared},
     line::Lines,
     store::Store,
-    wait::WaitingRoom,
+    waiters::WaitQueues,
 };
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,11 +60,11 @@ impl LeasesBuilder {
 
     /// The leases. Nothing is sent or spawned yet.
     pub fn build(self) -> Leases {
-        let room = Arc::new(WaitingRoom::default());
+        let queues = Arc::new(WaitQueues::default());
         let late = Arc::new(watch::Sender::new(false));
         let coalescer = Coalescer::new(self.store.clone(), late.subscribe());
         let (store, limit) = (self.store.clone(), self.call_timeout);
-        let keeper = Keeper::new(store, coalescer.clone(), limit, room.clone(), late);
+        let keeper = Keeper::new(store, coalescer.clone(), limit, queues.clone(), late);
         Leases {
             shared: Arc::new(Shared {
                 store: self.store,
@@ -73,7 +73,7 @@ impl LeasesBuilder {
                 clock_margin: self.clock_margin,
                 call_timeout: self.call_timeout,
                 keeper,
-                room,
+                queues,
                 lines: Lines::default(),
             }),
         }

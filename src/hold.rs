@@ -27,7 +27,6 @@ use crate::{
     release::Unused,
     schedule,
     telemetry::{self, LeaseFields},
-    wait::Run,
 };
 
 /// What was agreed on.
@@ -53,7 +52,6 @@ pub(crate) struct Hold {
     kept: AtomicBool,
     /// Whether a request for it may still be on its way to the server.
     open: AtomicBool,
-    run: OnceLock<Run>,
     pub(crate) token: OnceLock<CancellationToken>,
 }
 
@@ -75,7 +73,6 @@ impl Hold {
             min_hold: OnceLock::new(),
             kept: AtomicBool::new(false),
             open: AtomicBool::new(false),
-            run: OnceLock::new(),
             token: OnceLock::new(),
         })
     }
@@ -196,17 +193,10 @@ impl Hold {
                 under: LeaseId::random(),
             }),
             open,
-            run: self.run.get().copied().unwrap_or_default(),
             // Beside others it would free nothing, and what is open is to be released more than once.
             makes_way: alone && self.min_hold().is_none() && !open,
             alone,
         }
-    }
-
-    /// How it came to its key, if that was after a wait.
-    pub(crate) fn came_by(&self, run: Run) {
-        // There is one grant.
-        let _ = self.run.set(run);
     }
 
     /// A request for it may still be on its way to the server, and has to be released after it.

@@ -39,13 +39,12 @@ use crate::{
     runtime::{
         self,
         in_flight::Calls,
-        inline_task::{Work, Works},
+        inline_task::{InlineTask, InlineTasks},
     },
     schedule::{BatchId, Outcome, Schedule},
     store::Store,
     telemetry,
-    wait::WaitingRoom,
-    wakeups,
+    waiters::WaitQueues,
 };
 
 enum Message {
@@ -64,7 +63,7 @@ enum Message {
 /// A release that is due, and counts as work until it is done or given up.
 pub(crate) struct Debt {
     hold: Arc<Hold>,
-    room: Arc<WaitingRoom>,
+    queues: Arc<WaitQueues>,
     _at_work: TaskTrackerToken,
 }
 
@@ -82,7 +81,7 @@ impl Drop for Debt {
     fn drop(&mut self) {
         // Settled, or gone down with its runtime.
         self.hold.is_over();
-        self.room.ends(self.hold.id());
+        self.queues.ends(self.hold.id());
     }
 }
 
@@ -95,7 +94,7 @@ impl Drop for Debt {
 pub(crate) struct Keeper {
     store: Arc<dyn Store>,
     releases: Releases,
-    room: Arc<WaitingRoom>,
+    queues: Arc<WaitQueues>,
     inbox: UnboundedSender<Message>,
     runtimes: Arc<Runtimes>,
     /// Whether renewals are late.
@@ -105,7 +104,7 @@ pub(crate) struct Keeper {
     closing: CancellationToken,
     at_work: TaskTracker,
     /// What callers do themselves.
-    works: Arc<Works>,
+    works: Arc<InlineTasks>,
 }
 
 impl fmt::Debug for Runtimes {
@@ -119,10 +118,10 @@ impl Keeper {
         store: Arc<dyn Store>,
         coalescer: Arc<Coalescer>,
         call_timeout: Duration,
-        room: Arc<WaitingRoom>,
+        queues: Arc<WaitQueues>,
         late: Arc<watch::Sender<bool>>,
     ) -> Self {
-        let releases = Releases::new(coalescer, call_timeout, room.clone());
+        let releases = Releases::new(coalescer, call_timeout, queues.clone());
         let (inbox, messages) = unbounded_channel();
         let is_late = late.subscribe();
         let kept = Kept {
@@ -136,7 +135,7 @@ impl Keeper {
         Self {
             releases,
             store,
-            room,
+            queues,
             inbox,
             runtimes: Runtimes::new(kept),
             late: is_late,
@@ -181,7 +180,7 @@ impl Keeper {
     /// Does this work from now on, or has it done, and waits for its outcome.
     pub(crate) async fn wait_for<T>(
         &self,
-        work: Arc<Work>,
+        work: Arc<InlineTask>,
         now: Instant,
         rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
@@ -196,7 +195,7 @@ impl Keeper {
 
     /// Takes in a lease that was granted.
     pub(crate) fn granted(&self, hold: &Arc<Hold>) {
-        self.room.begins(hold.id());
+        self.queues.begins(hold.id());
         self.held.lock().insert(hold.id(), Arc::downgrade(hold));
         telemetry::granted();
     }
@@ -220,7 +219,7 @@ impl Keeper {
     /// A lease is given up, and left to its ttl.
     pub(crate) fn detach(&self, hold: &Hold) {
         self.forget(hold);
-        self.room.ends(hold.id());
+        self.queues.ends(hold.id());
         hold.end(End::Detached, Instant::now());
     }
 
@@ -231,7 +230,7 @@ impl Keeper {
         self.forget(hold);
         hold.end(End::Released, now).then(|| Debt {
             hold: hold.clone(),
-            room: self.room.clone(),
+            queues: self.queues.clone(),
             _at_work: at_work,
         })
     }
@@ -246,7 +245,7 @@ impl Keeper {
     /// Releases a lease now and waits for the outcome. Dropping this does not stop the release.
     pub(crate) async fn release(&self, debt: Debt, now: Instant) -> Result<Released, Error> {
         let (report, outcome) = oneshot::channel();
-        let Ok(work) = Work::new() else {
+        let Ok(work) = InlineTask::new() else {
             self.send(Message::Release(debt));
             return Err(Error::NoRuntime);
         };
@@ -258,7 +257,7 @@ impl Keeper {
         // The task went down with its runtime. Another one may have the keeper.
         self.send(Message::Release(Debt {
             hold,
-            room: self.room.clone(),
+            queues: self.queues.clone(),
             _at_work: self.at_work(),
         }));
         Err(runtime::ended())
@@ -302,18 +301,6 @@ impl Keeper {
         self.works.leave();
         self.at_work.close();
         self.at_work.wait().await;
-    }
-
-    /// Has the store listened to for keys that become free, unless that is done or of no use.
-    pub(crate) fn listen(&self) {
-        if let Some(ear) = self.room.wants_listener() {
-            // Without a runtime the ear is dropped, and the next who waits wants one again.
-            let _ = runtime::spawn(wakeups::listen(
-                self.store.clone(),
-                ear,
-                self.closing.clone(),
-            ));
-        }
     }
 
     fn send(&self, message: Message) {

@@ -17,7 +17,6 @@ use crate::{
     retry::Tries,
     telemetry::{self, Outcome},
     ticket::Ticket,
-    wait::Run,
 };
 
 /// The answer to [`Lease::upgrade`].
@@ -68,11 +67,6 @@ impl Lease {
     /// Keeps it alive from now on.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.shared.keeper.keep(&self.hold)
-    }
-
-    /// How it came to its key.
-    pub(crate) fn came_by(&self, run: Run) {
-        self.hold.came_by(run);
     }
 
     pub(crate) fn is_live_at(&self, now: Instant) -> bool {

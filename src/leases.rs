@@ -23,7 +23,7 @@ use crate::{
     store::Store,
     telemetry,
     ticket::{Resume, Ticket},
-    wait::WaitingRoom,
+    waiters::WaitQueues,
 };
 
 /// How many documents a list asks for at a time.
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) clock_margin: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) keeper: Keeper,
-    pub(crate) room: Arc<WaitingRoom>,
+    pub(crate) queues: Arc<WaitQueues>,
     pub(crate) lines: Lines,
 }
 

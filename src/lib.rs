@@ -210,8 +210,7 @@ mod set;
 mod store;
 mod telemetry;
 mod ticket;
-mod wait;
-mod wakeups;
+mod waiters;
 mod with;
 
 #[cfg(feature = "elasticsearch")]

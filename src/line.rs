@@ -27,7 +27,7 @@ use crate::{
     limiter::{Permit, PermitAttempt},
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota},
-    runtime::{self, inline_task::Work},
+    runtime::{self, inline_task::InlineTask},
     telemetry::{self, PermitSpan},
 };
 
@@ -41,7 +41,7 @@ pub(crate) type Lines = Mutex<HashMap<(Key, Quota), Weak<Line>>>;
 
 /// The queue for one limiter.
 ///
-/// A caller does its waiting itself, so that it depends on no runtime but its own. A request is [`Work`] of
+/// A caller does its waiting itself, so that it depends on no runtime but its own. A request is [`InlineTask`] of
 /// the one who asks, and runs to its end.
 pub(crate) struct Line {
     shared: Arc<Shared>,
@@ -50,7 +50,7 @@ pub(crate) struct Line {
     limit: Duration,
     queue: Mutex<Queue>,
     /// The last request.
-    request: Mutex<Weak<Work>>,
+    request: Mutex<Weak<InlineTask>>,
 }
 
 impl Line {
@@ -204,7 +204,7 @@ impl Line {
             match queue.step(place.number, look) {
                 Step::Wait(until) => return Ok(until),
                 Step::Ask(request) => {
-                    let work = Work::new()?;
+                    let work = InlineTask::new()?;
                     // Under the lock: whoever comes after this sees that it is under way.
                     *self.request.lock() = Arc::downgrade(&work);
                     if !queue.is_alone() {
@@ -220,7 +220,7 @@ impl Line {
     /// Asks once, and runs that to its end. A close does not wait for it: nothing has to be released.
     fn ask(
         self: &Arc<Self>,
-        work: Arc<Work>,
+        work: Arc<InlineTask>,
         request: Arc<PermitRequest>,
         sent: Instant,
     ) -> BoxFuture<'static, Option<()>> {

@@ -14,7 +14,7 @@ use crate::{
     retry::{self, Tries},
     runtime::in_flight::Calls,
     telemetry::{self, Outcome, ReleaseFields},
-    wait::{Handed, Run, WaitingRoom},
+    waiters::{HandoffOutcome, WaitQueues},
 };
 
 /// How many background releases are sent at the same time.
@@ -39,8 +39,6 @@ pub(crate) struct Unused {
     pub(crate) alone: bool,
     /// Whether the next who waits for the key may have it in the place of this one.
     pub(crate) makes_way: bool,
-    /// How it came to its key.
-    pub(crate) run: Run,
 }
 
 impl Unused {
@@ -78,7 +76,7 @@ pub(crate) type Report = oneshot::Sender<Result<Released, Error>>;
 pub(crate) struct Releases {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
-    room: Arc<WaitingRoom>,
+    queues: Arc<WaitQueues>,
     /// One for each background release that is sent.
     slots: Arc<Semaphore>,
 }
@@ -87,12 +85,12 @@ impl Releases {
     pub(crate) fn new(
         coalescer: Arc<Coalescer>,
         call_timeout: Duration,
-        room: Arc<WaitingRoom>,
+        queues: Arc<WaitQueues>,
     ) -> Self {
         Self {
             coalescer,
             call_timeout,
-            room,
+            queues,
             slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
         }
     }
@@ -104,7 +102,7 @@ impl Releases {
 
     /// Takes in that a lease was released in the background, by one request.
     pub(crate) fn confirmed(&self, unused: &Unused, answer: ReleaseAnswer) {
-        self.room.released(&unused.key, unused.lease, unused.run);
+        self.queues.released(&unused.key, unused.lease);
         telemetry::released(unused.fields(false), answer.into());
     }
 
@@ -129,16 +127,16 @@ impl Releases {
         let mut pauses = 0;
         let waited_for = report.is_some();
         if unused.makes_way {
-            let handed = self.room.hand_over(&unused.key, unused.lease, unused.run);
+            let handed = self.queues.hand_over(&unused.key, unused.lease);
             match calls.beside(handed).await {
-                Handed::Over => {
+                HandoffOutcome::Over => {
                     let answer = ReleaseAnswer::Released;
                     telemetry::released(unused.fields(waited_for), Outcome::HandedOver);
                     drop(report.map(|report| report.send(Ok(Released { answer, unclear }))));
                     return;
                 }
-                Handed::NotOver => {}
-                Handed::Unclear => unclear = true,
+                HandoffOutcome::NotOver => {}
+                HandoffOutcome::Unclear => unclear = true,
             }
         }
         loop {
@@ -150,7 +148,7 @@ impl Releases {
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
-                        self.room.released(&unused.key, unused.lease, unused.run);
+                        self.queues.released(&unused.key, unused.lease);
                     }
                     if !released {
                         telemetry::released(unused.fields(waited_for), answer.into());

@@ -16,7 +16,6 @@ use crate::{
         self,
         in_flight::{Answer, Calls},
     },
-    wait::Run,
 };
 
 impl Acquisition {
@@ -126,7 +125,6 @@ impl Acquisition {
             open: self.open,
             alone: self.request.mode == Mode::Exclusive,
             makes_way: false,
-            run: Run::default(),
         }
     }
 }

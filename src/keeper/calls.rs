@@ -90,7 +90,7 @@ pub(crate) async fn convert(
             ConvertAnswer::Converted(grant) => {
                 hold.converted(request.mode, grant.fence);
                 if request.mode == Mode::Shared {
-                    shared.room.opened(hold.key());
+                    shared.queues.opened(hold.key());
                 }
                 Ok(None)
             }

@@ -16,7 +16,7 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 ///
 /// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
 /// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), in
-/// [work](crate::runtime::inline_task::Work) that goes on when its caller has gone.
+/// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
 pub(crate) struct Calls<T> {
     /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.

@@ -1,10 +1,10 @@
-//! Work that is done by whoever waits for it, and goes on in a task of its own as soon as it is left
+//! InlineTask that is done by whoever waits for it, and goes on in a task of its own as soon as it is left
 //! alone.
 //!
 //! A task for each request would do, and costs more than all else that the client does: where the program
 //! has little to do, two threads wake each other for every request (`docs/performance.md`). But work that
 //! only its caller does stands still while nobody polls the caller's future. So the work is
-//! [left](Work::leave) to a task when its future is dropped, when a close or another who waits for the same
+//! [left](InlineTask::leave) to a task when its future is dropped, when a close or another who waits for the same
 //! key depends on it, and when it takes long.
 
 use std::{
@@ -31,8 +31,8 @@ use tokio::{
 
 use crate::model::Error;
 
-/// Work that somebody waits for.
-pub(crate) struct Work {
+/// InlineTask that somebody waits for.
+pub(crate) struct InlineTask {
     runtime: Handle,
     /// `None` before it begins, and after it has ended or was left.
     here: Mutex<Option<Here>>,
@@ -45,8 +45,8 @@ struct Here {
     waker: Option<Waker>,
 }
 
-impl Work {
-    /// Work of this runtime, which [begins](Work::wait) later.
+impl InlineTask {
+    /// InlineTask of this runtime, which [begins](InlineTask::wait) later.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
@@ -125,7 +125,7 @@ impl Work {
     }
 }
 
-struct Waiting(Arc<Work>);
+struct Waiting(Arc<InlineTask>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -133,19 +133,19 @@ impl Drop for Waiting {
     }
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for InlineTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").finish_non_exhaustive()
+        f.debug_struct("InlineTask").finish_non_exhaustive()
     }
 }
 
 /// All the work that somebody waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Works(Mutex<Entries>);
+pub(crate) struct InlineTasks(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    works: HashMap<usize, (Weak<Work>, Instant)>,
+    works: HashMap<usize, (Weak<InlineTask>, Instant)>,
     /// When they were last looked through.
     swept: Option<Instant>,
 }
@@ -155,10 +155,10 @@ struct Entries {
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Takes the work out again.
-pub(crate) struct Entry<'a>(&'a Works, usize);
+pub(crate) struct Entry<'a>(&'a InlineTasks, usize);
 
-impl Works {
-    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<Work>, now: Instant) -> Entry<'_> {
+impl InlineTasks {
+    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<InlineTask>, now: Instant) -> Entry<'_> {
         let name = Arc::as_ptr(work) as usize;
         let mut entries = self.0.lock();
         entries.works.insert(name, (Arc::downgrade(work), now));
@@ -194,7 +194,7 @@ impl Works {
     }
 }
 
-async fn sweep(works: Weak<Works>) {
+async fn sweep(works: Weak<InlineTasks>) {
     loop {
         sleep(PATIENCE).await;
         match works.upgrade() {
@@ -218,7 +218,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(10);
 
-    /// Work that takes a moment, and then has this outcome and another moment to go.
+    /// InlineTask that takes a moment, and then has this outcome and another moment to go.
     async fn work(outcome: oneshot::Sender<u8>) {
         sleep(MOMENT).await;
         let _ = outcome.send(7);
@@ -229,7 +229,7 @@ mod tests {
     async fn it_is_done_by_who_waits_and_its_outcome_ends_the_wait() {
         let (outcome, told) = oneshot::channel();
         let start = tokio::time::Instant::now();
-        let waited = Work::new()
+        let waited = InlineTask::new()
             .unwrap()
             .wait(Box::pin(work(outcome)), told)
             .await;
@@ -240,7 +240,7 @@ mod tests {
     async fn it_goes_on_when_it_is_left_before_or_while_somebody_waits() {
         for early in [true, false] {
             let (outcome, told) = oneshot::channel();
-            let left = Work::new().unwrap();
+            let left = InlineTask::new().unwrap();
             if early {
                 left.leave();
             }
@@ -259,7 +259,7 @@ mod tests {
             work(outcome).await;
             let _ = done.send(());
         };
-        let wait = Work::new().unwrap().wait(Box::pin(rest), told);
+        let wait = InlineTask::new().unwrap().wait(Box::pin(rest), told);
         assert!(timeout(MOMENT / 2, wait).await.is_err());
         assert!(timeout(MOMENT * 2, ended).await.unwrap().is_ok());
     }
@@ -268,7 +268,10 @@ mod tests {
     async fn work_that_ends_without_an_outcome_is_told() {
         let (outcome, told) = oneshot::channel::<u8>();
         let rest = async move { drop(outcome) };
-        assert_eq!(Work::new().unwrap().wait(Box::pin(rest), told).await, None);
+        assert_eq!(
+            InlineTask::new().unwrap().wait(Box::pin(rest), told).await,
+            None
+        );
     }
 
     /// Whoever leaves it, from whichever thread and at whichever moment, it comes to its end.
@@ -279,7 +282,7 @@ mod tests {
         threads.block_on(async {
             for _ in 0..5_000 {
                 let (outcome, told) = oneshot::channel();
-                let left = Work::new().unwrap();
+                let left = InlineTask::new().unwrap();
                 let rest = async move {
                     tokio::task::yield_now().await;
                     tokio::task::yield_now().await;

@@ -7,16 +7,9 @@
 
 use std::time::Duration;
 
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::{sync::oneshot, time::Instant};
 
-use super::WaitingRoom;
-use crate::{
-    model::{Key, LeaseId},
-    retry,
-};
+use crate::{model::LeaseId, retry};
 
 /// How often in a row a key changes hands within this process, and for how long. Then it is released for
 /// once, and whoever asks first gets it: other processes see a free key only then.
@@ -31,12 +24,9 @@ const SHARE: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// How long a holder waits for the one who takes its place, whose runtime may stand still.
-const PATIENCE: Duration = Duration::from_millis(200);
-
 /// What became of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handed {
+pub(crate) enum HandoffOutcome {
     /// The other has the key, and the lease is gone.
     Over,
     /// The lease is as it was.
@@ -47,7 +37,7 @@ pub(crate) enum Handed {
 
 /// How a lease of this process came to its key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct HandoffStreak {
     /// How often in a row the key was handed over until then, and since when this process has it.
     pub(super) handed: u32,
     pub(super) since: Option<Instant>,
@@ -58,9 +48,9 @@ pub(crate) struct Run {
 /// For how long a process that had the key counts as one that wants it.
 const MEMORY: Duration = Duration::from_secs(10);
 
-impl Run {
+impl HandoffStreak {
     /// Whether the key is to be released, and not handed over once more.
-    fn is_over(&self, now: Instant) -> bool {
+    pub(super) fn is_over(&self, now: Instant) -> bool {
         // Who waits here alone, for somebody who takes long, has it at once.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
         slow || self.handed >= LONGEST_RUN
@@ -72,7 +62,7 @@ impl Run {
     }
 
     /// For how long the key is left to others; `None` if it is not. `chance` is a random number from 0 to 1.
-    pub(super) fn gives_way(&self, now: Instant, chance: f64) -> Option<Duration> {
+    pub(super) fn yields_for(&self, now: Instant, chance: f64) -> Option<Duration> {
         if !self.is_over(now) {
             return None;
         }
@@ -98,40 +88,51 @@ impl Run {
 
 /// A lease that makes way. Dropping it tells its holder that nobody wants it.
 #[derive(Debug)]
-pub(crate) struct Baton {
+pub(crate) struct HandoffOffer {
     from: LeaseId,
-    run: Run,
+    streak: HandoffStreak,
     outcome: Option<Outcome>,
 }
 
 /// One that was asked for. Dropping it tells the holder that nobody knows.
 #[derive(Debug)]
-pub(crate) struct Passing(Option<Outcome>);
+pub(crate) struct HandoffReply(Option<Outcome>);
 
 type Outcome = oneshot::Sender<bool>;
 
-impl Baton {
+impl HandoffOffer {
+    /// An offer, and where its outcome is told.
+    pub(super) fn new(from: LeaseId, streak: HandoffStreak) -> (Self, oneshot::Receiver<bool>) {
+        let (outcome, told) = oneshot::channel();
+        let offer = Self {
+            from,
+            streak,
+            outcome: Some(outcome),
+        };
+        (offer, told)
+    }
+
     pub(crate) fn from(&self) -> LeaseId {
         self.from
     }
 
-    pub(crate) fn run(&self) -> Run {
-        self.run
+    pub(crate) fn streak(&self) -> HandoffStreak {
+        self.streak
     }
 
     /// A request is sent for the place of the lease.
-    pub(crate) fn sent(mut self) -> Passing {
-        Passing(self.outcome.take())
+    pub(crate) fn sent(mut self) -> HandoffReply {
+        HandoffReply(self.outcome.take())
     }
 }
 
-impl Drop for Baton {
+impl Drop for HandoffOffer {
     fn drop(&mut self) {
         tell(self.outcome.take(), false);
     }
 }
 
-impl Passing {
+impl HandoffReply {
     pub(crate) fn over(self) {
         tell(self.0, true);
     }
@@ -148,50 +149,6 @@ fn tell(outcome: Option<Outcome>, over: bool) {
     }
 }
 
-impl WaitingRoom {
-    /// Offers the lease to the first in the queue of its key, and waits for the outcome.
-    pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId, run: Run) -> Handed {
-        let Some(outcome) = self.offer(key, lease, run) else {
-            return Handed::NotOver;
-        };
-        match timeout(PATIENCE, outcome).await {
-            Ok(Ok(true)) => Handed::Over,
-            Ok(Ok(false)) => Handed::NotOver,
-            Ok(Err(_)) => Handed::Unclear,
-            Err(_) if self.take_back(key, lease) => Handed::NotOver,
-            Err(_) => Handed::Unclear,
-        }
-    }
-
-    fn offer(&self, key: &Key, lease: LeaseId, run: Run) -> Option<oneshot::Receiver<bool>> {
-        let mut queues = self.queues.lock();
-        let queue = queues.get_mut(key)?;
-        // Who has asked already is answered sooner than by another request.
-        if queue.asking || run.is_over(Instant::now()) {
-            return None;
-        }
-        let (outcome, told) = oneshot::channel();
-        queue.baton = Some(Baton {
-            from: lease,
-            run,
-            outcome: Some(outcome),
-        });
-        (queue.woken, queue.next) = (true, Instant::now());
-        let first = queue.waiters.front().map(|first| first.work.clone());
-        queue.call_first();
-        drop(queues);
-        first.iter().for_each(super::go_on);
-        Some(told)
-    }
-
-    fn take_back(&self, key: &Key, lease: LeaseId) -> bool {
-        let mut queues = self.queues.lock();
-        let offered = queues.get_mut(key).map(|queue| &mut queue.baton);
-        let own = offered.and_then(|baton| baton.take_if(|baton| baton.from == lease));
-        own.is_some()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,44 +158,44 @@ mod tests {
     #[test]
     fn a_run_ends_by_its_number_or_its_time() {
         let start = Instant::now();
-        let mut run = Run::next(None, None, start);
+        let mut run = HandoffStreak::next(None, None, start);
         for _ in 0..LONGEST_RUN {
-            assert!(!run.is_over(start) && run.gives_way(start, 0.5).is_none());
-            run = Run::next(Some(run), None, start);
+            assert!(!run.is_over(start) && run.yields_for(start, 0.5).is_none());
+            run = HandoffStreak::next(Some(run), None, start);
         }
         assert!(run.is_over(start));
-        let slow = Run::next(None, None, start);
-        let slow = Run::next(Some(slow), None, start + LONGEST_TIME - MILLISECOND);
+        let slow = HandoffStreak::next(None, None, start);
+        let slow = HandoffStreak::next(Some(slow), None, start + LONGEST_TIME - MILLISECOND);
         assert!(!slow.is_over(start + LONGEST_TIME - MILLISECOND));
         assert!(slow.is_over(start + LONGEST_TIME));
-        let alone = Run::next(None, None, start);
+        let alone = HandoffStreak::next(None, None, start);
         assert!(!alone.is_over(start + LONGEST_TIME * 10));
     }
 
     #[test]
     fn a_key_is_left_free_for_a_share_of_the_time_that_a_run_took() {
         let start = Instant::now();
-        let mut run = Run::next(None, None, start);
+        let mut run = HandoffStreak::next(None, None, start);
         run.handed = LONGEST_RUN;
         // A timer would make more of so little.
-        assert_eq!(run.gives_way(start + MILLISECOND * 31, 0.5), None);
-        let shortest = run.gives_way(start + MILLISECOND * 32, 0.5);
+        assert_eq!(run.yields_for(start + MILLISECOND * 31, 0.5), None);
+        let shortest = run.yields_for(start + MILLISECOND * 32, 0.5);
         assert_eq!(shortest, Some(MILLISECOND * 2));
-        let longest = run.gives_way(start + MILLISECOND * 10_000, 0.5);
+        let longest = run.yields_for(start + MILLISECOND * 10_000, 0.5);
         assert_eq!(longest, Some(LONGEST));
     }
 
     #[test]
     fn another_process_that_had_the_key_gets_the_time_to_ask() {
         let start = Instant::now();
-        let run = Run::next(None, Some(start), start);
-        let run = (0..LONGEST_RUN).fold(run, |run, _| Run::next(Some(run), None, start));
-        assert_eq!(run.gives_way(start, 1.0), Some(LONGEST));
+        let run = HandoffStreak::next(None, Some(start), start);
+        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, start));
+        assert_eq!(run.yields_for(start, 1.0), Some(LONGEST));
         // It went away.
-        let later = Run {
+        let later = HandoffStreak {
             since: Some(start + MEMORY),
             ..run
         };
-        assert_eq!(later.gives_way(start + MEMORY, 1.0), None);
+        assert_eq!(later.yields_for(start + MEMORY, 1.0), None);
     }
 }

@@ -1,46 +1,82 @@
 //! A place in the queue of a key, and what happens to who has it.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
 
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
-use super::{Baton, Queue, Run, Turn, WaitingRoom};
+use super::{
+    handoff::{HandoffOffer, HandoffStreak},
+    queue::Queue,
+    queues::WaitQueues,
+};
 use crate::{
-    lease::Lease,
     model::{Error, Held, Key, LeaseId, Mode},
     retry,
+    runtime::inline_task::InlineTask,
     telemetry::Waiting,
 };
 
-/// A place in the queue of a key. Dropping it leaves the queue.
-pub(crate) struct Place {
-    pub(super) room: Arc<WaitingRoom>,
-    pub(super) key: Key,
-    pub(super) turn: Arc<Notify>,
-    /// Once it has to wait.
-    pub(super) waiting: OnceLock<Waiting>,
+/// What a waiter has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WaitOutcome {
+    /// Ask for the key.
+    Ask,
+    /// Its time is over, and it is not the first.
+    GiveUp,
 }
 
-impl Place {
+/// A place in the queue of a key. Dropping it leaves the queue.
+pub(crate) struct Waiter {
+    queues: Arc<WaitQueues>,
+    key: Key,
+    turn: Arc<Notify>,
+    /// Once it has to wait.
+    waiting: OnceLock<Waiting>,
+}
+
+impl Waiter {
+    /// Takes the last place in the queue of this key, for whoever does this work.
+    pub(crate) fn enter(queues: &Arc<WaitQueues>, key: &Key, work: Weak<InlineTask>) -> Self {
+        let turn = Arc::new(Notify::new());
+        queues.push(key, turn.clone(), work);
+        Self {
+            queues: queues.clone(),
+            key: key.clone(),
+            turn,
+            waiting: OnceLock::new(),
+        }
+    }
+
     /// Waits until it is the first and the time to ask has come. At `last_look` the first asks in
     /// any case, and another gives up. From `hopeless` on it gives up when nobody gets an answer.
-    pub(crate) async fn turn(&self, last_look: Option<Instant>, hopeless: Option<Instant>) -> Turn {
+    pub(crate) async fn turn(
+        &self,
+        last_look: Option<Instant>,
+        hopeless: Option<Instant>,
+    ) -> WaitOutcome {
         loop {
             let now = Instant::now();
             let over = last_look.is_some_and(|at| now >= at);
             let next = self.queue(|queue| {
                 if queue.hopeless && hopeless.is_some_and(|at| now >= at) {
-                    return Err(Turn::GiveUp);
+                    return Err(WaitOutcome::GiveUp);
                 }
-                if !queue.is_first(self) {
-                    return if over { Err(Turn::GiveUp) } else { Ok(None) };
+                if !queue.is_first(&self.turn) {
+                    return if over {
+                        Err(WaitOutcome::GiveUp)
+                    } else {
+                        Ok(None)
+                    };
                 }
                 match over || now >= queue.next {
-                    true if over && queue.knows(now) => Err(Turn::GiveUp),
-                    true => Err(Turn::Ask),
+                    true if over && queue.knows(now) => Err(WaitOutcome::GiveUp),
+                    true => Err(WaitOutcome::Ask),
                     false => Ok(Some(queue.next)),
                 }
             });
@@ -62,7 +98,7 @@ impl Place {
 
     /// There was nothing but errors for so long that the first one gives up. Those that have waited
     /// as long do so too.
-    pub(crate) fn despairs(&self) {
+    pub(crate) fn fail_waiters(&self) {
         self.queue(|queue| {
             queue.hopeless = true;
             queue
@@ -73,25 +109,24 @@ impl Place {
     }
 
     /// The first one asks now, for the place of the lease that makes way if there is one.
-    pub(crate) fn asks(&self) -> Option<Baton> {
+    pub(crate) fn asks(&self) -> Option<HandoffOffer> {
         self.queue(|queue| {
             (queue.asking, queue.woken) = (true, false);
-            queue.baton.take()
+            queue.offer.take()
         })
         .flatten()
     }
 
     /// The key is held.
     pub(crate) fn refused(&self, held: Held) {
-        let elsewhere = {
-            let ours = self.room.ours.lock();
-            held.holders().iter().any(|it| !ours.contains(&it.lease))
-        };
+        let elsewhere = !self
+            .queues
+            .has_all(held.holders().iter().map(|it| it.lease));
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
-        let least = self.room.first_pause();
+        let least = self.queues.first_pause();
         self.queue(|queue| {
             let now = Instant::now();
-            queue.is_answered(now);
+            queue.record_answer(now);
             // One of ours that is not among the holders has ended otherwise than by its release.
             let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
             queue.here.retain(holds);
@@ -122,23 +157,32 @@ impl Place {
     /// The key is granted to the first one, be it in the place of another lease of this process. Who is
     /// behind it hears of the release, and until then asks at the slowest pace only; unless it may be
     /// granted the key as well.
-    pub(crate) fn granted(&self, lease: &Lease, in_place_of: Option<(LeaseId, Run)>) {
-        self.queue(|queue| {
+    pub(crate) fn granted(
+        &self,
+        lease: LeaseId,
+        mode: Mode,
+        remaining: Duration,
+        in_place_of: Option<(LeaseId, HandoffStreak)>,
+    ) {
+        let streak = self.queue(|queue| {
             let now = Instant::now();
-            queue.is_answered(now);
+            queue.record_answer(now);
             queue.news = None;
             let (from, before) = in_place_of.unzip();
-            lease.came_by(Run::next(before, queue.elsewhere, now));
             queue.here.retain(|here| Some(*here) != from);
-            queue.here.push(lease.id());
-            match lease.mode() {
+            queue.here.push(lease);
+            match mode {
                 Mode::Exclusive => {
                     queue.woken = false;
-                    queue.pause(retry::SLOWEST, Some(lease.remaining()), now);
+                    queue.pause(retry::SLOWEST, Some(remaining), now);
                 }
                 Mode::Shared | Mode::Permits => queue.wake(now),
             }
+            HandoffStreak::next(before, queue.elsewhere, now)
         });
+        if let Some(streak) = streak {
+            self.queues.set_streak(lease, streak);
+        }
     }
 
     /// What the last request brought, whoever sent it.
@@ -147,31 +191,12 @@ impl Place {
     }
 
     fn queue<A>(&self, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
-        self.room.queues.lock().get_mut(&self.key).map(look)
+        self.queues.with(&self.key, look)
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        let mut queues = self.room.queues.lock();
-        let Some(queue) = queues.get_mut(&self.key) else {
-            return;
-        };
-        let first = queue.is_first(self);
-        match first {
-            true => drop(queue.waiters.pop_front()),
-            false => queue
-                .waiters
-                .retain(|it| !Arc::ptr_eq(&it.turn, &self.turn)),
-        }
-        if queue.waiters.is_empty() {
-            queues.remove(&self.key);
-        } else if first {
-            // It went away in the middle of a request, whose answer nobody will tell.
-            if std::mem::take(&mut queue.asking) {
-                queue.next = Instant::now();
-            }
-            queue.call_first();
-        }
+        self.queues.remove(&self.key, &self.turn);
     }
 }

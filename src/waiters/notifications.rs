@@ -6,7 +6,8 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{retry, runtime, store::Store, telemetry, wait::Ear};
+use super::queues::{ListenerState, WaitQueues};
+use crate::{retry, runtime, store::Store, telemetry};
 
 /// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
 const LINGER: Duration = Duration::from_secs(30);
@@ -19,41 +20,64 @@ const LASTING: Duration = Duration::from_secs(10);
 /// How long until it is tried again where it was refused: somebody may mend that.
 const REFUSED: Duration = Duration::from_secs(60);
 
+/// Listens to a store for the queues. However it goes, by a panic or with its runtime, the next who waits has
+/// another one listen.
+struct Listener(Arc<WaitQueues>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.end_listening();
+    }
+}
+
+/// Has the store listened to for keys that become free, unless that is done or of no use.
+pub(crate) fn ensure_listener(
+    queues: &Arc<WaitQueues>,
+    store: &Arc<dyn Store>,
+    closing: &CancellationToken,
+) {
+    if queues.begin_to_listen() {
+        let listener = Listener(queues.clone());
+        // Without a runtime the listener is dropped, and the next who waits wants one again.
+        let _ = runtime::spawn(listen(store.clone(), listener, closing.clone()));
+    }
+}
+
 /// Passes on what the store tells, until nobody has waited for a while.
 ///
 /// It stops between two looks, and cuts no request that may still be answered.
-pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: CancellationToken) {
+async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
+    let queues = &*listener.0;
     let mut failures = 0;
     let mut idle_since = None;
-    let mut over = |ear: &Ear| closing.is_cancelled() || idles(ear, &mut idle_since);
-    while !over(&ear) {
+    let mut over = |queues: &WaitQueues| closing.is_cancelled() || idles(queues, &mut idle_since);
+    while !over(queues) {
         let asked = store.clone();
         let opened = Instant::now();
         let error =
             match runtime::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
                 Ok(Some(mut keys)) => {
-                    // What was released before this nobody will tell.
-                    ear.hears(true);
+                    queues.set_listener(ListenerState::Telling);
                     telemetry::hears();
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
-                            Ok(Some(Ok(keys))) => keys.iter().for_each(|key| ear.room().freed(key)),
+                            Ok(Some(Ok(keys))) => keys.iter().for_each(|key| queues.freed(key)),
                             Ok(Some(Err(error))) => {
                                 telemetry::store_failed("wake-ups", None, &error);
                                 break Some(error);
                             }
                             Ok(None) | Err(_) => break None,
                         }
-                        if over(&ear) {
+                        if over(queues) {
                             return;
                         }
                     };
-                    ear.hears(false);
+                    queues.set_listener(ListenerState::Silent);
                     error
                 }
                 Ok(None) => {
                     telemetry::deaf();
-                    return ear.is_deaf();
+                    return queues.set_listener(ListenerState::Unsupported);
                 }
                 Err(error) => Some(error),
             };
@@ -73,8 +97,8 @@ pub(crate) async fn listen(store: Arc<dyn Store>, ear: Ear, closing: Cancellatio
 }
 
 /// Whether nobody has waited for a while.
-fn idles(ear: &Ear, since: &mut Option<Instant>) -> bool {
-    if !ear.room().is_empty() {
+fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
+    if !queues.is_empty() {
         *since = None;
         return false;
     }

@@ -1,0 +1,14 @@
+//! Those who wait for a key in this process: first in, first out, and one asks for all.
+
+mod handoff;
+mod notifications;
+mod queue;
+mod queues;
+mod waiter;
+
+pub(crate) use self::{
+    handoff::{HandoffOffer, HandoffOutcome},
+    notifications::ensure_listener,
+    queues::WaitQueues,
+    waiter::{WaitOutcome, Waiter},
+};

@@ -1,0 +1,247 @@
+//! The tasks of this process that wait for the same key stand in a queue, and the first of them asks for all.
+//!
+//! Nothing is sent here. What holds for the queues:
+//!
+//! - Somebody who waits leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason; so
+//!   none can block those behind it.
+//! - The lock of the leases of this process is never taken under the lock of the queues, nor the other way round.
+//! - Work is detached after the locks are free: it may end with that, and take them itself.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
+};
+
+use super::{
+    handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
+    queue::{self, Queue, QueuedWaiter},
+};
+
+use crate::{
+    model::{Key, LeaseId},
+    retry,
+    runtime::inline_task::InlineTask,
+};
+
+/// How long a holder waits for the one who takes its place, whose runtime may stand still.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The queues of all keys that somebody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct WaitQueues {
+    queues: Mutex<HashMap<Key, Queue>>,
+    listener: Mutex<ListenerState>,
+    /// The leases of this process, until their release is answered, and how each came to its key.
+    own: Mutex<HashMap<LeaseId, HandoffStreak>>,
+}
+
+/// Whether the store tells of keys that become free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ListenerState {
+    /// Nobody listens.
+    #[default]
+    None,
+    /// A task listens, and the store does not tell now.
+    Silent,
+    /// The store tells.
+    Telling,
+    /// It cannot tell.
+    Unsupported,
+}
+
+impl WaitQueues {
+    /// Puts somebody, who does this work, last in the queue of a key.
+    pub(super) fn push(&self, key: &Key, turn: Arc<Notify>, work: Weak<InlineTask>) {
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(key.clone());
+        let queue = queue.or_insert_with(|| Queue::new(Instant::now()));
+        let first = queue.waiters.front().map(|first| first.work.clone());
+        let depended_on = first.map(|first| [first, work.clone()]);
+        queue.waiters.push_back(QueuedWaiter { turn, work });
+        drop(queues);
+        depended_on.iter().flatten().for_each(queue::detach);
+    }
+
+    /// Looks at the queue of a key, or changes it; `None` if nobody waits for it.
+    pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
+        self.queues.lock().get_mut(key).map(look)
+    }
+
+    /// Takes somebody out of the queue of a key.
+    pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(key) else {
+            return;
+        };
+        let first = queue.is_first(turn);
+        if first {
+            queue.waiters.pop_front();
+        } else {
+            queue.waiters.retain(|it| !Arc::ptr_eq(&it.turn, turn));
+        }
+        if queue.waiters.is_empty() {
+            queues.remove(key);
+        } else if first {
+            // It went away in the middle of a request, whose answer nobody will tell.
+            if std::mem::take(&mut queue.asking) {
+                queue.next = Instant::now();
+            }
+            queue.call_first();
+        }
+    }
+
+    /// A lease was granted to this process.
+    pub(crate) fn begins(&self, lease: LeaseId) {
+        self.own.lock().insert(lease, HandoffStreak::default());
+    }
+
+    /// A lease is of no more concern to this process.
+    pub(crate) fn ends(&self, lease: LeaseId) {
+        self.own.lock().remove(&lease);
+    }
+
+    /// How a lease of this process came to its key.
+    fn streak(&self, lease: LeaseId) -> HandoffStreak {
+        self.own.lock().get(&lease).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_streak(&self, lease: LeaseId, streak: HandoffStreak) {
+        if let Some(known) = self.own.lock().get_mut(&lease) {
+            *known = streak;
+        }
+    }
+
+    /// Whether all of these are leases of this process.
+    pub(super) fn has_all(&self, mut holders: impl Iterator<Item = LeaseId>) -> bool {
+        let own = self.own.lock();
+        holders.all(|lease| own.contains_key(&lease))
+    }
+
+    /// A lease of this process is over: who waits for its key asks at once, unless this process had the
+    /// key for long enough and another wants it.
+    pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
+        let streak = self.streak(lease);
+        self.wake(key, |queue| {
+            let before = queue.here.len();
+            queue.here.retain(|here| *here != lease);
+            let news = before == 0 || queue.here.len() < before;
+            let now = Instant::now();
+            match streak.yields_for(now, fastrand::f64()) {
+                Some(pause) if news => {
+                    queue.yield_until(now + pause);
+                    false
+                }
+                _ => news,
+            }
+        });
+    }
+
+    /// The key may be shared from now on.
+    pub(crate) fn opened(&self, key: &Key) {
+        self.wake(key, |_| true);
+    }
+
+    /// The store says that this key became free. One that was held here has its own way to say so.
+    pub(crate) fn freed(&self, key: &Key) {
+        // It may be told of a release of ours that left the key to others for a moment.
+        let now = Instant::now();
+        self.wake(key, |queue| {
+            queue.here.is_empty() && queue.left_until.is_none_or(|until| until <= now)
+        });
+    }
+
+    fn wake(&self, key: &Key, news: impl FnOnce(&mut Queue) -> bool) {
+        if let Some(queue) = self.queues.lock().get_mut(key)
+            && news(queue)
+        {
+            queue.wake(Instant::now());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.lock().is_empty()
+    }
+
+    /// Whether nobody listens to the store yet; from now on somebody does.
+    pub(super) fn begin_to_listen(&self) -> bool {
+        let mut listener = self.listener.lock();
+        let begins = *listener == ListenerState::None;
+        if begins {
+            *listener = ListenerState::Silent;
+        }
+        begins
+    }
+
+    /// What the store tells, from now on.
+    pub(super) fn set_listener(&self, state: ListenerState) {
+        *self.listener.lock() = state;
+        if state == ListenerState::Telling {
+            // What was released before this nobody will tell.
+            let mut queues = self.queues.lock();
+            let waiting = queues.values_mut().filter(|queue| queue.here.is_empty());
+            waiting.for_each(|queue| queue.wake(Instant::now()));
+        }
+    }
+
+    /// Nobody listens any more. What cannot be heard need not be listened to again.
+    pub(super) fn end_listening(&self) {
+        let mut listener = self.listener.lock();
+        if *listener != ListenerState::Unsupported {
+            *listener = ListenerState::None;
+        }
+    }
+
+    /// The first of the pauses: where the store tells, asking is but a safety net.
+    pub(super) fn first_pause(&self) -> u32 {
+        match *self.listener.lock() {
+            ListenerState::Telling => retry::SLOWEST,
+            _ => 0,
+        }
+    }
+
+    /// Offers the lease to the first in the queue of its key, and waits for the outcome.
+    pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
+        let Some(outcome) = self.offer(key, lease) else {
+            return HandoffOutcome::NotOver;
+        };
+        match timeout(PATIENCE, outcome).await {
+            Ok(Ok(true)) => HandoffOutcome::Over,
+            Ok(Ok(false)) => HandoffOutcome::NotOver,
+            Ok(Err(_)) => HandoffOutcome::Unclear,
+            Err(_) if self.take_back(key, lease) => HandoffOutcome::NotOver,
+            Err(_) => HandoffOutcome::Unclear,
+        }
+    }
+
+    fn offer(&self, key: &Key, lease: LeaseId) -> Option<oneshot::Receiver<bool>> {
+        let streak = self.streak(lease);
+        let mut queues = self.queues.lock();
+        let queue = queues.get_mut(key)?;
+        // Who has asked already is answered sooner than by another request.
+        if queue.asking || streak.is_over(Instant::now()) {
+            return None;
+        }
+        let (offer, told) = HandoffOffer::new(lease, streak);
+        queue.offer = Some(offer);
+        (queue.woken, queue.next) = (true, Instant::now());
+        let first = queue.waiters.front().map(|first| first.work.clone());
+        queue.call_first();
+        drop(queues);
+        first.iter().for_each(queue::detach);
+        Some(told)
+    }
+
+    fn take_back(&self, key: &Key, lease: LeaseId) -> bool {
+        let mut queues = self.queues.lock();
+        let offered = queues.get_mut(key).map(|queue| &mut queue.offer);
+        let own = offered.and_then(|offer| offer.take_if(|offer| offer.from() == lease));
+        own.is_some()
+    }
+}
