@@ -188,30 +188,21 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
-mod acquisition;
-mod ask;
-mod builder;
+mod client;
 mod coalescer;
-mod deadline;
-mod hold;
-mod keeper;
 mod lease;
-mod leases;
+mod lease_state;
 mod limiter;
-mod line;
 mod messages;
 mod model;
 mod release;
+mod renewal;
 mod retry;
 pub mod rules;
 mod runtime;
-mod schedule;
-mod set;
 mod store;
 mod telemetry;
-mod ticket;
 mod waiters;
-mod with;
 
 #[cfg(feature = "elasticsearch")]
 pub use crate::store::elasticsearch::ElasticsearchStore;
@@ -233,10 +224,9 @@ pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "metrics")]
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
-    acquire::{Acquire, Attempt, TryAcquire},
-    builder::LeasesBuilder,
-    lease::{Lease, Upgrade},
-    leases::Leases,
+    acquire::{Acquire, AcquireAll, Attempt, Resume, Resumed, TryAcquire, WithError},
+    client::{Leases, LeasesBuilder},
+    lease::{Lease, LeaseSet, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
@@ -249,10 +239,7 @@ pub use crate::{
         LossReason, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL,
         MAX_WINDOW, Mode, PermitId, Quota, SCHEMA,
     },
-    set::{AcquireAll, LeaseSet},
     store::{FreedKeys, Store, memory::MemoryStore},
-    ticket::{Resume, Resumed, Ticket},
-    with::WithError,
 };
 
 /// Keeps the README's example compiling.

@@ -1,5 +1,9 @@
 //! At most so many calls a window, across everybody who shares the store.
 
+mod client;
+mod permit;
+mod queue;
+
 use std::{
     fmt,
     future::IntoFuture,
@@ -7,15 +11,12 @@ use std::{
     time::Duration,
 };
 
-use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
-use crate::{
-    acquisition::Patience,
-    leases::Shared,
-    line::Line,
-    model::{Error, Key, Quota},
-};
+pub(crate) use self::client::LimiterContext;
+use self::client::LimiterQueue;
+pub use self::permit::{Permit, PermitAttempt};
+use crate::model::{Error, Key, Quota, WaitPolicy};
 
 /// Lets through at most so many calls a window, over all processes that ask for the same key: made by
 /// [`Leases::limiter`](crate::Leases::limiter).
@@ -81,62 +82,23 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    shared: Arc<Shared>,
+    context: Arc<LimiterContext>,
     key: Result<Key, Error>,
     quota: Result<Quota, Error>,
-    line: Arc<OnceLock<Arc<Line>>>,
-}
-
-/// Leave to make as many calls as it is for, in the window in which it was granted.
-#[derive(Debug)]
-pub struct Permit {
-    permits: u32,
-    granted_at: DateTime<Utc>,
-}
-
-impl Permit {
-    pub(crate) fn new(permits: u32, granted_at: DateTime<Utc>) -> Self {
-        Self {
-            permits,
-            granted_at,
-        }
-    }
-
-    /// For how many calls it is.
-    pub fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    /// When it was granted, on the server's clock: which window it counts for.
-    pub fn granted_at(&self) -> DateTime<Utc> {
-        self.granted_at
-    }
-}
-
-/// The outcome of [`Limiter::try_permit`].
-#[derive(Debug)]
-#[must_use = "a full limiter lets no call through"]
-pub enum PermitAttempt {
-    /// Call now.
-    Granted(Permit),
-    /// No call now.
-    Full {
-        /// When permits come back, on the server's clock as it answered. Others may take them.
-        retry_in: Duration,
-    },
+    queue: Arc<OnceLock<Arc<LimiterQueue>>>,
 }
 
 impl Limiter {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        context: Arc<LimiterContext>,
         key: Result<Key, Error>,
         quota: Result<Quota, Error>,
     ) -> Self {
         Self {
-            shared,
+            context,
             key,
             quota,
-            line: Arc::default(),
+            queue: Arc::default(),
         }
     }
 
@@ -154,7 +116,7 @@ impl Limiter {
     #[must_use = "it gives back the smooth limiter"]
     pub fn smooth(self, burst: u32) -> Self {
         let quota = self.quota.and_then(|quota| quota.smooth(burst));
-        Self::new(self.shared, self.key, quota)
+        Self::new(self.context, self.key, quota)
     }
 
     /// Asks for a permit once, without waiting for one.
@@ -186,7 +148,7 @@ impl Limiter {
     ///
     /// As for [`try_permit`](Limiter::try_permit).
     pub async fn try_permits(&self, permits: u32) -> Result<PermitAttempt, Error> {
-        self.line()?.take(permits, Patience::None).await
+        self.queue()?.take(permits, WaitPolicy::None).await
     }
 
     /// Waits for a permit.
@@ -202,16 +164,16 @@ impl Limiter {
     /// for ever.
     pub fn permits(&self, permits: u32) -> TakePermit {
         TakePermit {
-            line: self.line(),
+            queue: self.queue(),
             permits,
-            patience: Patience::Endless,
+            patience: WaitPolicy::Endless,
         }
     }
 
-    fn line(&self) -> Result<Arc<Line>, Error> {
+    fn queue(&self) -> Result<Arc<LimiterQueue>, Error> {
         let (key, quota) = (self.key.clone()?, self.quota.clone()?);
-        let line = || Line::of(&self.shared, key, quota);
-        Ok(self.line.get_or_init(line).clone())
+        let queue = || LimiterQueue::of(&self.context, key, quota);
+        Ok(self.queue.get_or_init(queue).clone())
     }
 }
 
@@ -241,16 +203,16 @@ impl fmt::Debug for Limiter {
 /// no other task of this process was waiting for them. Another call starts at the end of the queue.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
-    line: Result<Arc<Line>, Error>,
+    queue: Result<Arc<LimiterQueue>, Error>,
     permits: u32,
-    patience: Patience,
+    patience: WaitPolicy,
 }
 
 impl TakePermit {
     /// Waits at most this long for a window that has permits; an answer that is on its way by then is
     /// still waited for. With a time of zero it asks once.
     pub fn wait_for(mut self, time: Duration) -> Self {
-        self.patience = Patience::For(time);
+        self.patience = WaitPolicy::For(time);
         self
     }
 }
@@ -269,6 +231,6 @@ impl IntoFuture for TakePermit {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.line?.wait(self.permits, self.patience).await })
+        Box::pin(async move { self.queue?.wait(self.permits, self.patience).await })
     }
 }

@@ -9,6 +9,7 @@ mod permit;
 mod release;
 mod renew;
 
+pub(crate) use self::renew::{only_renewal, renewal_left_out};
 pub use self::{
     acquire::{AcquireAnswer, AcquireRequest, Grant},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},

@@ -12,6 +12,7 @@ mod quota;
 mod record;
 mod time;
 pub(crate) mod validation;
+mod wait_policy;
 
 #[cfg(any(
     feature = "mongodb",
@@ -20,7 +21,6 @@ pub(crate) mod validation;
     feature = "sqlite"
 ))]
 pub(crate) use self::limits::LIMITER_SCHEMA;
-pub(crate) use self::time::{after, between};
 pub use self::{
     access::Mode,
     cause::Cause,
@@ -34,4 +34,8 @@ pub use self::{
     lock_state::{Held, LockState},
     quota::Quota,
     record::{Holder, LimiterRecord, LockRecord},
+};
+pub(crate) use self::{
+    time::{after, between},
+    wait_policy::WaitPolicy,
 };

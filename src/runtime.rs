@@ -3,5 +3,6 @@
 mod call;
 pub(crate) mod in_flight;
 pub(crate) mod inline_task;
+pub(crate) mod lifecycle;
 
 pub(crate) use self::call::{call, caught, ended, spawn};

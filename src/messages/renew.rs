@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::acquire::Grant;
-use crate::model::{Error, Fence, Key, LeaseId};
+use crate::model::{Cause, Error, Fence, Key, LeaseId};
 
 /// A question of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Debug)]
@@ -68,3 +68,16 @@ pub enum RenewAnswer {
 /// How many renewals are asked for in one call: as many as go into one command of a database without
 /// holding up others. With keys of [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) that is less than a megabyte.
 pub const MAX_RENEWALS: usize = 1_000;
+
+/// The answer to a single renewal.
+pub(crate) fn only_renewal(answers: Result<RenewAnswers, Error>) -> Result<RenewAnswer, Error> {
+    answers?.pop().unwrap_or_else(|| Err(renewal_left_out()))
+}
+
+/// Why a renewal has no answer although its call has.
+pub(crate) fn renewal_left_out() -> Error {
+    Error::Store {
+        store: "the store",
+        source: Cause::text("it left a renewal without an answer"),
+    }
+}

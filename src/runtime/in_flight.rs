@@ -15,9 +15,9 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 /// The calls under way.
 ///
 /// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
-/// futures are not cancel safe. So whoever owns this must let it [finish](Calls::finish), in
+/// futures are not cancel safe. So whoever owns this must let it [finish](InFlight::finish), in
 /// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
-pub(crate) struct Calls<T> {
+pub(crate) struct InFlight<T> {
     /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.
     running: Vec<BoxFuture<'static, Answer<T>>>,
@@ -25,7 +25,7 @@ pub(crate) struct Calls<T> {
     answered: Vec<Answer<T>>,
 }
 
-impl<T: Send + 'static> Calls<T> {
+impl<T: Send + 'static> InFlight<T> {
     pub(crate) fn new() -> Self {
         Self {
             running: Vec::new(),

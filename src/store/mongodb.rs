@@ -6,7 +6,6 @@ mod concern;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
-mod enforce;
 mod error;
 mod freed;
 mod guard;
@@ -17,6 +16,7 @@ mod prepare;
 #[cfg(test)]
 mod protocol;
 mod renew;
+pub(crate) mod transaction;
 mod write_down;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};

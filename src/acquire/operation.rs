@@ -1,0 +1,430 @@
+//! One acquire from its first request to its last: work of its own, which the caller does as long as
+//! nobody else depends on it.
+//!
+//! Dropping the caller's future at any point drops no request: the rest is left to a task, which notices,
+//! waits for what was sent, and releases what that granted.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
+
+use super::{
+    attempt::Attempt,
+    cleanup::{Cleanup, leaves_open},
+    context::AcquireContext,
+    options::LeaseOptions,
+};
+use crate::{
+    coalescer::BATCH_RESPONSE_TIMEOUT,
+    lease::Lease,
+    lease_state::{GrantTerms, LeaseState},
+    messages::{AcquireAnswer, AcquireRequest},
+    model::{Error, Held, Key, WaitPolicy},
+    retry::{TRIES, Tries},
+    rules,
+    runtime::{self, in_flight::InFlight, inline_task::InlineTask},
+    telemetry::{self, AcquireSpan},
+    waiters::{HandoffOffer, WaitOutcome, Waiter, ensure_listener},
+};
+
+/// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
+const SLOWED_DOWN: u32 = 3;
+
+/// Asks, and waits for the reply. One lease id stands for all of it.
+pub(crate) async fn acquire(
+    ask: LeaseOptions,
+    key: Result<Key, Error>,
+    patience: WaitPolicy,
+) -> Result<Attempt, Error> {
+    let min_hold = ask.min_hold;
+    let end = acquire_one_of_several(ask, key, patience).await;
+    if let Ok(Attempt::Acquired(lease)) = &end {
+        lease.hold().set_min_hold(min_hold);
+    }
+    end
+}
+
+/// The same for a set of leases, of which nobody has any before all are there: without the minimum hold,
+/// which would keep what is given back from the set that asks for it again.
+pub(crate) async fn acquire_one_of_several(
+    ask: LeaseOptions,
+    key: Result<Key, Error>,
+    patience: WaitPolicy,
+) -> Result<Attempt, Error> {
+    let waits = patience != WaitPolicy::None;
+    let span = AcquireSpan::begin(key.as_ref().ok(), ask.fields(), waits);
+    let (context, keep_alive) = (ask.context.clone(), ask.keep_alive);
+    let (reply, outcome) = oneshot::channel();
+    let mut end = match begin(ask, key, patience, span.since(), reply) {
+        Ok((work, asking)) => {
+            let waiting = context
+                .registry
+                .lifecycle
+                .wait_for(work, span.since(), asking, outcome);
+            let outcome = waiting.instrument(span.span()).await;
+            outcome.unwrap_or_else(|| Err(runtime::ended()))
+        }
+        Err(error) => Err(error),
+    };
+    let now = Instant::now();
+    if let Ok(Attempt::Acquired(lease)) = &end
+        && let Err(error) = in_hand(&context, lease, keep_alive, now)
+    {
+        end = Err(error);
+    }
+    match &end {
+        Ok(Attempt::Acquired(lease)) => span.granted(lease.hold().fields(), lease.owner(), now),
+        Ok(Attempt::Held(held)) => span.refused(held, now),
+        Err(error) => span.failed(error, now),
+    }
+    end
+}
+
+fn begin(
+    ask: LeaseOptions,
+    key: Result<Key, Error>,
+    patience: WaitPolicy,
+    since: Instant,
+    reply: Reply,
+) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
+    // Counted before the look at what is closed, so that a close waits for it or is seen here.
+    let at_work = ask.context.registry.lifecycle.at_work();
+    let work = InlineTask::new()?;
+    let acquisition = AcquireOperation::new(ask, key?, since, &work)?;
+    // In a box at once: a future has room for all that it was ever given by value.
+    let asking = Box::pin(acquisition.run(patience, reply, at_work));
+    Ok((work, asking))
+}
+
+/// A lease has come to its caller, unless it lay there for too long, in a future that was not polled.
+fn in_hand(
+    context: &AcquireContext,
+    lease: &Lease,
+    keep_alive: bool,
+    now: Instant,
+) -> Result<(), Error> {
+    match lease.is_live_at(now) {
+        // Not before somebody has it in hand: what nobody polls is not to be held for ever.
+        true if keep_alive => lease.keep(),
+        true => Ok(()),
+        false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
+        false => Err(too_late(lease.ttl())),
+    }
+}
+
+type Reply = oneshot::Sender<Result<Attempt, Error>>;
+
+struct AcquireOperation {
+    context: Arc<AcquireContext>,
+    request: Arc<AcquireRequest>,
+    /// Whether it waits while what is kept alive is renewed late.
+    gives_way: bool,
+    /// When the caller began to wait.
+    since: Instant,
+    calls: InFlight<AcquireAnswer>,
+    /// Whether there is a grant that is of no use.
+    granted: bool,
+    /// Whether a request ended without telling its outcome: it may have been granted, or may still
+    /// be on its way to the server.
+    open: bool,
+    /// The work that all of this is.
+    work: Weak<InlineTask>,
+    /// Whether a request failed: from then on they go alone, and take a grant for an earlier one.
+    alone: bool,
+}
+
+impl AcquireOperation {
+    fn new(
+        ask: LeaseOptions,
+        key: Key,
+        since: Instant,
+        work: &Arc<InlineTask>,
+    ) -> Result<Self, Error> {
+        let request = ask.request(key)?.fresh();
+        let context = ask.context;
+        if context.registry.lifecycle.is_closing() {
+            return Err(Error::Closed);
+        }
+        context.registry.renewals.ensure_running()?;
+        Ok(Self {
+            context,
+            request: Arc::new(request),
+            gives_way: ask.gives_way,
+            since,
+            calls: InFlight::new(),
+            granted: false,
+            open: false,
+            work: Arc::downgrade(work),
+            alone: false,
+        })
+    }
+
+    async fn run(mut self, patience: WaitPolicy, mut reply: Reply, at_work: TaskTrackerToken) {
+        let closing = self.context.registry.lifecycle.closing().clone();
+        let outcome = tokio::select! {
+            biased;
+            // The caller has gone.
+            () = reply.closed() => Err(Error::Closed),
+            () = closing.cancelled() => Err(Error::Closed),
+            outcome = self.ask(patience) => outcome,
+        };
+        let hold = match &outcome {
+            Ok(Attempt::Acquired(lease)) => Some(lease.hold()),
+            _ => None,
+        };
+        // A lease that nobody takes is released by its drop.
+        let _ = reply.send(outcome);
+        let cleanup = Cleanup {
+            context: self.context,
+            request: self.request,
+            calls: self.calls,
+            granted: self.granted,
+            open: self.open,
+        };
+        match hold {
+            None => cleanup.run(at_work).await,
+            Some(_) if cleanup.calls.is_empty() => {}
+            Some(hold) => cleanup.outlive(hold, at_work).await,
+        }
+    }
+
+    async fn ask(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
+        if self.gives_way {
+            self.renewals_in_time(patience).await;
+        }
+        match patience {
+            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
+            // Who holds the key already must not wait behind those who wait for it to go.
+            _ if self.request.reentrant => match self.attempt().await {
+                Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
+                Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
+                answer => answer,
+            },
+            _ => self.ask_in_turn(patience).await,
+        }
+    }
+
+    /// Waits while leases that are kept alive are renewed late: one more would make that worse.
+    fn renewals_in_time(&self, patience: WaitPolicy) -> impl Future<Output = ()> + Send + use<> {
+        let longest = self.request.ttl / SLOWED_DOWN;
+        let limit = match patience {
+            WaitPolicy::For(wait) => longest.min(wait),
+            WaitPolicy::None | WaitPolicy::Endless => longest,
+        };
+        let (context, request, since) = (self.context.clone(), self.request.clone(), self.since);
+        async move {
+            if context.registry.renewals.renewals_in_time(limit).await {
+                telemetry::slowed_down(&request.key, since.elapsed());
+            }
+        }
+    }
+
+    /// Asks without waiting for a holder.
+    async fn ask_now(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
+        let start = self.since;
+        let mut tries = Tries::default();
+        loop {
+            match self.attempt().await {
+                Ok(Attempt::Held(held))
+                    if patience != WaitPolicy::None || rules::is_full(&held, &self.request) =>
+                {
+                    return Err(self.refusal(start.elapsed(), held));
+                }
+                Err(error) => match tries.pause_after(&error) {
+                    Some(pause) => {
+                        self.calls.unless_answered(sleep(pause)).await;
+                    }
+                    None => return Err(error),
+                },
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks whenever it is the turn of this task, until the key is granted or the time is over.
+    async fn ask_in_turn(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
+        let start = self.since;
+        let give_up = match patience {
+            // A patience beyond the end of time is no bound.
+            WaitPolicy::For(wait) => start.checked_add(wait),
+            WaitPolicy::None | WaitPolicy::Endless => None,
+        };
+        let context = self.context.clone();
+        let place = Waiter::enter(
+            &context.registry.queues,
+            &self.request.key,
+            self.work.clone(),
+        );
+        let mut last_look = give_up;
+        // Without a bound of its own, that of a single call counts.
+        let hopeless = match give_up {
+            None => start.checked_add(context.registry.call_timeout),
+            Some(_) => None,
+        };
+        loop {
+            // The lease that makes way for this one.
+            let mut from = None;
+            let attempt = match self
+                .calls
+                .unless_answered(place.turn(last_look, hopeless))
+                .await
+            {
+                Some(WaitOutcome::Ask) => {
+                    // With others under way the next answer need not be the one to this request.
+                    let offer = place.asks().filter(|_| self.calls.is_empty());
+                    from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
+                    match offer {
+                        Some(offer) => self.take(offer).await,
+                        None => self.attempt().await,
+                    }
+                }
+                Some(WaitOutcome::GiveUp) => {
+                    let waited = start.elapsed();
+                    return Err(match place.news() {
+                        Some(Ok(held)) => self.refusal(waited, held),
+                        Some(Err(error)) => error,
+                        None => too_late(waited),
+                    });
+                }
+                // A late answer to an earlier request.
+                None => self.answer(self.longest()).await,
+            };
+            let now = Instant::now();
+            let over = give_up.is_some_and(|at| now >= at);
+            if over {
+                last_look = None;
+            }
+            match attempt {
+                Ok(Attempt::Acquired(lease)) => {
+                    place.granted(lease.id(), lease.mode(), lease.remaining(), from);
+                    return Ok(Attempt::Acquired(lease));
+                }
+                Ok(Attempt::Held(held)) => {
+                    place.refused(held.clone());
+                    ensure_listener(
+                        &context.registry.queues,
+                        &context.registry.store,
+                        context.registry.lifecycle.closing(),
+                    );
+                    if over {
+                        return Err(self.refusal(now - start, held));
+                    }
+                }
+                Err(error) if error.is_retryable() => {
+                    let (failures, answered) = place.failed(error.clone()).unwrap_or((TRIES, now));
+                    let silence = now.saturating_duration_since(answered.max(start));
+                    let despairs = give_up.is_none() && silence >= context.registry.call_timeout;
+                    if failures >= TRIES && (over || despairs) {
+                        if despairs {
+                            place.fail_waiters();
+                        }
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Why the lease was not to be had in the time that was allowed for it.
+    fn refusal(&self, waited: Duration, held: Held) -> Error {
+        match rules::is_full(&held, &self.request) {
+            true => Error::TooManyHolders {
+                key: self.request.key.clone(),
+            },
+            false => Error::WaitTimedOut { waited, held },
+        }
+    }
+
+    /// Asks once.
+    async fn attempt(&mut self) -> Result<Attempt, Error> {
+        self.send(self.request.clone()).await
+    }
+
+    /// Asks for the place of a lease of this process, whose holder waits for the outcome.
+    async fn take(&mut self, offer: HandoffOffer) -> Result<Attempt, Error> {
+        let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
+        let sent = offer.sent();
+        let attempt = self.send(Arc::new(request)).await;
+        match &attempt {
+            Ok(Attempt::Acquired(_)) => sent.over(),
+            Ok(Attempt::Held(_)) => sent.not_over(),
+            // It may have been carried out.
+            Err(_) => drop(sent),
+        }
+        attempt
+    }
+
+    async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        if self.alone {
+            // What was sent before may have been granted.
+            Arc::make_mut(&mut request).fresh = false;
+        }
+        let submission = self.context.coalescer.acquire(request, self.alone);
+        self.calls.start(submission.answer);
+        let limit = match submission.together {
+            true => BATCH_RESPONSE_TIMEOUT.min(self.longest()),
+            false => self.longest(),
+        };
+        let attempt = self.answer(limit).await;
+        self.alone |= attempt.is_err();
+        attempt
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        let about = (&self.request.key, self.request.lease);
+        telemetry::store_failed("acquire", Some(about), &error);
+        error
+    }
+
+    /// How long an answer is waited for: one that comes after the ttl grants nothing any more.
+    fn longest(&self) -> Duration {
+        self.context.registry.call_timeout.min(self.request.ttl)
+    }
+
+    /// Takes the next answer, be it to an earlier request.
+    async fn answer(&mut self, limit: Duration) -> Result<Attempt, Error> {
+        let Some((sent, answer)) = self.calls.next(limit).await else {
+            return Err(self.failed(too_late(limit)));
+        };
+        self.open |= leaves_open(&answer);
+        let grant = match answer.map_err(|error| self.failed(error))? {
+            AcquireAnswer::Granted(grant) => grant,
+            AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
+        };
+        let terms = GrantTerms {
+            request: self.request.clone(),
+            clock_margin: self.context.clock_margin,
+            asked_once: !self.alone && !self.open && self.calls.is_empty(),
+        };
+        let Some(hold) = LeaseState::new(terms, &grant, sent) else {
+            self.granted = true;
+            return Err(self.failed(too_late(limit)));
+        };
+        if self.open {
+            hold.leave_open();
+        }
+        let lease = Lease::new(self.context.registry.clone(), hold);
+        // A close that came before the lease was taken in did not see it.
+        match self.context.registry.lifecycle.is_closing() {
+            true => Err(Error::Closed),
+            false => Ok(Attempt::Acquired(lease)),
+        }
+    }
+}
+
+fn too_late(limit: Duration) -> Error {
+    Error::TimedOut {
+        operation: "acquire",
+        limit,
+    }
+}

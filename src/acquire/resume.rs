@@ -1,0 +1,140 @@
+//! Going on with a lease that another process has let go of.
+
+use std::{future::IntoFuture, sync::Arc};
+
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::context::AcquireContext;
+use crate::{
+    lease::{Lease, Ticket},
+    lease_state::{GrantTerms, LeaseState},
+    messages::{AcquireRequest, RenewAnswer, RenewRequest, only_renewal},
+    model::{Error, LossReason, validation},
+    retry::Tries,
+    runtime,
+    telemetry::{self, ResumeEnd},
+};
+
+/// The answer to [`Leases::resume`](crate::Leases::resume).
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released at once"]
+pub enum Resumed {
+    /// The lease goes on here, with its whole ttl from now.
+    Live(Lease),
+    /// The lease is over.
+    Gone(LossReason),
+}
+
+/// A request to go on with a lease, made by [`Leases::resume`](crate::Leases::resume). Await it.
+///
+/// # Errors
+///
+/// What the store answers, after three tries if a retry could help; [`Error::InvalidTtl`] if this handle
+/// has a clock margin that the ttl is too short for; [`Error::Closed`].
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the lease as it is, or renewed. The ticket can be used again.
+#[derive(Debug)]
+#[must_use = "nothing is sent until it is awaited"]
+pub struct Resume {
+    context: Arc<AcquireContext>,
+    ticket: Ticket,
+    keep_alive: bool,
+}
+
+impl Resume {
+    pub(crate) fn new(context: Arc<AcquireContext>, ticket: Ticket) -> Self {
+        Self {
+            context,
+            ticket,
+            keep_alive: false,
+        }
+    }
+
+    /// Renews the lease in the background from now on: see
+    /// [`Acquire::keep_alive`](crate::Acquire::keep_alive).
+    pub fn keep_alive(mut self) -> Self {
+        self.keep_alive = true;
+        self
+    }
+
+    async fn run(self) -> Result<Resumed, Error> {
+        let context = self.context;
+        let mut request = self.ticket.request();
+        request.ttl = validation::checked_ttl(request.ttl, context.clock_margin)?;
+        if context.registry.lifecycle.is_closing() {
+            return Err(Error::Closed);
+        }
+        context.registry.renewals.ensure_running()?;
+        let mut tries = Tries::default();
+        let (sent, grant) = loop {
+            let sent = Instant::now();
+            match renew(&context, &request).await {
+                Ok(RenewAnswer::Renewed(grant)) => break (sent, grant),
+                Ok(RenewAnswer::Expired) => return Ok(Resumed::Gone(LossReason::Expired)),
+                Ok(RenewAnswer::TakenOver) => return Ok(Resumed::Gone(LossReason::TakenOver)),
+                Err(error) => match tries.pause_after(&error) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Err(error),
+                },
+            }
+        };
+        let terms = GrantTerms {
+            request: Arc::new(request),
+            clock_margin: context.clock_margin,
+            // What was sent by whom the ticket comes from is not known.
+            asked_once: false,
+        };
+        // The answer took so long that nothing is left of it.
+        let Some(hold) = LeaseState::new(terms, &grant, sent) else {
+            return Ok(Resumed::Gone(LossReason::Expired));
+        };
+        hold.set_min_hold(self.ticket.min_hold());
+        let lease = Lease::new(context.registry.clone(), hold);
+        if context.registry.lifecycle.is_closing() {
+            return Err(Error::Closed);
+        }
+        if self.keep_alive {
+            lease.keep()?;
+        }
+        Ok(Resumed::Live(lease))
+    }
+}
+
+async fn renew(context: &AcquireContext, request: &AcquireRequest) -> Result<RenewAnswer, Error> {
+    let store = context.registry.store.clone();
+    let limit = context.registry.call_timeout.min(request.ttl);
+    let request = [RenewRequest::new(
+        request.key.clone(),
+        request.lease,
+        request.ttl,
+    )];
+    runtime::call("renew", limit, async move {
+        only_renewal(store.renew(&request).await)
+    })
+    .await
+}
+
+impl IntoFuture for Resume {
+    type Output = Result<Resumed, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let ticket = self.ticket.clone();
+            let (key, fence) = (ticket.key(), ticket.fence());
+            let span = telemetry::resume(key, fence);
+            let resumed = self.run().instrument(span.clone()).await;
+            let end = match &resumed {
+                Ok(Resumed::Live(lease)) => ResumeEnd::Live(lease.id()),
+                Ok(Resumed::Gone(reason)) => ResumeEnd::Gone(reason),
+                Err(error) => ResumeEnd::Failed(error),
+            };
+            telemetry::resumed(&span, key, fence, end);
+            resumed
+        })
+    }
+}

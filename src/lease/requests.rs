@@ -1,0 +1,60 @@
+//! What is asked of a store for a lease whose holder waits for it: renewals and conversions.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    lease_state::LeaseState,
+    messages::{ConvertAnswer, ConvertRequest, only_renewal},
+    model::{Error, Held, LossReason, Mode},
+    runtime,
+    store::Store,
+    waiters::WaitQueues,
+};
+
+/// Renews one lease for somebody who waits for it.
+pub(crate) async fn renew_now(
+    store: Arc<dyn Store>,
+    hold: Arc<LeaseState>,
+    limit: Duration,
+) -> Result<(), Error> {
+    let renewed = hold.clone();
+    let outcome = runtime::call("renew", limit, async move {
+        let sent = Instant::now();
+        let answers = runtime::caught(store.renew(&[renewed.renewal()])).await;
+        renewed.take_in(sent, only_renewal(answers))
+    })
+    .await;
+    if let Err(error @ Error::TimedOut { .. }) = &outcome {
+        hold.failed(error.clone());
+    }
+    outcome
+}
+
+/// Converts one lease, and gives back who is in the way.
+pub(crate) async fn convert(
+    (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
+    hold: Arc<LeaseState>,
+    request: ConvertRequest,
+    limit: Duration,
+) -> Result<Option<Held>, Error> {
+    if request.mode == Mode::Exclusive {
+        hold.upgrades();
+    }
+    runtime::call("convert", limit, async move {
+        match runtime::caught(store.convert(&request)).await? {
+            ConvertAnswer::Converted(grant) => {
+                hold.converted(request.mode, grant.fence);
+                if request.mode == Mode::Shared {
+                    queues.opened(hold.key());
+                }
+                Ok(None)
+            }
+            ConvertAnswer::Held(held) => Ok(Some(held)),
+            ConvertAnswer::Expired => Err(hold.lost_error(hold.lose(LossReason::Expired))),
+            ConvertAnswer::TakenOver => Err(hold.lost_error(hold.lose(LossReason::TakenOver))),
+        }
+    })
+    .await
+}

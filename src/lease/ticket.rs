@@ -1,0 +1,70 @@
+//! A lease that goes from one process to another.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    lease_state::LeaseState,
+    messages::AcquireRequest,
+    model::{Fence, Key, LeaseId, Mode},
+};
+
+/// A lease without its guard: what another process needs to go on with it, made by
+/// [`Lease::into_ticket`](crate::Lease::into_ticket) and taken by [`Leases::resume`](crate::Leases::resume).
+///
+/// It can be sent with `serde`, beside a job in a queue for example. Hand it to one process only: two
+/// that go on with the same lease do not exclude each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    key: Key,
+    lease: LeaseId,
+    owner: Arc<str>,
+    mode: Mode,
+    permits: i64,
+    fence: Fence,
+    ttl_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min_hold_ms: Option<u64>,
+}
+
+impl Ticket {
+    /// For how long, counted from the grant, the key stays held all the same.
+    pub(crate) fn min_hold(&self) -> Option<Duration> {
+        self.min_hold_ms.map(Duration::from_millis)
+    }
+
+    pub(crate) fn of(hold: &LeaseState) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let request = hold.request();
+        Self {
+            key: request.key.clone(),
+            lease: request.lease,
+            owner: request.owner.clone(),
+            mode: hold.mode(),
+            permits: request.permits,
+            fence: hold.fence(),
+            ttl_ms: millis(request.ttl),
+            min_hold_ms: hold.min_hold().map(millis),
+        }
+    }
+
+    /// The key that is held.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The fencing token, which stays the same.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// What is known of the lease, as the request that was granted.
+    pub(crate) fn request(&self) -> AcquireRequest {
+        let ttl = Duration::from_millis(self.ttl_ms);
+        let (key, owner) = (self.key.clone(), self.owner.clone());
+        let mut request = AcquireRequest::exclusive(key, self.lease, owner, ttl);
+        (request.mode, request.permits) = (self.mode, self.permits);
+        request
+    }
+}

@@ -1,0 +1,73 @@
+//! What is known of a lease in this process, and to whom it was told: pure, times come in as arguments.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::validity::Validity;
+use crate::model::{Fence, LossReason, Mode};
+
+/// What becomes of the lease when nobody holds its guard any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// It is released.
+    Released,
+    /// It stays until its ttl is over.
+    Detached,
+}
+
+/// What may change about a lease.
+#[derive(Clone, Debug)]
+pub(super) struct Status {
+    pub(super) validity: Validity,
+    /// These two change with a conversion.
+    pub(super) mode: Mode,
+    pub(super) fence: Fence,
+    /// Whether an upgrade was sent that may have given it a new fence.
+    pub(super) upgrading: bool,
+    pub(super) end: Option<EndReason>,
+    /// The release that belongs to the end has been answered, or given up.
+    pub(super) over: bool,
+    /// Whether its loss was told to those who observe.
+    loss_told: bool,
+    /// Whether they were told that it is at risk.
+    risk_told: bool,
+}
+
+impl Status {
+    pub(super) fn new(validity: Validity, mode: Mode, fence: Fence) -> Self {
+        Self {
+            validity,
+            mode,
+            fence,
+            upgrading: false,
+            end: None,
+            over: false,
+            loss_told: false,
+            risk_told: false,
+        }
+    }
+
+    /// The loss, for the first who sees it. After the end there is none.
+    pub(super) fn news(&mut self, now: Instant) -> Option<LossReason> {
+        if self.loss_told || self.end.is_some() {
+            return None;
+        }
+        let loss = self.validity.loss(now);
+        self.loss_told = loss.is_some();
+        loss
+    }
+
+    /// All is well again.
+    pub(super) fn is_safe(&mut self) {
+        self.risk_told = false;
+    }
+
+    /// Whether it is at risk, for the first who sees it since all went well.
+    pub(super) fn is_risk_news(&mut self, ttl: Duration, now: Instant) -> bool {
+        let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
+        let news = risk && !self.risk_told && self.validity.is_live(now) && self.end.is_none();
+        self.risk_told |= news;
+        news
+    }
+}

@@ -1,0 +1,425 @@
+//! Who waits for the permits of a limiter in this process, in which order, and until when: without I/O,
+//! and with the time as an argument.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use super::permit::{Permit, PermitAttempt};
+use crate::{
+    messages::{PermitAnswer, PermitRequest},
+    model::{Error, Key, PermitId, Quota},
+    retry::{self, TRIES},
+};
+
+/// What a caller is told.
+pub(super) type Outcome = Result<PermitAttempt, Error>;
+
+/// The pause before a full window is asked again is at least this.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// How much later than the turn of a window it is asked again at the most: this share of it, and this
+/// long.
+const LATE: f64 = 0.05;
+const LATEST: Duration = Duration::from_secs(1);
+/// A full window is asked again after this long in any case: its document may have been removed, or the
+/// server's clock been wrong.
+const LOOK: Duration = Duration::from_secs(10 * 60);
+/// As far ahead as any window reaches.
+const FAR: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// For one answer.
+    Answered,
+    /// Until then.
+    Time(Instant),
+    /// Without an end.
+    Granted,
+}
+
+/// What a caller has to do.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// To wait until it is called, or until this time.
+    Wait(Option<Instant>),
+    /// To have this asked for all.
+    Ask(Arc<PermitRequest>),
+}
+
+/// What all requests of a line have in common.
+pub(super) struct LimiterConfig {
+    pub(super) key: Key,
+    pub(super) quota: Quota,
+    /// For how long an answer is waited for before the request is sent again.
+    pub(super) limit: Duration,
+    /// For how long there may be nothing but errors.
+    pub(super) call_timeout: Duration,
+}
+
+/// A look at the queue: when, and with a random number from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tick {
+    pub(super) now: Instant,
+    pub(super) chance: f64,
+}
+
+pub(super) struct Queue {
+    terms: LimiterConfig,
+    /// By the numbers of their places.
+    callers: BTreeMap<u64, Caller>,
+    /// The number of the next place.
+    next: u64,
+    full: Option<Exhausted>,
+    asking: Option<Asking>,
+    failure: Option<Failure>,
+}
+
+struct Caller {
+    permits: u32,
+    until: Until,
+    since: Instant,
+    reply: oneshot::Sender<Outcome>,
+    /// It is the first now, or there is news for the first.
+    called: Arc<Notify>,
+}
+
+impl Caller {
+    fn end(&self) -> Option<Instant> {
+        match self.until {
+            Until::Time(end) => Some(end),
+            Until::Answered | Until::Granted => None,
+        }
+    }
+}
+
+/// What the last answer said of the time to come.
+struct Exhausted {
+    /// There is no room for so many.
+    permits: u32,
+    /// For certain until here, whenever between its sending and its answer the request was carried out.
+    certain: Instant,
+    /// When it is asked again.
+    turn: Instant,
+}
+
+impl Exhausted {
+    /// Lets somebody who waits until then have a look before that, if there may be room by then.
+    fn look_before(&mut self, end: Instant) {
+        if (self.certain..self.turn).contains(&end) {
+            self.turn = self.certain + (end - self.certain) / 2;
+        }
+    }
+
+    fn retry_in(&self, now: Instant) -> Duration {
+        self.certain.saturating_duration_since(now).max(SHORTEST)
+    }
+}
+
+/// A request under way.
+struct Asking {
+    id: PermitId,
+    /// For how long its answer is waited for.
+    end: Instant,
+    /// Whoever has a smaller number has been there when it was sent.
+    next: u64,
+}
+
+struct Failure {
+    error: Error,
+    times: u32,
+    since: Instant,
+    /// The name of what got no answer, and is asked again under it.
+    id: PermitId,
+    /// When it is asked again.
+    turn: Instant,
+}
+
+impl Queue {
+    pub(super) fn new(terms: LimiterConfig) -> Self {
+        Self {
+            terms,
+            callers: BTreeMap::new(),
+            next: 0,
+            full: None,
+            asking: None,
+            failure: None,
+        }
+    }
+
+    /// What is known without asking; `None` if a caller has to wait for an answer.
+    pub(super) fn known(&self, permits: u32, until: Until, now: Instant) -> Option<PermitAttempt> {
+        let full = self.full.as_ref()?;
+        let certain = permits >= full.permits && now < full.certain;
+        let certain = certain && now < full.turn;
+        let answered = match until {
+            Until::Answered => certain || self.asleep_until(now).is_some(),
+            Until::Time(end) => certain && end < full.certain,
+            Until::Granted => false,
+        };
+        let retry_in = full.retry_in(now);
+        answered.then_some(PermitAttempt::Full { retry_in })
+    }
+
+    /// When the first caller is next asked for, if it has to wait for that.
+    fn asleep_until(&self, now: Instant) -> Option<Instant> {
+        let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
+        // Who does not wait has to be told something.
+        let waits = first.until != Until::Answered && first.permits >= full.permits;
+        (waits && now < full.turn).then_some(full.turn)
+    }
+
+    /// Takes the last place, and gives back its number and what it is called by.
+    pub(super) fn enter(
+        &mut self,
+        permits: u32,
+        until: Until,
+        since: Instant,
+        reply: oneshot::Sender<Outcome>,
+    ) -> (u64, Arc<Notify>) {
+        if self.callers.is_empty() {
+            // It was that of others, and long ago perhaps.
+            self.failure = None;
+        }
+        if let (Some(full), Until::Time(end)) = (&mut self.full, until) {
+            full.look_before(end);
+        }
+        let number = self.next;
+        self.next += 1;
+        let called = Arc::new(Notify::new());
+        let caller = Caller {
+            permits,
+            until,
+            since,
+            reply,
+            called: called.clone(),
+        };
+        self.callers.insert(number, caller);
+        // It may want to be asked for sooner than the first.
+        self.call_first();
+        (number, called)
+    }
+
+    /// Gives up a place. What was granted to it in this moment is for the next.
+    pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>) {
+        self.callers.remove(&number);
+        if let Some(permit) = granted {
+            self.hand_out(permit.permits(), permit.granted_at());
+        }
+        self.call_first();
+    }
+
+    /// Whether the caller in this place waits for an answer that is on its way.
+    pub(super) fn is_asked_for(&self, number: u64) -> bool {
+        self.asking
+            .as_ref()
+            .is_some_and(|asking| number < asking.next)
+    }
+
+    /// Whether there is one caller at the most.
+    pub(super) fn is_alone(&self) -> bool {
+        self.callers.len() <= 1
+    }
+
+    fn call_first(&self) {
+        if let Some(first) = self.callers.values().next() {
+            first.called.notify_one();
+        }
+    }
+
+    /// What the caller in this place has to do: the first asks for all, or waits until it is time to.
+    pub(super) fn step(&mut self, number: u64, look: Tick) -> Action {
+        let now = look.now;
+        if self.asking.as_ref().is_some_and(|asking| asking.end <= now) {
+            let late = Error::TimedOut {
+                operation: "permit",
+                limit: self.terms.limit,
+            };
+            self.failed(&late, look);
+        }
+        let Some((first, caller)) = self.callers.first_key_value() else {
+            return Action::Wait(None);
+        };
+        if *first != number {
+            return Action::Wait(None);
+        }
+        let answered = self.asking.as_ref().map(|asking| asking.end);
+        let again = self.failure.as_ref().map(|failure| failure.turn);
+        let again = again.filter(|turn| now < *turn);
+        if let Some(at) = answered.or(again).or_else(|| self.asleep_until(now)) {
+            return Action::Wait(Some(at));
+        }
+        let id = self.failure.as_ref().map(|failure| failure.id);
+        let request = self.request(caller.permits, id.unwrap_or_else(PermitId::random));
+        self.asking = Some(Asking {
+            id: request.id,
+            end: now + self.terms.limit,
+            next: self.next,
+        });
+        Action::Ask(Arc::new(request))
+    }
+
+    /// A request for the first callers, those who want as many as the very first, as far as there can be
+    /// permits for them at once.
+    fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
+        let LimiterConfig { key, quota, .. } = &self.terms;
+        let callers = self.callers.values();
+        let alike = callers
+            .take_while(|caller| caller.permits == permits)
+            .count();
+        let most = (quota.most_at_once() / permits.max(1)).max(1);
+        let times = u32::try_from(alike).unwrap_or(u32::MAX).min(most);
+        PermitRequest::new(key.clone(), id, *quota, permits).up_to(times)
+    }
+
+    /// Takes in what came of a request that was sent at this time. An answer to an earlier one is of no
+    /// use: what it grants was granted to those who have gone, or a second time under the same name.
+    pub(super) fn told(
+        &mut self,
+        request: &PermitRequest,
+        sent: Instant,
+        outcome: Result<PermitAnswer, Error>,
+        look: Tick,
+    ) {
+        let asking = self.asking.as_ref().map(|asking| asking.id);
+        // It was given up, and not yet sent again.
+        let awaited = asking.or(self.failure.as_ref().map(|failure| failure.id));
+        if awaited != Some(request.id) {
+            return;
+        }
+        match outcome {
+            Ok(answer) => self.answered(request, sent, answer, look),
+            Err(error) => self.failed(&error, look),
+        }
+        self.call_first();
+    }
+
+    /// Hands out what was granted, in the order of the places, and sends away those for whom there is
+    /// nothing.
+    fn answered(
+        &mut self,
+        request: &PermitRequest,
+        sent: Instant,
+        answer: PermitAnswer,
+        look: Tick,
+    ) {
+        (self.asking, self.failure) = (None, None);
+        let retry_in = match answer {
+            PermitAnswer::Full { retry_in } => retry_in.max(SHORTEST),
+            PermitAnswer::Granted {
+                permits,
+                granted_at,
+                retry_in,
+            } => {
+                self.hand_out(permits, granted_at);
+                retry_in
+            }
+        };
+        let full = || {
+            let retry_in = retry_in.max(SHORTEST);
+            Ok(PermitAttempt::Full { retry_in })
+        };
+        let over = |caller: &Caller| caller.end().is_some_and(|end| end <= look.now);
+        self.dismiss(over, full);
+        self.full = None;
+        if retry_in.is_zero() {
+            return;
+        }
+        let late = request.quota.turn().mul_f64(LATE * look.chance).min(LATEST);
+        let certain = later(sent, retry_in);
+        // Counted from the sending too: a request arrives there as late as this one did.
+        let turn = later(certain, late).min(later(look.now, LOOK));
+        let mut next = Exhausted {
+            permits: request.permits,
+            certain,
+            turn: turn.max(look.now + SHORTEST),
+        };
+        let ends = self.callers.values().filter_map(|caller| caller.end());
+        ends.for_each(|end| next.look_before(end));
+        self.full = Some(next);
+        let in_vain = |caller: &Caller| match caller.until {
+            Until::Answered => true,
+            Until::Time(end) => end < certain,
+            Until::Granted => false,
+        };
+        let as_many = |caller: &Caller| caller.permits >= request.permits;
+        self.dismiss(|caller| as_many(caller) && in_vain(caller), full);
+        if self.asleep_until(look.now).is_some() {
+            // Whoever comes behind is not to be asked for before.
+            self.dismiss(|caller| caller.until == Until::Answered, full);
+        }
+    }
+
+    /// Hands out permits in the order of the places. What nobody takes is lost.
+    fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>) {
+        let mut left = permits;
+        while let Some(first) = self.callers.first_entry()
+            && first.get().permits <= left
+        {
+            let caller = first.remove();
+            let permit = Permit::new(caller.permits, granted_at);
+            let granted = Ok(PermitAttempt::Granted(permit));
+            if caller.reply.send(granted).is_ok() {
+                left -= caller.permits;
+            }
+        }
+    }
+
+    /// There was no answer. Tells those who have waited for long enough, and puts off the next try.
+    fn failed(&mut self, error: &Error, look: Tick) {
+        // If there is no request, this one was given up before.
+        let Some(asking) = self.asking.take() else {
+            return;
+        };
+        let Tick { now, chance } = look;
+        let before = self.failure.take();
+        let since = before.as_ref().map_or(now, |failure| failure.since);
+        let times = before.map_or(0, |failure| failure.times).saturating_add(1);
+        let limit = self.terms.call_timeout;
+        let told = |caller: &Caller| match caller.until {
+            _ if !error.is_retryable() => true,
+            Until::Time(end) => end <= now,
+            _ if times < TRIES => false,
+            Until::Answered => true,
+            Until::Granted => now.saturating_duration_since(since.max(caller.since)) >= limit,
+        };
+        self.dismiss(told, || Err(error.clone()));
+        self.failure = Some(Failure {
+            error: error.clone(),
+            times,
+            since,
+            id: asking.id,
+            turn: now + retry::pause(times, retry::WAITING, chance),
+        });
+    }
+
+    /// Why nothing came in time; `None` if nothing is known.
+    pub(super) fn why(&self, now: Instant) -> Option<Outcome> {
+        if let Some(failure) = &self.failure {
+            return Some(Err(failure.error.clone()));
+        }
+        let full = self.full.as_ref()?;
+        let retry_in = full.retry_in(now);
+        Some(Ok(PermitAttempt::Full { retry_in }))
+    }
+
+    fn dismiss(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
+        let gone = self.callers.iter().filter(|(_, caller)| which(caller));
+        let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
+        for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {
+            // It may have left in this moment.
+            let _ = caller.reply.send(outcome());
+        }
+    }
+}
+
+fn later(from: Instant, by: Duration) -> Instant {
+    from + by.min(FAR)
+}

@@ -1,0 +1,14 @@
+//! How long somebody waits for what another has.
+
+use std::time::Duration;
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitPolicy {
+    /// Not at all.
+    None,
+    /// This long.
+    For(Duration),
+    /// For as long as it takes.
+    Endless,
+}

@@ -1,0 +1,92 @@
+//! The releases of a handle that closes: many at once, and the close waits for all, not for a single outcome.
+
+use std::{collections::HashSet, sync::Arc};
+
+use futures::{StreamExt, stream};
+
+use super::{job::ReleaseJob, pending::PendingRelease, worker::Releaser};
+use crate::{
+    messages::{BatchAnswer, BatchRequest},
+    runtime,
+    store::Store,
+};
+
+/// How many releases go in one batch.
+const TOGETHER: usize = 500;
+/// How many batches are under way: one that hangs does not hold up all others.
+const BATCHES: usize = 2;
+/// Fewer than this go each by itself.
+const LEAST: usize = 8;
+
+/// Releases these leases: together where that is possible, and each by itself what that leaves.
+pub(crate) async fn release_all(
+    store: Arc<dyn Store>,
+    releases: Releaser,
+    debts: Vec<PendingRelease>,
+) {
+    let (together, singly) = match store.at_once() {
+        // Such a store carries out a batch one by one.
+        usize::MAX => (Vec::new(), debts),
+        _ => separate(debts),
+    };
+    for debt in singly {
+        release_singly(&releases, debt);
+    }
+    stream::iter(together)
+        .for_each_concurrent(BATCHES, async |batch| {
+            release_together(&store, &releases, batch).await;
+        })
+        .await;
+}
+
+/// The batches, each with at most one lease of a key, and what has to go by itself.
+fn separate(
+    debts: Vec<PendingRelease>,
+) -> (Vec<Vec<(PendingRelease, ReleaseJob)>>, Vec<PendingRelease>) {
+    let (mut together, mut singly) = (Vec::new(), Vec::new());
+    let mut keys = HashSet::new();
+    for debt in debts {
+        let unused = debt.job();
+        // What is open has to be released more than once.
+        match !unused.open && keys.insert(unused.key.clone()) {
+            true => together.push((debt, unused)),
+            false => singly.push(debt),
+        }
+    }
+    if together.len() < LEAST {
+        singly.extend(together.into_iter().map(|(debt, _)| debt));
+        return (Vec::new(), singly);
+    }
+    let mut batches = Vec::new();
+    let mut left = together.into_iter().peekable();
+    while left.peek().is_some() {
+        batches.push(left.by_ref().take(TOGETHER).collect());
+    }
+    (batches, singly)
+}
+
+async fn release_together(
+    store: &Arc<dyn Store>,
+    releases: &Releaser,
+    batch: Vec<(PendingRelease, ReleaseJob)>,
+) {
+    let request =
+        |(_, unused): &(PendingRelease, ReleaseJob)| BatchRequest::Release(unused.request(false));
+    let requests: Vec<_> = batch.iter().map(request).collect();
+    let store = store.clone();
+    let sent = async move { runtime::caught(store.batch(&requests)).await };
+    let answers = runtime::call("release", releases.call_timeout(), sent).await;
+    let mut answers = answers.unwrap_or_default().into_iter();
+    for (debt, unused) in batch {
+        match answers.next() {
+            Some(Ok(BatchAnswer::Release(answer))) => releases.confirmed(&unused, answer),
+            // It may have been carried out, and is tried again as any release is.
+            _ => release_singly(releases, debt),
+        }
+    }
+}
+
+fn release_singly(releases: &Releaser, debt: PendingRelease) {
+    // Without a runtime the lease is left to its ttl.
+    let _ = runtime::spawn(debt.settle(releases.clone(), None));
+}

@@ -1,0 +1,70 @@
+//! What there is to be released, and how it is asked for.
+
+use std::time::Duration;
+
+use crate::{
+    lease_state::LeaseState,
+    messages::{MinHold, ReleaseRequest},
+    model::{Fence, Key, LeaseId, Mode},
+    telemetry::ReleaseFields,
+};
+
+/// A lease that is, or may be, in the store, and that nobody has any use for.
+#[derive(Clone, Debug)]
+pub(crate) struct ReleaseJob {
+    pub(crate) key: Key,
+    pub(crate) lease: LeaseId,
+    /// `None` if nobody ever had it.
+    pub(crate) fence: Option<Fence>,
+    pub(crate) ttl: Duration,
+    /// For how long, counted from the grant, the key stays held all the same.
+    pub(crate) min_hold: Option<MinHold>,
+    /// Whether a request for it may still be on its way to the server.
+    pub(crate) open: bool,
+    /// Whether it is exclusive, and so likely to be the only one of its key.
+    pub(crate) alone: bool,
+    /// Whether the next who waits for the key may have it in the place of this one.
+    pub(crate) makes_way: bool,
+}
+
+impl ReleaseJob {
+    /// The release of a lease that was held.
+    pub(super) fn of(state: &LeaseState) -> Self {
+        let (open, min_hold) = (state.may_be_in_flight(), state.min_hold());
+        let (mode, fence) = state.mode_and_fence();
+        let alone = mode == Mode::Exclusive;
+        Self {
+            key: state.key().clone(),
+            lease: state.id(),
+            fence: Some(fence),
+            ttl: state.ttl(),
+            min_hold: min_hold.map(|time| MinHold {
+                time,
+                under: LeaseId::random(),
+            }),
+            open,
+            // Beside others it would free nothing, and what is open is to be released more than once.
+            makes_way: alone && min_hold.is_none() && !open,
+            alone,
+        }
+    }
+
+    /// What is told of it.
+    pub(super) fn fields(&self, waited_for: bool) -> ReleaseFields<'_> {
+        ReleaseFields {
+            key: &self.key,
+            lease: self.lease,
+            fence: self.fence,
+            waited_for,
+        }
+    }
+
+    /// The next request, after one that was answered or before that. Only the first one leaves a
+    /// minimum hold behind: what comes later is not the work of a holder.
+    pub(crate) fn request(&self, answered: bool) -> ReleaseRequest {
+        let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
+        request.min_hold = self.min_hold.filter(|_| !answered);
+        request.alone = self.alone;
+        request
+    }
+}

@@ -1,0 +1,119 @@
+//! The handle to the task that renews, and releases in the background.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    sync::{
+        mpsc::{UnboundedSender, unbounded_channel},
+        watch,
+    },
+    time::timeout,
+};
+use tokio_util::sync::DropGuard;
+
+use super::{
+    host::Host,
+    overload::Overload,
+    schedule::Schedule,
+    task::{Message, RenewalTask},
+};
+use crate::{
+    lease_state::LeaseState,
+    model::{Error, LeaseId},
+    release::{PendingRelease, Releaser},
+    store::Store,
+};
+
+/// The inbox of the task.
+///
+/// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
+/// a runtime. The task starts with the first acquire and ends when the last handle is gone. When its
+/// runtime shuts down it goes on on another one that acquires came from.
+#[derive(Debug)]
+pub(crate) struct RenewalHandle {
+    inbox: UnboundedSender<Message>,
+    host: Arc<Host>,
+    /// Whether renewals are late.
+    late: watch::Receiver<bool>,
+}
+
+impl RenewalHandle {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        releaser: Releaser,
+        late: Arc<watch::Sender<bool>>,
+    ) -> Self {
+        let (inbox, messages) = unbounded_channel();
+        let is_late = late.subscribe();
+        let task = RenewalTask {
+            store,
+            releases: releaser,
+            schedule: Schedule::new(),
+            inbox: messages,
+            back: inbox.downgrade(),
+            overload: Overload::new(late),
+        };
+        Self {
+            inbox,
+            host: Host::new(task),
+            late: is_late,
+        }
+    }
+
+    /// Starts the task unless it runs, and has it know this runtime. Each acquire does so.
+    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        self.host.ensure_running(runtime);
+        Ok(())
+    }
+
+    /// Waits until renewals are in time, or for so long, and says whether there was anything to wait for.
+    pub(crate) async fn renewals_in_time(&self, limit: Duration) -> bool {
+        let mut late = self.late.clone();
+        if !*late.borrow_and_update() {
+            return false;
+        }
+        // The other end is gone only when the handle is.
+        let _ = timeout(limit, late.wait_for(|late| !late)).await;
+        true
+    }
+
+    /// Keeps a lease alive from now on.
+    pub(crate) fn keep(&self, lease: &Arc<LeaseState>) -> Result<(), Error> {
+        // It may have been waited for longer than the task has lived.
+        self.ensure_running()?;
+        lease.keep(true);
+        self.send(Message::Keep(Arc::downgrade(lease)));
+        Ok(())
+    }
+
+    /// A lease that was kept alive is given up.
+    pub(crate) fn forget(&self, lease: LeaseId) {
+        self.send(Message::Forget(lease));
+    }
+
+    /// Releases a lease in the background.
+    pub(crate) fn release(&self, pending: PendingRelease) {
+        self.send(Message::Release(pending));
+    }
+
+    /// Cancels the token when the lease is lost or given up, and at once if no runtime is there to see
+    /// that.
+    pub(crate) fn tell(&self, lease: &LeaseState, token: DropGuard) {
+        let watcher = lease.watch();
+        match Handle::try_current() {
+            Ok(here) => drop(here.spawn(async move {
+                watcher.lost().await;
+                drop(token);
+            })),
+            Err(_) if self.host.have_ended() => {}
+            Err(_) => self.send(Message::Tell(watcher, token)),
+        }
+    }
+
+    fn send(&self, message: Message) {
+        // The other end is there as long as this one.
+        let _ = self.inbox.send(message);
+    }
+}

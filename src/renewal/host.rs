@@ -1,0 +1,132 @@
+//! Where the task runs: it outlives the runtime that it was started on, as long as there is another one.
+
+use std::{fmt, mem, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+
+use super::task::RenewalTask;
+use crate::runtime;
+
+/// How many runtimes are remembered. A program has one or two; a test suite one for each test, most of
+/// which have ended.
+const REMEMBERED: usize = 8;
+
+/// The runtimes that leases were asked for on, and what is to be done while the task has none.
+#[derive(Default)]
+pub(super) struct Host(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The one that was used last stands last.
+    known: Vec<Handle>,
+    /// What the task has to do with, while there is no task.
+    parked: Option<RenewalTask>,
+}
+
+impl Host {
+    /// Without a task yet.
+    pub(super) fn new(kept: RenewalTask) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            known: Vec::new(),
+            parked: Some(kept),
+        })))
+    }
+
+    /// Remembers a runtime, and starts the task on it unless it runs.
+    pub(super) fn ensure_running(self: &Arc<Self>, runtime: Handle) {
+        let mut state = self.0.lock();
+        let last = state.known.last();
+        if last.is_none_or(|last| last.id() != runtime.id()) {
+            state.known.retain(|known| known.id() != runtime.id());
+            if state.known.len() == REMEMBERED {
+                state.known.remove(0);
+            }
+            state.known.push(runtime.clone());
+        }
+        let parked = state.parked.take();
+        drop(state);
+        if let Some(kept) = parked {
+            self.start(kept, &runtime);
+        }
+    }
+
+    /// Whether there is no task, because no runtime is left.
+    pub(super) fn have_ended(&self) -> bool {
+        self.0.lock().parked.is_some()
+    }
+
+    /// Has the task go on after its runtime has ended.
+    pub(super) fn move_from(self: &Arc<Self>, ended: Id, kept: RenewalTask) {
+        let mut state = self.0.lock();
+        state.known.retain(|known| known.id() != ended);
+        // A runtime of a single thread may live, and have nothing that drives it.
+        let has_threads = |known: &&Handle| known.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let threads = state.known.iter().rev().find(has_threads);
+        let next = threads.or(state.known.last()).cloned();
+        match next {
+            Some(next) => {
+                drop(state);
+                self.start(kept, &next);
+            }
+            None => {
+                // The guards that live tell by it why they will be lost.
+                let interrupted = kept.leases();
+                state.parked = Some(kept);
+                drop(state);
+                for hold in interrupted {
+                    hold.failed(runtime::ended());
+                }
+            }
+        }
+    }
+
+    /// A runtime that has ended drops the task at once, which then [moves on](Host::move_from).
+    fn start(self: &Arc<Self>, kept: RenewalTask, runtime: &Handle) {
+        let task = HostedTask::new(kept, self.clone(), runtime.id());
+        mem::drop(runtime.spawn(task.run()));
+    }
+}
+
+/// The task on a runtime.
+///
+/// A runtime that shuts down drops the task. It then goes on, with all that it keeps, on another runtime that
+/// acquires came from; and if there is none, on that of the next acquire.
+struct HostedTask {
+    /// `None` after the task has ended, or has moved to another runtime.
+    kept: Option<RenewalTask>,
+    host: Arc<Host>,
+    runtime: Id,
+}
+
+impl HostedTask {
+    fn new(kept: RenewalTask, host: Arc<Host>, runtime: Id) -> Self {
+        Self {
+            kept: Some(kept),
+            host,
+            runtime,
+        }
+    }
+
+    async fn run(mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.run().await;
+        }
+        // The handle is gone: nothing is kept any more.
+        self.kept = None;
+    }
+}
+
+impl Drop for HostedTask {
+    fn drop(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            self.host.move_from(self.runtime, kept);
+        }
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").finish_non_exhaustive()
+    }
+}

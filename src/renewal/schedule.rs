@@ -1,0 +1,493 @@
+//! Which leases are renewed when, and which go together: pure, times come in as arguments.
+//!
+//! What always holds:
+//!
+//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, or to be sent once more.
+//! - It is due at a third of its ttl. What will be due soon goes along as far as the batch has room, so that
+//!   leases that were acquired at different moments fall into step, and cost as few commands as those that
+//!   were acquired at once. Where one batch is not enough, the batches drift apart, so that they do not
+//!   come to the store all at once.
+//! - Of those that are ready, the one with the nearest deadline goes first. One whose deadline will have
+//!   passed before an answer can come goes last: where the store cannot renew all, it renews as many as it
+//!   can, instead of each too late.
+//! - Never more batches are under way than the [pace](pace) of the store allows. So a store that is slow, or
+//!   away, is not sent the same again and again while it works on the first request.
+//! - A batch without an answer after a sixth of the ttl is split, and its parts are sent once more each: a
+//!   lease that hangs in the server, because a transaction has its document, is alone after three times.
+//!   The unanswered batch still counts as under way, for a ttl at the most, unless several that were sent later
+//!   have been answered: then it is not the store that is slow.
+
+mod batches;
+#[cfg(test)]
+mod overload;
+mod pace;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+pub(crate) use self::batches::BatchId;
+use self::{
+    batches::{Batches, UnderWay, has_place},
+    pace::Pace,
+};
+use crate::{
+    lease_state::timing::{PERIOD, STEP},
+    messages::MAX_RENEWALS,
+    model::LeaseId,
+    retry,
+};
+
+/// The part of the ttl within which an answer is fast enough, and by which a renewal may wait for a place
+/// before it is late.
+const SLACK: u32 = 12;
+/// The part of the period by which batches are sent earlier than due, at most, to drift apart.
+const DRIFT: u32 = 8;
+/// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
+/// leases in three steps, for which there is time before the deadline.
+const PARTS: usize = 10;
+
+/// The leases that are kept alive, each with what the caller wants to know it by.
+#[derive(Debug)]
+pub(crate) struct Schedule<T> {
+    leases: HashMap<LeaseId, Entry<T>>,
+    /// Those that are renewed later, by when they are due.
+    planned: BTreeSet<(Instant, LeaseId)>,
+    /// Those that are due and wait for a place, by their deadline.
+    ready: BTreeSet<(Instant, LeaseId)>,
+    /// The parts of batches without an answer that are to be sent once more.
+    repeats: VecDeque<Vec<LeaseId>>,
+    under_way: Batches,
+    last_batch: BatchId,
+    pace: Pace,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    lease: T,
+    ttl: Duration,
+    due: Instant,
+    /// Until when it has to be renewed.
+    deadline: Instant,
+    state: State,
+    /// How many errors there were in a row.
+    errors: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Planned,
+    Ready,
+    Sent(BatchId),
+    Repeat,
+}
+
+/// What is to be done now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Due<T> {
+    /// What to send.
+    pub(crate) batches: Vec<Batch<T>>,
+    /// Those whose last renewal was not answered in time.
+    pub(crate) overdue: Vec<T>,
+    /// Those whose deadline has passed; they are not in the schedule any more.
+    pub(crate) expired: Vec<T>,
+}
+
+/// Leases that are renewed together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Batch<T> {
+    pub(crate) id: BatchId,
+    pub(crate) leases: Vec<(LeaseId, T)>,
+    /// How much later than due the first of them goes.
+    pub(crate) lag: Duration,
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The lease is live until this deadline.
+    Renewed(Instant),
+    /// It may be tried again.
+    Failed,
+    /// The lease is lost.
+    Lost,
+}
+
+/// How the schedule stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// How many leases are kept.
+    pub(crate) kept: usize,
+    /// How many of them are due and wait for a place.
+    pub(crate) waiting: usize,
+    /// How many have less than a third of their ttl left.
+    pub(crate) at_risk: usize,
+}
+
+impl<T: Clone> Schedule<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            leases: HashMap::new(),
+            planned: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            repeats: VecDeque::new(),
+            under_way: Batches::new(),
+            last_batch: BatchId::default(),
+            pace: Pace::new(),
+        }
+    }
+
+    /// Takes in a lease, when it is due first, and until when it has to be renewed.
+    pub(crate) fn insert(
+        &mut self,
+        id: LeaseId,
+        lease: T,
+        ttl: Duration,
+        due: Instant,
+        deadline: Instant,
+    ) {
+        self.remove(id);
+        let entry = Entry {
+            lease,
+            ttl,
+            due,
+            deadline,
+            state: State::Planned,
+            errors: 0,
+        };
+        self.planned.insert((due, id));
+        self.leases.insert(id, entry);
+    }
+
+    /// Forgets a lease, if it is there.
+    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<T> {
+        let entry = self.leases.remove(&id)?;
+        self.planned.remove(&(entry.due, id));
+        self.ready.remove(&(entry.deadline, id));
+        // The room goes back after a crowd has gone.
+        if self.leases.len() < self.leases.capacity() / 8 {
+            self.leases.shrink_to(self.leases.len() * 2);
+        }
+        Some(entry.lease)
+    }
+
+    /// All leases.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &T> {
+        self.leases.values().map(|entry| &entry.lease)
+    }
+
+    /// When something is to be done next, unless an answer comes before that.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        let ready = !self.ready.is_empty() && self.has_place(false);
+        let repeats = !self.repeats.is_empty() && self.has_place(true);
+        if ready || repeats {
+            return Some(now);
+        }
+        let batches = self.under_way.values();
+        let changes = batches.map(|batch| match batch.is_overdue {
+            false => batch.overdue_at(),
+            true => batch.forgotten_at(),
+        });
+        let late = self.late_at().filter(|at| *at > now);
+        [
+            self.planned.first().map(|(due, _)| *due),
+            self.ready.first().map(|(deadline, _)| *deadline),
+            changes.min(),
+            late,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Takes what is to be done now, and counts it as sent now.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Due<T> {
+        let mut due = Due {
+            batches: Vec::new(),
+            overdue: self.split_overdue(now),
+            expired: Vec::new(),
+        };
+        while let Some((at, id)) = self.planned.first().copied()
+            && at <= now
+        {
+            self.set_state(id, State::Ready, at);
+        }
+        let passed = |(at, id): &(Instant, LeaseId)| (*at <= now).then_some(*id);
+        while let Some(id) = self.ready.first().and_then(passed) {
+            due.expired.extend(self.remove(id));
+        }
+        self.expire_repeats(now, &mut due.expired);
+        while let Some(batch) = self.next_batch(now) {
+            due.batches.push(batch);
+        }
+        due
+    }
+
+    /// Takes in what became of a batch. What is not among the outcomes has failed; chance is a number from
+    /// 0 to 1, the same for all of a batch, so that they stay together.
+    pub(crate) fn answered(
+        &mut self,
+        batch: BatchId,
+        outcomes: &[(LeaseId, Outcome)],
+        now: Instant,
+        chance: f64,
+    ) {
+        let answered = self.under_way.remove(&batch);
+        let sent = answered.as_ref().map_or(now, |answered| answered.sent);
+        for (id, outcome) in outcomes {
+            match *outcome {
+                Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
+                Outcome::Failed => self.failed(batch, *id, now, chance),
+                Outcome::Lost => drop(self.remove(*id)),
+            }
+        }
+        let Some(answered) = answered else {
+            return;
+        };
+        self.measure(&answered, outcomes, now);
+        for (_, earlier) in self.under_way.range_mut(..batch) {
+            earlier.overtaken += 1;
+        }
+        for id in answered.leases {
+            self.failed(batch, id, now, chance);
+        }
+    }
+
+    /// Whether renewals that are due wait so long for a place that the store, or this process, has more to
+    /// do than it can.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.late_at().is_some_and(|at| at <= now)
+    }
+
+    /// How many leases are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// For how long the next of those that wait for a place has been due.
+    pub(crate) fn lag(&self, now: Instant) -> Duration {
+        let first = self.ready.first().and_then(|(_, id)| self.leases.get(id));
+        first.map_or(Duration::ZERO, |entry| {
+            now.saturating_duration_since(entry.due)
+        })
+    }
+
+    /// How the schedule stands. This looks at every lease.
+    pub(crate) fn load(&self, now: Instant) -> Load {
+        let at_risk = |entry: &&Entry<T>| entry.is_at_risk(now);
+        Load {
+            kept: self.leases.len(),
+            waiting: self.ready.len(),
+            at_risk: self.leases.values().filter(at_risk).count(),
+        }
+    }
+
+    /// Those that are due, wait for a place, and have less than a third of their ttl left.
+    pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
+        let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(id));
+        waiting
+            .filter(move |entry| entry.is_at_risk(now))
+            .map(|entry| &entry.lease)
+    }
+
+    fn late_at(&self) -> Option<Instant> {
+        let (_, id) = self.ready.first()?;
+        let entry = self.leases.get(id)?;
+        Some(entry.due + entry.ttl / SLACK)
+    }
+
+    /// Splits what was not answered in time, and gives whose renewals these were.
+    fn split_overdue(&mut self, now: Instant) -> Vec<T> {
+        let mut overdue = Vec::new();
+        let late = |(id, batch): (&BatchId, &UnderWay)| {
+            (!batch.is_overdue && batch.overdue_at() <= now).then_some(*id)
+        };
+        let late: Vec<_> = self.under_way.iter().filter_map(late).collect();
+        for id in late {
+            let Some(batch) = self.under_way.get_mut(&id) else {
+                continue;
+            };
+            batch.is_overdue = true;
+            let leases = std::mem::take(&mut batch.leases);
+            self.pace.unanswered(leases.len(), batch.sent, now);
+            let mut again = Vec::with_capacity(leases.len());
+            for lease in leases {
+                if let Some(entry) = self.leases.get_mut(&lease)
+                    && entry.state == State::Sent(id)
+                {
+                    entry.state = State::Repeat;
+                    overdue.push(entry.lease.clone());
+                    again.push(lease);
+                }
+            }
+            let part = again.len().div_ceil(PARTS).max(1);
+            self.repeats.extend(again.chunks(part).map(<[_]>::to_vec));
+        }
+        // A connection that died unnoticed is not to keep others from being renewed for ever.
+        self.under_way
+            .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
+        overdue
+    }
+
+    fn has_place(&self, is_repeat: bool) -> bool {
+        has_place(&self.under_way, is_repeat, self.pace.under_way())
+    }
+
+    /// The next batch, if there is one and a place for it.
+    fn next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
+        if self.has_place(true)
+            && let Some(part) = self.repeats.pop_front()
+        {
+            return Some(self.send(part, true, now));
+        }
+        if !self.has_place(false) {
+            return None;
+        }
+        let together = self.ready_together(now);
+        (!together.is_empty()).then(|| self.send(together, false, now))
+    }
+
+    /// Keeps of what is to be sent once more that which was not answered since, and is not over.
+    fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
+        for mut part in std::mem::take(&mut self.repeats) {
+            part.retain(|id| match self.leases.get(id) {
+                Some(entry) if entry.state == State::Repeat && entry.deadline <= now => {
+                    expired.extend(self.remove(*id));
+                    false
+                }
+                Some(entry) => entry.state == State::Repeat,
+                None => false,
+            });
+            if !part.is_empty() {
+                self.repeats.push_back(part);
+            }
+        }
+    }
+
+    /// Those that are ready, the nearest deadline first, and what is due soon as far as there is room.
+    fn ready_together(&self, now: Instant) -> Vec<LeaseId> {
+        let size = self.pace.size();
+        let answered = now + self.pace.expected();
+        let hopeless = |(deadline, _): &&(Instant, LeaseId)| *deadline <= answered;
+        let in_time = self.ready.iter().skip_while(hopeless);
+        let too_late = self.ready.iter().take_while(hopeless);
+        // An answer has to come in time for the shortest ttl of a batch.
+        let mut ttl = None;
+        let mut goes_along = |id: &LeaseId, soon: Option<Instant>| {
+            self.leases.get(id).is_some_and(|entry| {
+                let first = *ttl.get_or_insert(entry.ttl);
+                let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
+                let is_soon = |due| entry.errors == 0 && due <= now + entry.ttl / STEP;
+                alike && soon.is_none_or(is_soon)
+            })
+        };
+        let ready = in_time.chain(too_late).map(|(_, id)| *id);
+        let mut together: Vec<_> = ready.filter(|id| goes_along(id, None)).take(size).collect();
+        if together.is_empty() {
+            return together;
+        }
+        let room = size - together.len();
+        let planned = self.planned.iter().take(2 * MAX_RENEWALS);
+        let soon = planned.filter(|(due, id)| goes_along(id, Some(*due)));
+        together.extend(soon.take(room).map(|(_, id)| *id));
+        together
+    }
+
+    fn send(&mut self, leases: Vec<LeaseId>, is_repeat: bool, now: Instant) -> Batch<T> {
+        self.last_batch.0 += 1;
+        let id = self.last_batch;
+        let mut batch = Batch {
+            id,
+            leases: Vec::with_capacity(leases.len()),
+            lag: Duration::ZERO,
+        };
+        let mut shortest = None;
+        for lease in &leases {
+            if let Some(entry) = self.leases.get(lease) {
+                batch.leases.push((*lease, entry.lease.clone()));
+                batch.lag = batch.lag.max(now.saturating_duration_since(entry.due));
+                shortest = Some(shortest.map_or(entry.ttl, |ttl: Duration| ttl.min(entry.ttl)));
+            }
+            self.set_state(*lease, State::Sent(id), now);
+        }
+        let under_way = UnderWay {
+            leases,
+            sent: now,
+            ttl: shortest.unwrap_or_default(),
+            is_repeat,
+            is_overdue: false,
+            overtaken: 0,
+        };
+        self.under_way.insert(id, under_way);
+        batch
+    }
+
+    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseId, Outcome)], now: Instant) {
+        let elapsed = now.saturating_duration_since(batch.sent);
+        let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
+        if batch.is_overdue {
+            // Its failure is counted.
+            self.pace.observe(elapsed);
+        } else if outcomes.iter().any(answered) {
+            // An error says nothing about how many leases the store can renew.
+            let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
+            self.pace.answered(leases, batch.sent, now, target);
+        }
+    }
+
+    /// The next renewal counts from when this one was sent.
+    fn renewed(&mut self, id: LeaseId, sent: Instant, deadline: Instant, chance: f64) {
+        let spread = self.leases.len() > self.pace.size();
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        self.ready.remove(&(entry.deadline, id));
+        entry.deadline = entry.deadline.max(deadline);
+        entry.errors = 0;
+        let period = entry.ttl / PERIOD;
+        let earlier = match spread {
+            true => (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0)),
+            false => Duration::ZERO,
+        };
+        self.set_state(id, State::Planned, sent + period - earlier);
+    }
+
+    /// It is tried again after a pause.
+    fn failed(&mut self, batch: BatchId, id: LeaseId, now: Instant, chance: f64) {
+        if let Some(entry) = self.leases.get_mut(&id)
+            && entry.state == State::Sent(batch)
+        {
+            let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
+            entry.errors = entry.errors.saturating_add(1);
+            self.set_state(id, State::Planned, now + pause);
+        }
+    }
+
+    fn set_state(&mut self, id: LeaseId, state: State, due: Instant) {
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        match entry.state {
+            State::Planned => drop(self.planned.remove(&(entry.due, id))),
+            State::Ready => drop(self.ready.remove(&(entry.deadline, id))),
+            State::Sent(_) | State::Repeat => {}
+        }
+        (entry.state, entry.due) = (state, due);
+        match state {
+            State::Planned => drop(self.planned.insert((due, id))),
+            State::Ready => drop(self.ready.insert((entry.deadline, id))),
+            State::Sent(_) | State::Repeat => {}
+        }
+    }
+}
+
+impl<T> Entry<T> {
+    fn is_at_risk(&self, now: Instant) -> bool {
+        self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
+    }
+}

@@ -1,0 +1,69 @@
+//! The batches of renewals that are under way, and whether there is a place for one more: pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{lease_state::timing::response_timeout, model::LeaseId};
+
+/// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
+/// of them is to be answered.
+pub(super) const REPEATS: usize = 4;
+/// How many batches are under way at most, those included that are not answered in time: each has a connection.
+pub(super) const MOST_UNANSWERED: usize = 24;
+/// A batch that so many others overtook hangs by itself.
+const OVERTAKEN: u32 = 2;
+
+/// Names a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BatchId(pub(super) u64);
+
+/// What was sent and not answered, in the order in which it was sent.
+pub(super) type Batches = BTreeMap<BatchId, UnderWay>;
+
+/// A batch that was sent.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) leases: Vec<LeaseId>,
+    pub(super) sent: Instant,
+    /// The shortest ttl among the leases.
+    pub(super) ttl: Duration,
+    pub(super) is_repeat: bool,
+    /// Whether it was not answered in time, and its leases are sent once more.
+    pub(super) is_overdue: bool,
+    /// How many batches were sent after it and answered before it.
+    pub(super) overtaken: u32,
+}
+
+impl UnderWay {
+    pub(super) fn overdue_at(&self) -> Instant {
+        self.sent + response_timeout(self.ttl)
+    }
+
+    /// When it does not count any more, whatever comes of it.
+    pub(super) fn forgotten_at(&self) -> Instant {
+        self.sent + self.ttl
+    }
+
+    /// Whether the store is taken to be at work on it.
+    fn is_at_work(&self) -> bool {
+        self.overtaken < OVERTAKEN
+    }
+}
+
+/// Whether there is a place for a batch that is sent first, or once more, if so many may be under way. Each kind has
+/// places of its own: those that hang must not have them all.
+pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool {
+    let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
+    let (overdue, young): (Vec<_>, Vec<_>) = batches
+        .values()
+        .filter(same_kind)
+        .partition(|batch| batch.is_overdue);
+    let places = if is_repeat {
+        REPEATS
+    } else {
+        // One at least, to find out whether the store answers again.
+        most.saturating_sub(overdue.len()).max(1)
+    };
+    young.len() < places && batches.len() < MOST_UNANSWERED
+}

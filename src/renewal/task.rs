@@ -1,0 +1,175 @@
+//! The task that renews, and has the rest done.
+
+use std::sync::{Arc, Weak};
+
+use tokio::{
+    sync::mpsc::{UnboundedReceiver, WeakUnboundedSender},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::DropGuard;
+
+use super::{
+    overload::Overload,
+    requests::{self, renew},
+    schedule::{Batch, BatchId, Outcome, Schedule},
+};
+use crate::{
+    lease_state::{LeaseState, LossWatcher, timing},
+    model::{Error, LeaseId},
+    release::{PendingRelease, Releaser},
+    runtime,
+    store::Store,
+    telemetry,
+};
+
+/// What the task is told.
+pub(super) enum Message {
+    /// Release this in the background.
+    Release(PendingRelease),
+    /// Keep this lease alive until it is lost or given up.
+    Keep(Weak<LeaseState>),
+    /// This lease is given up.
+    Forget(LeaseId),
+    /// Cancel the token when this lease is lost or given up.
+    Tell(LossWatcher, DropGuard),
+    /// This is what became of the renewals of a batch.
+    Renewed(BatchId, Vec<(LeaseId, Outcome)>),
+}
+
+/// The task: what it has to do with. It never waits for a store, so that no lease is held up by another's trouble.
+pub(super) struct RenewalTask {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) releases: Releaser,
+    pub(super) schedule: Schedule<Weak<LeaseState>>,
+    pub(super) inbox: UnboundedReceiver<Message>,
+    pub(super) back: WeakUnboundedSender<Message>,
+    pub(super) overload: Overload,
+}
+
+impl RenewalTask {
+    /// Renews, until the handle is gone.
+    pub(super) async fn run(&mut self) {
+        loop {
+            let message = match self.schedule.next(Instant::now()) {
+                Some(due) => tokio::select! {
+                    message = self.inbox.recv() => message,
+                    () = sleep_until(due) => {
+                        self.renew_due(Instant::now());
+                        continue;
+                    }
+                },
+                None => self.inbox.recv().await,
+            };
+            match message {
+                Some(message) => self.take_in(message, Instant::now()),
+                None => return,
+            }
+        }
+    }
+
+    /// The leases that are kept alive.
+    pub(super) fn leases(&self) -> Vec<Arc<LeaseState>> {
+        self.schedule.leases().filter_map(Weak::upgrade).collect()
+    }
+
+    fn take_in(&mut self, message: Message, now: Instant) {
+        match message {
+            Message::Release(pending) => self.spawn(pending.settle(self.releases.clone(), None)),
+            Message::Keep(hold) => {
+                if let Some(kept) = hold.upgrade() {
+                    self.plan(&kept, now);
+                }
+            }
+            Message::Forget(id) => drop(self.schedule.remove(id)),
+            Message::Tell(watch, token) => self.spawn(async move {
+                watch.lost().await;
+                drop(token);
+            }),
+            Message::Renewed(batch, outcomes) => {
+                self.schedule
+                    .answered(batch, &outcomes, now, fastrand::f64());
+            }
+        }
+        self.overload.look(&self.schedule, now);
+    }
+
+    fn plan(&mut self, hold: &Arc<LeaseState>, now: Instant) {
+        let (id, ttl) = (hold.id(), hold.ttl());
+        let (due, deadline) = (hold.first_renewal(now), hold.deadline());
+        self.schedule
+            .insert(id, Arc::downgrade(hold), ttl, due, deadline);
+    }
+
+    /// Renews what is due by now.
+    fn renew_due(&mut self, now: Instant) {
+        let due = self.schedule.take_due(now);
+        for hold in due.overdue.iter().filter_map(Weak::upgrade) {
+            hold.failed(Error::TimedOut {
+                operation: "renew",
+                limit: timing::response_timeout(hold.ttl()),
+            });
+        }
+        for hold in due.expired.iter().filter_map(Weak::upgrade) {
+            match hold.wants_renewal() {
+                // Its holder has renewed it by hand.
+                true => self.plan(&hold, now),
+                false => hold.look(),
+            }
+        }
+        for batch in due.batches {
+            self.send(batch);
+        }
+        self.overload.look(&self.schedule, now);
+    }
+
+    fn send(&mut self, batch: Batch<Weak<LeaseState>>) {
+        let mut holds = Vec::with_capacity(batch.leases.len());
+        let mut outcomes = Vec::new();
+        for (id, hold) in batch.leases {
+            match hold.upgrade() {
+                Some(hold) if hold.wants_renewal() => holds.push(hold),
+                over => {
+                    over.iter().for_each(|hold| hold.look());
+                    outcomes.push((id, Outcome::Lost));
+                }
+            }
+        }
+        let mut answered = Answered {
+            batch: batch.id,
+            outcomes,
+            back: self.back.clone(),
+        };
+        if holds.is_empty() {
+            return;
+        }
+        telemetry::renewals_sent(holds.len(), batch.lag);
+        let renewals = requests::Renewals::of(&holds);
+        let store = self.store.clone();
+        self.spawn(async move {
+            let outcomes = renew(&*store, renewals).await;
+            answered.outcomes.extend(outcomes);
+        });
+    }
+
+    /// This task runs, so there is a runtime, unless it is just ending.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _ = runtime::spawn(work);
+    }
+}
+
+/// Tells the task what became of a batch, also if the call ends with its runtime.
+struct Answered {
+    batch: BatchId,
+    outcomes: Vec<(LeaseId, Outcome)>,
+    back: WeakUnboundedSender<Message>,
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        // Without the handle there is no task that could take it in.
+        if let Some(back) = self.back.upgrade() {
+            let outcomes = std::mem::take(&mut self.outcomes);
+            let _ = back.send(Message::Renewed(self.batch, outcomes));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The end of a handle: what is still at work, and who has to hear of it.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::{sync::oneshot, time::Instant};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
+
+use super::inline_task::{InlineTask, InlineTasks};
+
+/// Whether a handle closes, and what it waits for then.
+#[derive(Debug, Default)]
+pub(crate) struct Lifecycle {
+    closing: CancellationToken,
+    at_work: TaskTracker,
+    /// What callers do themselves.
+    tasks: Arc<InlineTasks>,
+}
+
+impl Lifecycle {
+    /// Whoever has to hear of the close listens to this.
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
+    }
+
+    /// Whether it closes, or has closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// Counts somebody among those that a [close](Lifecycle::finish) waits for.
+    pub(crate) fn at_work(&self) -> TaskTrackerToken {
+        self.at_work.token()
+    }
+
+    /// Does this work from now on, or has it done, and waits for its outcome.
+    pub(crate) async fn wait_for<T>(
+        &self,
+        task: Arc<InlineTask>,
+        now: Instant,
+        rest: BoxFuture<'static, ()>,
+        outcome: oneshot::Receiver<T>,
+    ) -> Option<T> {
+        let _entry = self.tasks.enter(&task, now);
+        // A close that came before the entry has not seen it.
+        if self.is_closing() {
+            task.leave();
+        }
+        task.wait(rest, outcome).await
+    }
+
+    /// Begins the close: nothing new is to begin from now on.
+    pub(crate) fn begin_to_close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Waits for all that is at work.
+    pub(crate) async fn finish(&self) {
+        self.tasks.leave();
+        self.at_work.close();
+        self.at_work.wait().await;
+    }
+}
+
+impl Drop for Lifecycle {
+    fn drop(&mut self) {
+        // Nobody can wait any more.
+        self.closing.cancel();
+    }
+}
