@@ -8,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{registry::LeaseRegistry, requests, ticket::Ticket};
+#[cfg(feature = "mongodb")]
+use crate::store::Store;
 use crate::{
     lease_state::LeaseState,
     messages::{ConvertRequest, ReleaseAnswer},
@@ -76,7 +78,7 @@ impl Lease {
     }
 
     #[cfg(feature = "mongodb")]
-    pub(crate) fn store(&self) -> &Arc<dyn crate::Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.registry.store
     }
 

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
+use super::decision::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Held, Holder, LeaseId, LockRecord, Mode, after},

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{Decision, Write};
+use super::decision::{Decision, Write};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{LimiterRecord, Quota, after, between},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{Decision, Write, next_fence};
+use super::decision::{Decision, Write, next_fence};
 use crate::{
     messages::{Eviction, Filter},
     model::{LockRecord, LockState, after},

@@ -10,7 +10,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Filter, ReleaseAnswer,
         ReleaseRequest, RenewAnswer, RenewRequest,
     },
-    model::{Key, MAX_HOLDERS, Mode},
+    model::{Fence, Key, LeaseId, LockRecord, MAX_HOLDERS, Mode},
 };
 
 const TTL: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! How many calls are let through, at times of choice.
 
 use super::*;
-use crate::model::{Key, PermitId};
+use crate::model::{Key, MAX_WINDOW, PermitId};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The beginning of a second, a minute and an hour.
@@ -267,9 +267,9 @@ fn a_document_is_not_over_before_what_it_says_is() {
 #[test]
 fn nothing_overflows() {
     let quotas = [
-        fixed(u32::MAX, crate::MAX_WINDOW),
-        smooth(u32::MAX, crate::MAX_WINDOW, u32::MAX),
-        smooth(1, crate::MAX_WINDOW, 1),
+        fixed(u32::MAX, MAX_WINDOW),
+        smooth(u32::MAX, MAX_WINDOW, u32::MAX),
+        smooth(1, MAX_WINDOW, 1),
     ];
     for quota in quotas {
         let mut request = ask(quota).up_to(u32::MAX);

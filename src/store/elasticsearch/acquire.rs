@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{IndexStore, Transport, answer::Outcome, dialect::Change};
+use super::{answer::Outcome, dialect::Change, index_store::IndexStore, transport::Transport};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held},

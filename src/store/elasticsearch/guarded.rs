@@ -15,10 +15,11 @@ use serde_json::Value;
 
 use self::change::object;
 use super::{
-    IndexStore, Transport,
     answer::{Answer, Effect, Outcome},
     dialect::{Change, Dialect, Target},
+    index_store::IndexStore,
     send::is_missing_index,
+    transport::Transport,
 };
 use crate::model::{Error, Fence, Key};
 

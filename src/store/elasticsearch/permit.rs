@@ -4,9 +4,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    IndexStore, Transport,
     dialect::{Change, Dialect, millis},
+    index_store::IndexStore,
     scripts::PERMIT,
+    transport::Transport,
 };
 use crate::{
     messages::{PermitAnswer, PermitRequest},

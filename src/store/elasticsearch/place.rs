@@ -18,7 +18,6 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{IndexStore, Knows, Transport};
 use crate::model::Error;
 
 /// How long the answer is waited for. All operations of the store wait for the turn, renewals among them, and
@@ -103,30 +102,6 @@ impl Place {
         if known.as_deref() == Some(index) {
             *known = None;
         }
-    }
-}
-
-impl<C: Transport> IndexStore<C> {
-    /// The name of the index that the locks are in.
-    pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
-        self.place.get(self.locate()).await
-    }
-
-    /// Asks for the index behind the aliases, and requires that it is fit for locks.
-    pub(super) async fn locate(&self) -> Result<String, Error> {
-        let refusal = match self.send(&self.dialect.get_index()).await? {
-            Ok(answer) => {
-                let index = self.dialect.located(&answer);
-                return index.map_err(|problem| self.not_prepared(problem));
-            }
-            Err(refusal) => refusal,
-        };
-        let knows = match refusal.is_missing_index() {
-            true => self.knows(&self.dialect.look_at_both()).await?,
-            false => Knows::Nothing,
-        };
-        // It may be there by now, or be one that a node which starts does not know of.
-        Err(self.sorted(refusal, knows != Knows::Nothing, None))
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    IndexStore, Transport,
     dialect::Request,
+    index_store::IndexStore,
     scripts::SCRIPTS,
     setup::{fit_for_locks, missing_aliases},
+    transport::Transport,
 };
 use crate::model::Error;
 

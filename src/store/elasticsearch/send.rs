@@ -1,14 +1,17 @@
 //! Requests to the cluster, and what their answers say of the index.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use tokio::time::Instant;
 
 use super::{
-    IndexStore, Transport,
     answer::{self, Answer, Outcome},
     dialect::{Body, Change, Request},
     error::{Refusal, unanswered},
+    index_store::IndexStore,
+    transport::Transport,
     transport::{SealedRequest, SealedResponse},
 };
 use crate::model::{Cause, Error, Key};
@@ -25,6 +28,28 @@ pub(super) enum Knows {
 }
 
 impl<C: Transport> IndexStore<C> {
+    /// The name of the index that the locks are in.
+    pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
+        self.place.get(self.locate()).await
+    }
+
+    /// Asks for the index behind the aliases, and requires that it is fit for locks.
+    pub(super) async fn locate(&self) -> Result<String, Error> {
+        let refusal = match self.send(&self.dialect.get_index()).await? {
+            Ok(answer) => {
+                let index = self.dialect.located(&answer);
+                return index.map_err(|problem| self.not_prepared(problem));
+            }
+            Err(refusal) => refusal,
+        };
+        let knows = match refusal.is_missing_index() {
+            true => self.knows(&self.dialect.look_at_both()).await?,
+            false => Knows::Nothing,
+        };
+        // It may be there by now, or be one that a node which starts does not know of.
+        Err(self.sorted(refusal, knows != Knows::Nothing, None))
+    }
+
     /// Sends a request and reads its answer as JSON.
     pub(super) async fn send(&self, request: &Request) -> Result<Result<Value, Refusal>, Error> {
         let SealedResponse { status, body } = self

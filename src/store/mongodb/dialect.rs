@@ -9,6 +9,7 @@
 //! Text that comes from outside always stands in `$literal`: a key such as `$fence` is otherwise
 //! read as a path.
 
+mod expressions;
 mod grant;
 mod hold;
 mod permit;
@@ -17,25 +18,20 @@ mod tests;
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use mongodb::bson::{self, Bson, Document, doc, oid::ObjectId};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use self::expressions::{LONGEST, cleanup_at, is_live, is_ours, millis, next_fence, replace_if};
 
 pub(crate) use self::{
+    expressions::{integer, utc, whole},
     grant::{acquire, take_over_alone},
     hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew, renew_together},
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{
     messages::ListRequest,
-    model::{Key, LeaseId, SCHEMA},
+    model::{Key, SCHEMA},
 };
-
-/// A thousand years, in milliseconds. Dates end somewhere, and no sum or difference is to go there.
-const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
-
-const HOUR: i64 = 60 * 60 * 1_000;
-/// The end of the year 9999, in milliseconds: later than that a fence is no date.
-const LAST: i64 = 253_402_300_799_999;
 
 /// Finds the document of a key on the server's shortest path.
 pub(crate) fn filter(key: &Key) -> Document {
@@ -111,106 +107,4 @@ fn removable(retention: Duration) -> Document {
 pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
     let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
     replace_if(is_ours(), touched)
-}
-
-fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {
-    vec![doc! { "$replaceWith": { "$cond": [condition, replacement, "$$ROOT"] } }]
-}
-
-/// The document with these holders, and the latest of their expiries, or now if there are none.
-fn with_holders(holders: Document, retention: Duration) -> Document {
-    let expires_at = doc! { "$ifNull": [{ "$max": "$$holders.expires_at" }, "$$NOW"] };
-    doc! { "$let": {
-        "vars": { "holders": holders },
-        "in": { "$mergeObjects": ["$$ROOT", {
-            "holders": "$$holders",
-            "expires_at": expires_at.clone(),
-            "cleanup_at": cleanup_at(expires_at, "$fence", retention),
-        }] },
-    } }
-}
-
-/// From when on the TTL index removes a document with this expiry and fence, both of which have to be past
-/// for the retention: without the document the next fence is taken from the clock.
-///
-/// It goes up in steps and never down, so that grants, renewals and releases of a key that is in use leave
-/// its entry in the index where it is, but for one an hour.
-fn cleanup_at(
-    expires_at: impl Into<Bson>,
-    fence: impl Into<Bson>,
-    retention: Duration,
-) -> Document {
-    let retention = millis(retention).min(LONGEST);
-    let step = (retention / 24).clamp(1, HOUR);
-    let latest = doc! { "$max": [{ "$toLong": expires_at.into() }, fence.into()] };
-    // The clock has passed a fence in the millisecond after it.
-    let past = doc! { "$add": [{ "$min": [latest, LAST] }, retention + 1] };
-    let steps = doc! { "$ceil": { "$divide": [past, step] } };
-    let at = doc! { "$toDate": { "$multiply": [steps, step] } };
-    doc! { "$max": ["$cleanup_at", at] }
-}
-
-/// Whether the document is a lock: a number under `schema` may be anybody's.
-fn is_ours() -> Document {
-    doc! { "$and": [
-        { "$eq": ["$schema", SCHEMA] },
-        { "$isArray": "$holders" },
-        { "$eq": [{ "$type": "$expires_at" }, "date"] },
-        { "$in": [{ "$type": "$fence" }, ["long", "int"]] },
-    ] }
-}
-
-/// Whether a condition holds for one of the holders.
-fn any(condition: Document) -> Document {
-    doc! { "$anyElementTrue": { "$map": { "input": "$holders", "in": condition } } }
-}
-
-fn is_lease(lease: LeaseId) -> Document {
-    doc! { "$eq": ["$$this.lease", lease.to_string()] }
-}
-
-/// Whether the lease is among the holders, live or not, of a document that is a lock.
-fn holds(lease: LeaseId) -> Document {
-    doc! { "$in": [lease.to_string(), "$holders.lease"] }
-}
-
-fn is_live() -> Document {
-    doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
-}
-
-/// Without a fence the sum is null, which `$max` leaves out.
-fn next_fence() -> Document {
-    doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
-}
-
-fn from_now(ttl: Duration) -> Document {
-    doc! { "$add": ["$$NOW", millis(ttl)] }
-}
-
-fn literal(text: &str) -> Document {
-    doc! { "$literal": text }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// A date as the API has it; `None` beyond the years that a calendar counts.
-pub(crate) fn utc(date: bson::DateTime) -> Option<DateTime<Utc>> {
-    DateTime::from_timestamp_millis(date.timestamp_millis())
-}
-
-/// A whole number, in whichever type a person or another program stored it.
-pub(crate) fn integer(value: &Bson) -> Option<i64> {
-    match *value {
-        Bson::Int32(number) => Some(number.into()),
-        Bson::Int64(number) => Some(number),
-        Bson::Double(number) => whole(number),
-        _ => None,
-    }
-}
-
-/// A double that is a whole number, as far as doubles are exact.
-pub(crate) fn whole(number: f64) -> Option<i64> {
-    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
 }

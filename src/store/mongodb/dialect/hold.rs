@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{
+use super::expressions::{
     LONGEST, any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, millis, next_fence,
     replace_if, with_holders,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{LONGEST, literal, millis};
+use super::expressions::{LONGEST, literal, millis};
 use crate::{
     messages::PermitRequest,
     model::{LIMITER_SCHEMA, Quota},

@@ -1,13 +1,15 @@
 //! What is sent, without a server.
 
-use mongodb::bson::RawDocumentBuf;
+use std::time::Duration;
+
+use mongodb::bson::{Bson, RawDocumentBuf};
 
 use super::*;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest,
     },
-    model::{MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
+    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::text::Texts,
 };
 

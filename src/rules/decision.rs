@@ -1,0 +1,60 @@
+//! What a decision is, and what all rules ask of a record.
+
+use chrono::{DateTime, Utc};
+
+use crate::{
+    messages::Grant,
+    model::{Fence, Holder, LeaseId, LockRecord},
+};
+
+/// What an operation does to the document, and what it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision<A, R = LockRecord> {
+    /// What becomes of the document.
+    pub write: Write<R>,
+    /// The answer.
+    pub answer: A,
+}
+
+/// What becomes of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write<R = LockRecord> {
+    /// Nothing is written.
+    Keep,
+    /// This is the document now.
+    Put(R),
+    /// The document goes.
+    Remove,
+}
+
+/// The fence of a new grant: greater than the one before, and never less than the server's time in
+/// milliseconds, so that it goes on rising even after the document was cleaned up.
+pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Fence {
+    let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
+    Fence::new(following.max(now.timestamp_millis()))
+}
+
+pub(super) fn holder(record: &LockRecord, lease: LeaseId) -> Option<&Holder> {
+    record.holders.iter().find(|holder| holder.lease == lease)
+}
+
+pub(super) fn live(record: &LockRecord, lease: LeaseId, now: DateTime<Utc>) -> Option<&Holder> {
+    holder(record, lease).filter(|holder| holder.is_live(now))
+}
+
+pub(super) fn latest_expiry(holders: &[Holder], now: DateTime<Utc>) -> DateTime<Utc> {
+    holders
+        .iter()
+        .map(|holder| holder.expires_at)
+        .max()
+        .unwrap_or(now)
+}
+
+pub(super) fn grant(holder: &Holder, now: DateTime<Utc>) -> Grant {
+    Grant {
+        fence: holder.fence,
+        acquired_at: holder.acquired_at,
+        expires_at: holder.expires_at,
+        now,
+    }
+}

@@ -1,0 +1,179 @@
+//! The library is built in layers: `CONTRIBUTING.md` has a picture of them. Folders and files use only what is
+//! below them, so there is no circle; and nothing comes from the root of the crate, which is for applications.
+
+mod graph;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use graph::{Graph, Sources, Uses};
+
+/// The folders of `src/`, from the top.
+const LAYERS: [&str; 17] = [
+    "lib",
+    "client",
+    "acquire",
+    "limiter",
+    "lease",
+    "renewal",
+    "release",
+    "waiters",
+    "coalescer",
+    "lease_state",
+    "store",
+    "runtime",
+    "telemetry",
+    "retry",
+    "rules",
+    "messages",
+    "model",
+];
+
+fn sources(folder: &Path) -> Sources {
+    let mut sources = Sources::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(below) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&below)).unwrap() {
+            let path = below.join(entry.unwrap().file_name());
+            if folder.join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = fs::read_to_string(folder.join(&path)).unwrap();
+                sources.insert(path.to_str().unwrap().to_owned(), text);
+            }
+        }
+    }
+    sources
+}
+
+/// The layer of a file: its folder, or itself if it is beside the folders.
+fn layer(file: &str) -> &str {
+    let folder = file.split('/').next().unwrap_or(file);
+    folder.trim_end_matches(".rs")
+}
+
+/// What is wrong with it.
+fn faults(graph: &Graph, layers: &[&str]) -> Vec<String> {
+    let height = |file| layers.iter().position(|it| *it == layer(file));
+    let mut faults: Vec<_> = graph
+        .from_root
+        .iter()
+        .map(|it| format!("from the root: {it}"))
+        .collect();
+    for (file, used) in &graph.uses {
+        if height(file).is_none() {
+            faults.push(format!("{file} is of no layer"));
+        }
+        for used in used {
+            if height(file) > height(used) {
+                faults.push(format!("upwards: {file} uses {used}"));
+            }
+        }
+    }
+    faults.extend(
+        circles(&graph.uses)
+            .iter()
+            .map(|it| format!("a circle: {}", it.join(", "))),
+    );
+    faults
+}
+
+/// The files that use each other, be it by way of others.
+fn circles(uses: &Uses) -> Vec<Vec<String>> {
+    let reach = |from: &String| {
+        let mut seen = BTreeSet::new();
+        let mut next: Vec<&String> = uses[from].iter().collect();
+        while let Some(file) = next.pop() {
+            if seen.insert(file) {
+                next.extend(uses.get(file).into_iter().flatten());
+            }
+        }
+        seen
+    };
+    let mut circles = BTreeSet::new();
+    for file in uses.keys() {
+        let seen = reach(file);
+        if seen.contains(file) {
+            let back = seen.into_iter().filter(|it| reach(it).contains(file));
+            circles.insert(back.cloned().collect::<Vec<_>>());
+        }
+    }
+    circles.into_iter().collect()
+}
+
+#[test]
+fn arrows_point_down() {
+    let sources = sources(&leasehold_tests::project().join("src"));
+    let graph = graph::of(&sources).unwrap();
+    let faults = faults(&graph, &LAYERS);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// What is wrong with a library of an upper and a lower folder.
+fn faults_of(files: &[(&str, &str)]) -> Vec<String> {
+    let root = [("lib.rs", "mod upper; mod lower; pub use crate::upper::Top;")];
+    let files = root.iter().chain(files);
+    let sources = files
+        .map(|(file, text)| (file.to_string(), text.to_string()))
+        .collect();
+    faults(&graph::of(&sources).unwrap(), &["lib", "upper", "lower"])
+}
+
+#[test]
+fn an_arrow_down_is_none() {
+    let upper = ("upper.rs", "mod part; pub use part::Top;");
+    let part = (
+        "upper/part.rs",
+        "use crate::lower::{self, Base}; pub struct Top(Base); fn f() { lower::g() }",
+    );
+    let lower = (
+        "lower.rs",
+        "pub struct Base; pub fn g() {} #[cfg(test)] mod tests { use crate::upper::Top; }",
+    );
+    assert_eq!(faults_of(&[upper, part, lower]), Vec::<String>::new());
+}
+
+#[test]
+fn an_arrow_upwards_is_found() {
+    let upper = ("upper.rs", "mod part; pub use part::Top;");
+    let part = ("upper/part.rs", "pub struct Top;");
+    for lower in [
+        "use crate::upper::Top;",
+        "use super::upper::Top as Other;",
+        "fn f() -> crate::upper::Top { todo!() }",
+        "mod inner { use super::super::upper::*; }",
+    ] {
+        let lower = ("lower.rs", lower);
+        let found = faults_of(&[upper, part, lower]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("upwards: lower.rs uses upper"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn an_import_from_the_root_is_found() {
+    let upper = ("upper.rs", "pub struct Top; struct Other(crate::Top);");
+    let found = faults_of(&[upper, ("lower.rs", "")]);
+    assert_eq!(found, ["from the root: upper.rs: crate::Top"]);
+}
+
+#[test]
+fn a_circle_is_found() {
+    let upper = ("upper.rs", "mod one; mod other; pub use one::Top;");
+    let one = (
+        "upper/one.rs",
+        "use super::other::Other; pub struct Top(Other);",
+    );
+    let other = (
+        "upper/other.rs",
+        "use super::one; pub struct Other(Box<one::Top>);",
+    );
+    let found = faults_of(&[upper, one, other, ("lower.rs", "")]);
+    assert_eq!(found, ["a circle: upper/one.rs, upper/other.rs"]);
+}
