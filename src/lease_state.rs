@@ -1,4 +1,4 @@
-//! One lease in this process: what its guard, the keeper and those who wait for its end share.
+//! One lease in this process: what its guard, the renewal task and those who wait for its end share.
 
 mod status;
 pub(crate) mod timing;
@@ -216,7 +216,7 @@ impl LeaseState {
     }
 
     /// Takes in why a renewal is not sent, unless there is trouble already.
-    pub(crate) fn waits(&self, why: impl FnOnce() -> Error) {
+    pub(crate) fn record_delay(&self, why: impl FnOnce() -> Error) {
         self.state.send_if_modified(|state| {
             if state.validity.is_well() {
                 state.validity.failed(why(), Instant::now());
@@ -228,11 +228,11 @@ impl LeaseState {
     /// Takes in that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
         // What it is told by `take_in` is the same.
-        let _ = self.take_in(Instant::now(), Err(error));
+        let _ = self.apply_renewal(Instant::now(), Err(error));
     }
 
     /// Takes in the answer to a renewal that was sent at this instant.
-    pub(crate) fn take_in(
+    pub(crate) fn apply_renewal(
         &self,
         sent: Instant,
         answer: Result<RenewAnswer, Error>,
@@ -263,9 +263,12 @@ impl LeaseState {
                 }
             };
             if outcome.is_ok() {
-                state.is_safe();
+                state.clear_risk();
             }
-            (loss, risk) = (state.news(now), state.is_risk_news(self.ttl(), now));
+            (loss, risk) = (
+                state.take_unreported_loss(now),
+                state.take_unreported_risk(self.ttl(), now),
+            );
         });
         match &outcome {
             Ok(()) => telemetry::renewed(self.fields(), left),
@@ -282,10 +285,10 @@ impl LeaseState {
     }
 
     /// Looks whether the lease is lost, and tells it if nobody has seen that before.
-    pub(crate) fn look(&self) {
+    pub(crate) fn check_loss(&self) {
         let mut loss = None;
         self.state.send_if_modified(|state| {
-            loss = state.news(Instant::now());
+            loss = state.take_unreported_loss(Instant::now());
             false
         });
         self.tell(loss);
@@ -314,7 +317,7 @@ impl LeaseState {
         self.state.send_modify(|state| {
             let now = Instant::now();
             first = state.validity.lose(reason, now);
-            loss = state.news(now);
+            loss = state.take_unreported_loss(now);
         });
         self.tell(loss);
         first
@@ -326,7 +329,7 @@ impl LeaseState {
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
             // One that nobody has asked for until now is seen here.
-            loss = state.news(now);
+            loss = state.take_unreported_loss(now);
             let first = state.end.is_none();
             state.end.get_or_insert(end);
             first
@@ -355,12 +358,12 @@ impl LeaseState {
     }
 
     /// The release that belongs to the end has been answered, or given up.
-    pub(crate) fn is_over(&self) {
+    pub(crate) fn mark_released(&self) {
         self.state.send_modify(|state| state.over = true);
     }
 
     /// Waits for that.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.
         let _ = self.state.subscribe().wait_for(|state| state.over).await;
     }
@@ -368,7 +371,7 @@ impl LeaseState {
     /// Waits until the lease is lost.
     pub(crate) async fn lost(&self) -> LossReason {
         let reason = self.watch().lost().await;
-        self.look();
+        self.check_loss();
         reason.unwrap_or(LossReason::Closed)
     }
 

@@ -69,7 +69,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// than that keeps its expiry, so that two renewals may be carried out in any order.
     ///
     /// The answers stand in the order of the requests; one that fails stops no other. An error of the
-    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`] requests.
+    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](crate::MAX_RENEWALS) requests.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
     /// Makes a live lease shared, or exclusive if nobody else is live. An upgrade has a new fence,
@@ -125,7 +125,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The answers stand in the order of the requests, each of the kind of its request; one that fails
     /// stops no other. An error of the whole call says nothing about any of them. There are at most
-    /// [`MAX_BATCH`] requests, each of another key.
+    /// [`MAX_BATCH`](crate::MAX_BATCH) requests, each of another key.
     ///
     /// The provided method sends each alone.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {

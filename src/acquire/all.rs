@@ -86,7 +86,7 @@ impl AcquireAll {
         }
         if keys.len() > 1 && !self.ask.keep_alive {
             for lease in taken.leases() {
-                lease.hold().keep(false);
+                lease.state().keep(false);
             }
             // Where it took long, each has its whole ttl from here on.
             let long = start.elapsed() >= self.ask.ttl / 10;
@@ -98,7 +98,7 @@ impl AcquireAll {
             return Err(taken.give_back(error).await);
         }
         for lease in taken.leases() {
-            lease.hold().set_min_hold(self.ask.min_hold);
+            lease.state().set_min_hold(self.ask.min_hold);
         }
         Ok(taken)
     }

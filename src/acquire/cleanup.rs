@@ -33,17 +33,17 @@ pub(super) struct Cleanup {
 impl Cleanup {
     /// What earlier requests may still be granted has no effect while the lease is held, and has to be
     /// released after it.
-    pub(super) async fn outlive(mut self, hold: Arc<LeaseState>, at_work: TaskTrackerToken) {
+    pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         (self.granted, self.open) = (false, false);
-        let end = self.calls.beside(hold.ended()).await;
+        let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
-            return self.leave(hold.fence()).await;
+            return self.leave(state.fence()).await;
         }
         // They were carried out before the release, unless that is not known.
         let open = |(_, answer): &Answer<_>| leaves_open(answer);
         self.open = self.calls.answered().iter().any(open);
         // A release of ours must not come before the holder's own, which would be told of a loss.
-        self.calls.beside(hold.over()).await;
+        self.calls.drive_while(state.released()).await;
         self.run(at_work).await;
     }
 
@@ -122,7 +122,7 @@ impl Cleanup {
             .registry
             .releaser
             .release_until_confirmed(&unused, None, &mut calls);
-        self.calls.beside(release).await;
+        self.calls.drive_while(release).await;
         (self.granted, self.open) = (false, false);
         // A request of it that still hangs has been given up: a close does not wait for its answer.
         if !calls.is_empty() {

@@ -48,7 +48,7 @@ pub(crate) async fn acquire(
     let min_hold = ask.min_hold;
     let end = acquire_one_of_several(ask, key, patience).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
-        lease.hold().set_min_hold(min_hold);
+        lease.state().set_min_hold(min_hold);
     }
     end
 }
@@ -82,7 +82,7 @@ pub(crate) async fn acquire_one_of_several(
         end = Err(error);
     }
     match &end {
-        Ok(Attempt::Acquired(lease)) => span.granted(lease.hold().fields(), lease.owner(), now),
+        Ok(Attempt::Acquired(lease)) => span.granted(lease.state().fields(), lease.owner(), now),
         Ok(Attempt::Held(held)) => span.refused(held, now),
         Err(error) => span.failed(error, now),
     }
@@ -177,8 +177,8 @@ impl AcquireOperation {
             () = closing.cancelled() => Err(Error::Closed),
             outcome = self.ask(patience) => outcome,
         };
-        let hold = match &outcome {
-            Ok(Attempt::Acquired(lease)) => Some(lease.hold()),
+        let state = match &outcome {
+            Ok(Attempt::Acquired(lease)) => Some(lease.state()),
             _ => None,
         };
         // A lease that nobody takes is released by its drop.
@@ -190,10 +190,10 @@ impl AcquireOperation {
             granted: self.granted,
             open: self.open,
         };
-        match hold {
+        match state {
             None => cleanup.run(at_work).await,
             Some(_) if cleanup.calls.is_empty() => {}
-            Some(hold) => cleanup.outlive(hold, at_work).await,
+            Some(state) => cleanup.outlive(state, at_work).await,
         }
     }
 
@@ -241,7 +241,7 @@ impl AcquireOperation {
                 }
                 Err(error) => match tries.pause_after(&error) {
                     Some(pause) => {
-                        self.calls.unless_answered(sleep(pause)).await;
+                        self.calls.select_response(sleep(pause)).await;
                     }
                     None => return Err(error),
                 },
@@ -275,7 +275,7 @@ impl AcquireOperation {
             let mut from = None;
             let attempt = match self
                 .calls
-                .unless_answered(place.turn(last_look, hopeless))
+                .select_response(place.turn(last_look, hopeless))
                 .await
             {
                 Some(WaitOutcome::Ask) => {
@@ -406,14 +406,14 @@ impl AcquireOperation {
             clock_margin: self.context.clock_margin,
             asked_once: !self.alone && !self.open && self.calls.is_empty(),
         };
-        let Some(hold) = LeaseState::new(terms, &grant, sent) else {
+        let Some(state) = LeaseState::new(terms, &grant, sent) else {
             self.granted = true;
             return Err(self.failed(too_late(limit)));
         };
         if self.open {
-            hold.leave_open();
+            state.leave_open();
         }
-        let lease = Lease::new(self.context.registry.clone(), hold);
+        let lease = Lease::new(self.context.registry.clone(), state);
         // A close that came before the lease was taken in did not see it.
         match self.context.registry.lifecycle.is_closing() {
             true => Err(Error::Closed),

@@ -89,11 +89,11 @@ impl Resume {
             asked_once: false,
         };
         // The answer took so long that nothing is left of it.
-        let Some(hold) = LeaseState::new(terms, &grant, sent) else {
+        let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
-        hold.set_min_hold(self.ticket.min_hold());
-        let lease = Lease::new(context.registry.clone(), hold);
+        state.set_min_hold(self.ticket.min_hold());
+        let lease = Lease::new(context.registry.clone(), state);
         if context.registry.lifecycle.is_closing() {
             return Err(Error::Closed);
         }

@@ -54,27 +54,27 @@ pub enum Upgrade {
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
     registry: Arc<LeaseRegistry>,
-    hold: Arc<LeaseState>,
+    state: Arc<LeaseState>,
 }
 
 impl Lease {
-    pub(crate) fn new(registry: Arc<LeaseRegistry>, hold: LeaseState) -> Self {
-        let hold = Arc::new(hold);
-        registry.granted(&hold);
-        Self { registry, hold }
+    pub(crate) fn new(registry: Arc<LeaseRegistry>, state: LeaseState) -> Self {
+        let state = Arc::new(state);
+        registry.granted(&state);
+        Self { registry, state }
     }
 
     /// Keeps it alive from now on.
     pub(crate) fn keep(&self) -> Result<(), Error> {
-        self.registry.renewals.keep(&self.hold)
+        self.registry.renewals.keep(&self.state)
     }
 
     pub(crate) fn is_live_at(&self, now: Instant) -> bool {
-        self.hold.is_live(now)
+        self.state.is_live(now)
     }
 
-    pub(crate) fn hold(&self) -> Arc<LeaseState> {
-        self.hold.clone()
+    pub(crate) fn state(&self) -> Arc<LeaseState> {
+        self.state.clone()
     }
 
     #[cfg(feature = "mongodb")]
@@ -84,40 +84,40 @@ impl Lease {
 
     /// The key that is held.
     pub fn key(&self) -> &Key {
-        self.hold.key()
+        self.state.key()
     }
 
     /// The name of this grant, as it stands in the lock's document.
     pub fn id(&self) -> LeaseId {
-        self.hold.id()
+        self.state.id()
     }
 
     /// What it allows beside itself. It changes with [`upgrade`](Lease::upgrade) and
     /// [`downgrade`](Lease::downgrade).
     pub fn mode(&self) -> Mode {
-        self.hold.mode()
+        self.state.mode()
     }
 
     /// The fencing token: greater than that of every earlier grant of the key. A
     /// [reentrant](crate::Acquire::reentrant) lease has that of its owner, and an
     /// [`upgrade`](Lease::upgrade) has a new one.
     pub fn fence(&self) -> Fence {
-        self.hold.fence()
+        self.state.fence()
     }
 
     /// Who holds it, as others see it.
     pub fn owner(&self) -> &str {
-        &self.hold.request().owner
+        &self.state.request().owner
     }
 
     /// The time to live that each renewal gives anew.
     pub fn ttl(&self) -> Duration {
-        self.hold.ttl()
+        self.state.ttl()
     }
 
     /// When it was granted, on the server's clock.
     pub fn acquired_at(&self) -> DateTime<Utc> {
-        self.hold.acquired_at()
+        self.state.acquired_at()
     }
 
     /// How long the lease may be counted on without a renewal; zero once it is lost.
@@ -125,13 +125,13 @@ impl Lease {
     /// This is by the clock of this process, from the instant before the request was sent, less
     /// the clock margin: it is over before the server gives the key to another.
     pub fn remaining(&self) -> Duration {
-        self.hold.remaining(Instant::now())
+        self.state.remaining(Instant::now())
     }
 
     /// The instant at which the lease is lost unless it is renewed, on the clock of this process. It
     /// may be lost before that: see [`is_live`](Lease::is_live).
     pub fn deadline(&self) -> Instant {
-        self.hold.deadline()
+        self.state.deadline()
     }
 
     /// Whether the lease may still be counted on. Once this is `false` it stays so.
@@ -150,7 +150,7 @@ impl Lease {
     ///
     /// Cancel safe, and made for `tokio::select!`: a later call waits for the same loss.
     pub async fn lost(&self) -> LossReason {
-        self.hold.lost().await
+        self.state.lost().await
     }
 
     /// Waits until the lease is at risk: less than about a third of the ttl is left, and a renewal has failed
@@ -163,7 +163,7 @@ impl Lease {
     ///
     /// Cancel safe: a later call looks anew.
     pub async fn at_risk(&self) {
-        self.hold.at_risk().await;
+        self.state.at_risk().await;
     }
 
     /// A token that is cancelled as soon as the lease must not be counted on any more: it is lost,
@@ -188,10 +188,10 @@ impl Lease {
     /// # }
     /// ```
     pub fn cancellation_token(&self) -> CancellationToken {
-        let token = self.hold.token.get_or_init(|| {
+        let token = self.state.token.get_or_init(|| {
             let token = CancellationToken::new();
             let guard = token.clone().drop_guard();
-            self.registry.renewals.tell(&self.hold, guard);
+            self.registry.renewals.tell(&self.state, guard);
             token
         });
         // One that is cancelled by its user does not cancel those of others.
@@ -210,17 +210,17 @@ impl Lease {
     ///
     /// Cancel safe: a renewal that was sent runs to its end, and counts if it succeeds in time.
     pub async fn renew(&self) -> Result<(), Error> {
-        let span = telemetry::renew(self.hold.fields());
+        let span = telemetry::renew(self.state.fields());
         let mut tries = Tries::default();
         loop {
             let now = Instant::now();
-            if let Some(reason) = self.hold.loss(now) {
-                return Err(self.hold.lost_error(reason));
+            if let Some(reason) = self.state.loss(now) {
+                return Err(self.state.lost_error(reason));
             }
             // An answer after the deadline is of no use.
-            let limit = self.registry.call_timeout.min(self.hold.remaining(now));
-            let (store, hold) = (self.registry.store.clone(), self.hold());
-            let renewal = requests::renew_now(store, hold, limit);
+            let limit = self.registry.call_timeout.min(self.state.remaining(now));
+            let (store, state) = (self.registry.store.clone(), self.state());
+            let renewal = requests::renew_now(store, state, limit);
             let Err(error) = renewal.instrument(span.clone()).await else {
                 return Ok(());
             };
@@ -279,14 +279,14 @@ impl Lease {
     /// Converts the lease; gives back who is in the way.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
         let mode = request.mode;
-        let span = telemetry::convert(self.hold.fields(), mode);
+        let span = telemetry::convert(self.state.fields(), mode);
         let converted = self.try_to_convert(request).instrument(span.clone()).await;
         let (outcome, error) = match &converted {
             Ok(None) => (Outcome::Granted, None),
             Ok(Some(_)) => (Outcome::Held, None),
             Err(error) => (Outcome::of(error), Some(error)),
         };
-        telemetry::converted(&span, self.hold.fields(), mode, outcome, error);
+        telemetry::converted(&span, self.state.fields(), mode, outcome, error);
         converted
     }
 
@@ -296,12 +296,12 @@ impl Lease {
         }
         let mut tries = Tries::default();
         loop {
-            if let Some(reason) = self.hold.loss(Instant::now()) {
-                return Err(self.hold.lost_error(reason));
+            if let Some(reason) = self.state.loss(Instant::now()) {
+                return Err(self.state.lost_error(reason));
             }
             let limit = self.registry.call_timeout.min(self.remaining());
             let of = (self.registry.store.clone(), self.registry.queues.clone());
-            let outcome = requests::convert(of, self.hold(), request.clone(), limit).await;
+            let outcome = requests::convert(of, self.state(), request.clone(), limit).await;
             let error = match outcome {
                 Err(error) => error,
                 converted => return converted,
@@ -327,13 +327,13 @@ impl Lease {
     /// Dropping the future goes on with the release in the background.
     pub async fn release(self) -> Result<(), Error> {
         let now = Instant::now();
-        let lost_before = self.hold.loss(now);
-        let Some(pending) = self.registry.end(&self.hold, now) else {
+        let lost_before = self.state.loss(now);
+        let Some(pending) = self.registry.end(&self.state, now) else {
             // A close has released it, and still does.
-            return Err(self.hold.lost_error(LossReason::Closed));
+            return Err(self.state.lost_error(LossReason::Closed));
         };
         let release = self.registry.release(pending, now);
-        let release = release.instrument(telemetry::release(self.hold.fields()));
+        let release = release.instrument(telemetry::release(self.state.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
@@ -343,9 +343,9 @@ impl Lease {
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
                 if lost_before.is_none() {
-                    telemetry::lost(self.hold.fields(), &reason);
+                    telemetry::lost(self.state.fields(), &reason);
                 }
-                Err(self.hold.lost_error(reason))
+                Err(self.state.lost_error(reason))
             }
         }
     }
@@ -353,7 +353,7 @@ impl Lease {
     /// Lets go of the guard, and gives what another process needs to go on with the lease, before its ttl
     /// is over: see [`Leases::resume`](crate::Leases::resume).
     pub fn into_ticket(self) -> Ticket {
-        let ticket = Ticket::of(&self.hold);
+        let ticket = Ticket::of(&self.state);
         self.detach();
         ticket
     }
@@ -364,13 +364,13 @@ impl Lease {
     /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
     /// later finds the key held. (`examples/more/run_once.rs`)
     pub fn detach(self) {
-        self.registry.detach(&self.hold);
+        self.registry.detach(&self.state);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.registry.abandon(&self.hold);
+        self.registry.abandon(&self.state);
     }
 }
 

@@ -16,18 +16,18 @@ use crate::{
 /// Renews one lease for somebody who waits for it.
 pub(crate) async fn renew_now(
     store: Arc<dyn Store>,
-    hold: Arc<LeaseState>,
+    state: Arc<LeaseState>,
     limit: Duration,
 ) -> Result<(), Error> {
-    let renewed = hold.clone();
+    let renewed = state.clone();
     let outcome = runtime::call("renew", limit, async move {
         let sent = Instant::now();
         let answers = runtime::caught(store.renew(&[renewed.renewal()])).await;
-        renewed.take_in(sent, only_renewal(answers))
+        renewed.apply_renewal(sent, only_renewal(answers))
     })
     .await;
     if let Err(error @ Error::TimedOut { .. }) = &outcome {
-        hold.failed(error.clone());
+        state.failed(error.clone());
     }
     outcome
 }
@@ -35,25 +35,25 @@ pub(crate) async fn renew_now(
 /// Converts one lease, and gives back who is in the way.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
-    hold: Arc<LeaseState>,
+    state: Arc<LeaseState>,
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
     if request.mode == Mode::Exclusive {
-        hold.upgrades();
+        state.upgrades();
     }
     runtime::call("convert", limit, async move {
         match runtime::caught(store.convert(&request)).await? {
             ConvertAnswer::Converted(grant) => {
-                hold.converted(request.mode, grant.fence);
+                state.converted(request.mode, grant.fence);
                 if request.mode == Mode::Shared {
-                    queues.opened(hold.key());
+                    queues.opened(state.key());
                 }
                 Ok(None)
             }
             ConvertAnswer::Held(held) => Ok(Some(held)),
-            ConvertAnswer::Expired => Err(hold.lost_error(hold.lose(LossReason::Expired))),
-            ConvertAnswer::TakenOver => Err(hold.lost_error(hold.lose(LossReason::TakenOver))),
+            ConvertAnswer::Expired => Err(state.lost_error(state.lose(LossReason::Expired))),
+            ConvertAnswer::TakenOver => Err(state.lost_error(state.lose(LossReason::TakenOver))),
         }
     })
     .await

@@ -115,9 +115,10 @@ impl LeaseSet {
     /// Why the first that is lost is lost.
     pub(crate) fn loss(&self) -> Option<Error> {
         let lost = |lease: &Lease| {
-            let hold = lease.hold();
-            hold.loss(Instant::now())
-                .map(|reason| hold.lost_error(reason))
+            let state = lease.state();
+            state
+                .loss(Instant::now())
+                .map(|reason| state.lost_error(reason))
         };
         self.leases.iter().find_map(lost)
     }

@@ -34,18 +34,18 @@ impl Ticket {
         self.min_hold_ms.map(Duration::from_millis)
     }
 
-    pub(crate) fn of(hold: &LeaseState) -> Self {
+    pub(crate) fn of(state: &LeaseState) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let request = hold.request();
+        let request = state.request();
         Self {
             key: request.key.clone(),
             lease: request.lease,
             owner: request.owner.clone(),
-            mode: hold.mode(),
+            mode: state.mode(),
             permits: request.permits,
-            fence: hold.fence(),
+            fence: state.fence(),
             ttl_ms: millis(request.ttl),
-            min_hold_ms: hold.min_hold().map(millis),
+            min_hold_ms: state.min_hold().map(millis),
         }
     }
 

@@ -98,34 +98,34 @@ impl Lease {
 }
 
 async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error> {
-    let hold = lease.hold();
+    let state = lease.state();
     let store = lease.store().as_any();
     let Some(store) = store.and_then(|store| store.downcast_ref::<MongoStore>()) else {
         return Err(transaction::not_enforceable(
-            hold.key(),
+            state.key(),
             "it is not kept by a MongoStore, so no transaction of MongoDB covers it",
         ));
     };
-    let found = store.touch(hold.key(), session).await?;
-    judged(&hold, found)
+    let found = store.touch(state.key(), session).await?;
+    judged(&state, found)
 }
 
 /// What the document says of the lease. A write conflict would have told if it were not the newest.
-fn judged(hold: &LeaseState, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
-    if let Some(reason) = hold.loss(Instant::now()) {
-        return Err(hold.lost_error(reason));
+fn judged(state: &LeaseState, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
+    if let Some(reason) = state.loss(Instant::now()) {
+        return Err(state.lost_error(reason));
     }
     let Some((record, now)) = found else {
         return Err(transaction::not_enforceable(
-            hold.key(),
+            state.key(),
             "the transaction does not see the lock: it began before the lease was granted, or the lock \
              was removed",
         ));
     };
-    let reason = match rules::answer_renew(Some(&record), hold.id(), now) {
-        RenewAnswer::Renewed(grant) if hold.is_own(grant.fence) => return Ok(()),
+    let reason = match rules::answer_renew(Some(&record), state.id(), now) {
+        RenewAnswer::Renewed(grant) if state.is_own(grant.fence) => return Ok(()),
         RenewAnswer::Renewed(_) | RenewAnswer::TakenOver => LossReason::TakenOver,
         RenewAnswer::Expired => LossReason::Expired,
     };
-    Err(hold.lost_error(hold.lose(reason)))
+    Err(state.lost_error(state.lose(reason)))
 }

@@ -49,7 +49,7 @@ impl Status {
     }
 
     /// The loss, for the first who sees it. After the end there is none.
-    pub(super) fn news(&mut self, now: Instant) -> Option<LossReason> {
+    pub(super) fn take_unreported_loss(&mut self, now: Instant) -> Option<LossReason> {
         if self.loss_told || self.end.is_some() {
             return None;
         }
@@ -59,12 +59,12 @@ impl Status {
     }
 
     /// All is well again.
-    pub(super) fn is_safe(&mut self) {
+    pub(super) fn clear_risk(&mut self) {
         self.risk_told = false;
     }
 
     /// Whether it is at risk, for the first who sees it since all went well.
-    pub(super) fn is_risk_news(&mut self, ttl: Duration, now: Instant) -> bool {
+    pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
         let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
         let news = risk && !self.risk_told && self.validity.is_live(now) && self.end.is_none();
         self.risk_told |= news;

@@ -205,7 +205,7 @@ impl LimiterQueue {
         // Its answer is waited for by others than the one who asks.
         let request = self.request.lock().upgrade();
         if let Some(request) = request {
-            request.leave();
+            request.detach();
         }
         Ok(Place {
             of: self.clone(),
@@ -228,7 +228,7 @@ impl LimiterQueue {
                     // Under the lock: whoever comes after this sees that it is under way.
                     *self.request.lock() = Arc::downgrade(&work);
                     if !queue.is_alone() {
-                        work.leave();
+                        work.detach();
                     }
                     drop(queue);
                     place.asking = Some(self.ask(work, request, look.now));

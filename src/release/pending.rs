@@ -12,19 +12,19 @@ use crate::{lease_state::LeaseState, runtime::in_flight::InFlight, waiters::Wait
 
 /// A release that is due, and counts as work until it is done or given up.
 pub(crate) struct PendingRelease {
-    hold: Arc<LeaseState>,
+    state: Arc<LeaseState>,
     queues: Arc<WaitQueues>,
     _at_work: TaskTrackerToken,
 }
 
 impl PendingRelease {
     pub(crate) fn new(
-        hold: Arc<LeaseState>,
+        state: Arc<LeaseState>,
         queues: Arc<WaitQueues>,
         at_work: TaskTrackerToken,
     ) -> Self {
         Self {
-            hold,
+            state,
             queues,
             _at_work: at_work,
         }
@@ -32,12 +32,12 @@ impl PendingRelease {
 
     /// What there is to be released.
     pub(super) fn job(&self) -> ReleaseJob {
-        ReleaseJob::of(&self.hold)
+        ReleaseJob::of(&self.state)
     }
 
     /// The lease.
     pub(crate) fn state(&self) -> &Arc<LeaseState> {
-        &self.hold
+        &self.state
     }
 
     /// Releases the lease, with somebody waiting for the outcome or not.
@@ -55,7 +55,7 @@ impl PendingRelease {
 impl Drop for PendingRelease {
     fn drop(&mut self) {
         // Settled, or gone down with its runtime.
-        self.hold.is_over();
-        self.queues.ends(self.hold.id());
+        self.state.mark_released();
+        self.queues.ends(self.state.id());
     }
 }

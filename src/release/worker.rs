@@ -90,7 +90,7 @@ impl Releaser {
         let waited_for = report.is_some();
         if unused.makes_way {
             let handed = self.queues.hand_over(&unused.key, unused.lease);
-            match calls.beside(handed).await {
+            match calls.drive_while(handed).await {
                 HandoffOutcome::Over => {
                     let answer = ReleaseAnswer::Released;
                     telemetry::released(unused.fields(waited_for), Outcome::HandedOver);
@@ -149,7 +149,7 @@ impl Releaser {
                     return;
                 }
             }
-            calls.beside(tokio::time::sleep(pause)).await;
+            calls.drive_while(tokio::time::sleep(pause)).await;
             pauses += 1;
         }
     }
@@ -163,7 +163,7 @@ impl Releaser {
     ) -> Result<ReleaseAnswer, Error> {
         // The semaphore is never closed; without a slot there is only less order.
         let slot = match report {
-            None => calls.beside(self.slots.acquire()).await.ok(),
+            None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
         let submission = self.coalescer.release(request, alone);

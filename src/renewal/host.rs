@@ -74,8 +74,8 @@ impl Host {
                 let interrupted = kept.leases();
                 state.parked = Some(kept);
                 drop(state);
-                for hold in interrupted {
-                    hold.failed(runtime::ended());
+                for lease in interrupted {
+                    lease.failed(runtime::ended());
                 }
             }
         }

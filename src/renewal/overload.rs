@@ -71,8 +71,8 @@ impl Overload {
             telemetry::renewals_late(shown(load), load.waiting, schedule.lag(now));
         }
         let waiting = schedule.at_risk_and_waiting(now);
-        for hold in waiting.filter_map(Weak::upgrade) {
-            hold.waits(|| overloaded(load.kept));
+        for lease in waiting.filter_map(Weak::upgrade) {
+            lease.record_delay(|| overloaded(load.kept));
         }
     }
 }

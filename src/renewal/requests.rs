@@ -18,36 +18,38 @@ use crate::{
 /// store has answered.
 pub(super) struct Renewals {
     requests: Vec<RenewRequest>,
-    holds: Vec<Weak<LeaseState>>,
+    leases: Vec<Weak<LeaseState>>,
 }
 
 impl Renewals {
-    pub(super) fn of(holds: &[Arc<LeaseState>]) -> Self {
+    pub(super) fn of(leases: &[Arc<LeaseState>]) -> Self {
         Self {
-            requests: holds.iter().map(|hold| hold.renewal()).collect(),
-            holds: holds.iter().map(Arc::downgrade).collect(),
+            requests: leases.iter().map(|lease| lease.renewal()).collect(),
+            leases: leases.iter().map(Arc::downgrade).collect(),
         }
     }
 }
 
 /// Renews leases with one call, and tells each what came of it.
 pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId, Outcome)> {
-    let Renewals { requests, holds } = renewals;
+    let Renewals { requests, leases } = renewals;
     let sent = Instant::now();
     let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
-    let outcome = |(request, hold): (RenewRequest, Weak<LeaseState>)| {
+    let outcome = |(request, lease): (RenewRequest, Weak<LeaseState>)| {
         let answer = match &mut answers {
             Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
             Err(error) => Err(error.clone()),
         };
-        let outcome = hold.upgrade().map(|hold| match hold.take_in(sent, answer) {
-            Ok(()) => Outcome::Renewed(hold.deadline()),
-            Err(Error::Lost { .. }) => Outcome::Lost,
-            Err(_) => Outcome::Failed,
-        });
+        let outcome = lease
+            .upgrade()
+            .map(|lease| match lease.apply_renewal(sent, answer) {
+                Ok(()) => Outcome::Renewed(lease.deadline()),
+                Err(Error::Lost { .. }) => Outcome::Lost,
+                Err(_) => Outcome::Failed,
+            });
         (request.lease, outcome.unwrap_or(Outcome::Lost))
     };
-    requests.into_iter().zip(holds).map(outcome).collect()
+    requests.into_iter().zip(leases).map(outcome).collect()
 }

@@ -10,7 +10,7 @@
 //! - Of those that are ready, the one with the nearest deadline goes first. One whose deadline will have
 //!   passed before an answer can come goes last: where the store cannot renew all, it renews as many as it
 //!   can, instead of each too late.
-//! - Never more batches are under way than the [pace](pace) of the store allows. So a store that is slow, or
+//! - Never more batches are under way than the [pace] of the store allows. So a store that is slow, or
 //!   away, is not sent the same again and again while it works on the first request.
 //! - A batch without an answer after a sixth of the ttl is split, and its parts are sent once more each: a
 //!   lease that hangs in the server, because a transaction has its document, is alone after three times.

@@ -61,7 +61,7 @@ impl RenewalTask {
                 None => self.inbox.recv().await,
             };
             match message {
-                Some(message) => self.take_in(message, Instant::now()),
+                Some(message) => self.handle(message, Instant::now()),
                 None => return,
             }
         }
@@ -72,11 +72,11 @@ impl RenewalTask {
         self.schedule.leases().filter_map(Weak::upgrade).collect()
     }
 
-    fn take_in(&mut self, message: Message, now: Instant) {
+    fn handle(&mut self, message: Message, now: Instant) {
         match message {
             Message::Release(pending) => self.spawn(pending.settle(self.releases.clone(), None)),
-            Message::Keep(hold) => {
-                if let Some(kept) = hold.upgrade() {
+            Message::Keep(lease) => {
+                if let Some(kept) = lease.upgrade() {
                     self.plan(&kept, now);
                 }
             }
@@ -93,27 +93,27 @@ impl RenewalTask {
         self.overload.look(&self.schedule, now);
     }
 
-    fn plan(&mut self, hold: &Arc<LeaseState>, now: Instant) {
-        let (id, ttl) = (hold.id(), hold.ttl());
-        let (due, deadline) = (hold.first_renewal(now), hold.deadline());
+    fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
+        let (id, ttl) = (lease.id(), lease.ttl());
+        let (due, deadline) = (lease.first_renewal(now), lease.deadline());
         self.schedule
-            .insert(id, Arc::downgrade(hold), ttl, due, deadline);
+            .insert(id, Arc::downgrade(lease), ttl, due, deadline);
     }
 
     /// Renews what is due by now.
     fn renew_due(&mut self, now: Instant) {
         let due = self.schedule.take_due(now);
-        for hold in due.overdue.iter().filter_map(Weak::upgrade) {
-            hold.failed(Error::TimedOut {
+        for lease in due.overdue.iter().filter_map(Weak::upgrade) {
+            lease.failed(Error::TimedOut {
                 operation: "renew",
-                limit: timing::response_timeout(hold.ttl()),
+                limit: timing::response_timeout(lease.ttl()),
             });
         }
-        for hold in due.expired.iter().filter_map(Weak::upgrade) {
-            match hold.wants_renewal() {
+        for lease in due.expired.iter().filter_map(Weak::upgrade) {
+            match lease.wants_renewal() {
                 // Its holder has renewed it by hand.
-                true => self.plan(&hold, now),
-                false => hold.look(),
+                true => self.plan(&lease, now),
+                false => lease.check_loss(),
             }
         }
         for batch in due.batches {
@@ -123,13 +123,13 @@ impl RenewalTask {
     }
 
     fn send(&mut self, batch: Batch<Weak<LeaseState>>) {
-        let mut holds = Vec::with_capacity(batch.leases.len());
+        let mut leases = Vec::with_capacity(batch.leases.len());
         let mut outcomes = Vec::new();
-        for (id, hold) in batch.leases {
-            match hold.upgrade() {
-                Some(hold) if hold.wants_renewal() => holds.push(hold),
+        for (id, lease) in batch.leases {
+            match lease.upgrade() {
+                Some(lease) if lease.wants_renewal() => leases.push(lease),
                 over => {
-                    over.iter().for_each(|hold| hold.look());
+                    over.iter().for_each(|lease| lease.check_loss());
                     outcomes.push((id, Outcome::Lost));
                 }
             }
@@ -139,11 +139,11 @@ impl RenewalTask {
             outcomes,
             back: self.back.clone(),
         };
-        if holds.is_empty() {
+        if leases.is_empty() {
             return;
         }
-        telemetry::renewals_sent(holds.len(), batch.lag);
-        let renewals = requests::Renewals::of(&holds);
+        telemetry::renewals_sent(leases.len(), batch.lag);
+        let renewals = requests::Renewals::of(&leases);
         let store = self.store.clone();
         self.spawn(async move {
             let outcomes = renew(&*store, renewals).await;

@@ -67,7 +67,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Waits for something else, or for an answer to come first, which the next call gives: `None`.
-    pub(crate) async fn unless_answered<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
+    pub(crate) async fn select_response<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
         if !self.answered.is_empty() {
             return None;
         }
@@ -84,7 +84,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Waits for something else, and keeps the calls going meanwhile.
-    pub(crate) async fn beside<O>(&mut self, other: impl Future<Output = O>) -> O {
+    pub(crate) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
         let mut other = pin!(other);
         while !self.running.is_empty() {
             match select(other.as_mut(), next_of(&mut self.running)).await {

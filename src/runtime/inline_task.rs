@@ -1,10 +1,10 @@
-//! InlineTask that is done by whoever waits for it, and goes on in a task of its own as soon as it is left
+//! Work that is done by whoever waits for it, and goes on in a task of its own as soon as it is left
 //! alone.
 //!
 //! A task for each request would do, and costs more than all else that the client does: where the program
 //! has little to do, two threads wake each other for every request (`docs/performance.md`). But work that
 //! only its caller does stands still while nobody polls the caller's future. So the work is
-//! [left](InlineTask::leave) to a task when its future is dropped, when a close or another who waits for the same
+//! [detached](InlineTask::detach) to a task when its future is dropped, when a close or another who waits for the same
 //! key depends on it, and when it takes long.
 
 use std::{
@@ -31,7 +31,7 @@ use tokio::{
 
 use crate::model::Error;
 
-/// InlineTask that somebody waits for.
+/// Work that somebody waits for.
 pub(crate) struct InlineTask {
     runtime: Handle,
     /// `None` before it begins, and after it has ended or was left.
@@ -46,7 +46,7 @@ struct Here {
 }
 
 impl InlineTask {
-    /// InlineTask of this runtime, which [begins](InlineTask::wait) later.
+    /// Work of this runtime, which [begins](InlineTask::wait) later.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
@@ -67,7 +67,7 @@ impl InlineTask {
         // Dropped before the rest is left, so that the work knows by then that nobody waits any more.
         let mut outcome = outcome;
         poll_fn(|cx| {
-            match here.0.go_on(cx) {
+            match here.0.poll_here(cx) {
                 // The outcome comes of the steps that are taken here. Told of it besides, this future would
                 // be polled once more, and a thread woken for nothing else.
                 true => match outcome.try_recv() {
@@ -82,7 +82,7 @@ impl InlineTask {
     }
 
     /// Takes the next steps of the work. Says whether there are more to take here.
-    fn go_on(&self, cx: &mut Context<'_>) -> bool {
+    fn poll_here(&self, cx: &mut Context<'_>) -> bool {
         let mut here = self.here.lock();
         if let Some(Here { work, waker }) = &mut *here {
             if !waker
@@ -103,14 +103,14 @@ impl InlineTask {
         // After the lock: whoever could not get it has said so before.
         fence(Ordering::SeqCst);
         if more && self.left.load(Ordering::SeqCst) {
-            self.leave();
+            self.detach();
             return false;
         }
         more
     }
 
     /// Has a task go on with the work, if it is not at its end.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn detach(&self) {
         self.left.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         // Whoever is at it now leaves it in a moment.
@@ -129,7 +129,7 @@ struct Waiting(Arc<InlineTask>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.detach();
     }
 }
 
@@ -172,25 +172,25 @@ impl InlineTasks {
     }
 
     /// Leaves all of it to tasks.
-    pub(crate) fn leave(&self) {
-        self.leave_those(|_| true);
+    pub(crate) fn detach(&self) {
+        self.detach_those(|_| true);
     }
 
     /// Leaves what takes long. Says whether there is any work.
     fn sweep(&self, now: Instant) -> bool {
-        self.leave_those(|since| now.saturating_duration_since(since) >= PATIENCE);
+        self.detach_those(|since| now.saturating_duration_since(since) >= PATIENCE);
         let mut entries = self.0.lock();
         let any = !entries.works.is_empty();
         entries.swept = any.then_some(now);
         any
     }
 
-    fn leave_those(&self, which: impl Fn(Instant) -> bool) {
+    fn detach_those(&self, which: impl Fn(Instant) -> bool) {
         let entries = self.0.lock();
         let chosen = entries.works.values().filter(|(_, since)| which(*since));
         let chosen: Vec<_> = chosen.filter_map(|(work, _)| work.upgrade()).collect();
         drop(entries);
-        chosen.iter().for_each(|work| work.leave());
+        chosen.iter().for_each(|work| work.detach());
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(10);
 
-    /// InlineTask that takes a moment, and then has this outcome and another moment to go.
+    /// Work that takes a moment, and then has this outcome and another moment to go.
     async fn work(outcome: oneshot::Sender<u8>) {
         sleep(MOMENT).await;
         let _ = outcome.send(7);
@@ -242,11 +242,11 @@ mod tests {
             let (outcome, told) = oneshot::channel();
             let left = InlineTask::new().unwrap();
             if early {
-                left.leave();
+                left.detach();
             }
             let waiting = tokio::spawn(left.clone().wait(Box::pin(work(outcome)), told));
             sleep(MOMENT / 2).await;
-            left.leave();
+            left.detach();
             assert_eq!(timeout(MOMENT, waiting).await.unwrap().unwrap(), Some(7));
         }
     }
@@ -289,7 +289,7 @@ mod tests {
                     let _ = outcome.send(7);
                 };
                 let waiting = tokio::spawn(left.clone().wait(Box::pin(rest), told));
-                let leaving = tokio::spawn(async move { left.leave() });
+                let leaving = tokio::spawn(async move { left.detach() });
                 let limit = Duration::from_secs(180);
                 assert_eq!(timeout(limit, waiting).await.unwrap().unwrap(), Some(7));
                 leaving.await.unwrap();

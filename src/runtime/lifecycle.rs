@@ -47,7 +47,7 @@ impl Lifecycle {
         let _entry = self.tasks.enter(&task, now);
         // A close that came before the entry has not seen it.
         if self.is_closing() {
-            task.leave();
+            task.detach();
         }
         task.wait(rest, outcome).await
     }
@@ -59,7 +59,7 @@ impl Lifecycle {
 
     /// Waits for all that is at work.
     pub(crate) async fn finish(&self) {
-        self.tasks.leave();
+        self.tasks.detach();
         self.at_work.close();
         self.at_work.wait().await;
     }

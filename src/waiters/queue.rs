@@ -54,7 +54,7 @@ pub(super) struct QueuedWaiter {
 /// work may end with it.
 pub(super) fn detach(work: &Weak<InlineTask>) {
     if let Some(work) = work.upgrade() {
-        work.leave();
+        work.detach();
     }
 }
 

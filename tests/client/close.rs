@@ -121,7 +121,7 @@ async fn a_store_that_cannot_be_reached_holds_it_up_for_a_ttl_at_the_most() {
     drop(lease);
 }
 
-/// A static handle in tests: the runtime that the keeper lived on has gone.
+/// A static handle in tests: the runtime that the renewal task lived on has gone.
 #[test]
 fn it_releases_though_the_first_runtime_has_ended() {
     let (store, leases) = setup();
@@ -168,7 +168,7 @@ async fn the_clean_up_of_an_acquire_that_hangs_does_not_hold_it_up_for_ever() {
 }
 
 #[test]
-fn it_releases_what_was_dropped_while_there_was_no_keeper() {
+fn it_releases_what_was_dropped_while_there_was_no_renewal_task() {
     let (store, leases) = setup();
     let runtime = || tokio::runtime::Runtime::new().unwrap();
     let lease = runtime().block_on(async { leases.acquire("key", TTL).await.unwrap() });
@@ -179,9 +179,9 @@ fn it_releases_what_was_dropped_while_there_was_no_keeper() {
     });
 }
 
-/// The keeper lives on a runtime that exists and is not driven.
+/// The renewal task lives on a runtime that exists and is not driven.
 #[test]
-fn it_does_not_need_the_keepers_runtime() {
+fn it_does_not_need_the_renewal_tasks_runtime() {
     let (store, leases) = setup();
     let mut idle = tokio::runtime::Builder::new_current_thread();
     let idle = idle.enable_all().build().unwrap();

@@ -14,7 +14,7 @@ fn a_lease_can_be_dropped_without_a_runtime() {
         .unwrap()
         .block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
     drop(lease);
-    // The keeper of the next runtime releases it.
+    // The renewal task of the next runtime releases it.
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
         let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;

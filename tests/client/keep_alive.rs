@@ -281,9 +281,9 @@ async fn a_renewal_of_a_later_grant_is_a_loss() {
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
-/// A waiter outlives the runtime that the keeper lived on.
+/// A waiter outlives the runtime that the renewal task lived on.
 #[test]
-fn a_lease_that_is_granted_after_the_end_of_the_keepers_runtime_is_kept() {
+fn a_lease_that_is_granted_after_the_end_of_the_renewal_tasks_runtime_is_kept() {
     let (store, leases) = setup();
     let (first, second) = (ending(), living());
     let other = Leases::new(store.memory.clone());

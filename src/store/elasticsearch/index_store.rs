@@ -21,10 +21,10 @@ use crate::store::clock::ServerClock;
 /// Before its first operation a store asks where they lead (one request, which all clones and all
 /// operations that wait for it share), and requires that both lead to **one index**, with the mapping of
 /// locks and **without ingest pipelines**, which could change a lock or its id. Otherwise that operation and
-/// the next ones fail with [`Error::NotPrepared`], which names what is in the way; as soon as that is gone
+/// the next ones fail with [`Error::NotPrepared`](crate::Error::NotPrepared), which names what is in the way; as soon as that is gone
 /// they succeed. [`check`](IndexStore::check) asks the same. From then on each answer has to be of the
 /// document that was asked for, in that index. One of another document is no grant and no refusal, but
-/// [`Error::Interrupted`], whose source names both, and the next operation asks anew where the locks are.
+/// [`Error::Interrupted`](crate::Error::Interrupted), whose source names both, and the next operation asks anew where the locks are.
 ///
 /// - **A rollover** while locks are held: processes that run go on with the index that they have, until they
 ///   have a reason to ask again. Those that start, and those that ask, are refused until the alias is back.
@@ -81,7 +81,7 @@ use crate::store::clock::ServerClock;
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search
 /// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
-/// holders would be a disaster: [`GuardedIndex`] does it for documents here.
+/// holders would be a disaster: [`GuardedIndex`](crate::GuardedIndex) does it for documents here.
 ///
 /// # Example
 ///
@@ -140,7 +140,7 @@ impl<C: Transport> IndexStore<C> {
     ///
     /// With 2, and a replica, nothing is granted while only one node has the locks, whose disk would take
     /// them along. The price is that nothing is granted then: after 5 s an operation fails with
-    /// [`Error::Interrupted`], renewals and releases too, so that leases are lost. With more copies than the
+    /// [`Error::Interrupted`](crate::Error::Interrupted), renewals and releases too, so that leases are lost. With more copies than the
     /// index has ([`replicas`](IndexStore::replicas) and the primary) that is always so.
     ///
     /// It is a look before the write and no promise about it: a replica that fails between the two is

@@ -231,7 +231,7 @@ async fn renewals_in_the_background_and_by_hand() {
 async fn a_busy_runtime_renews_late() {
     let (_, leases) = setup();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    // Let the keeper see the lease, and then nothing for a while.
+    // Let the renewal task see the lease, and then nothing for a while.
     sleep(MOMENT).await;
     let meter = Meter::new();
     tokio::time::advance(TTL / 2).await;
@@ -302,7 +302,7 @@ async fn each_loss_counts_once() {
     assert_eq!(
         moved[&loss("unreachable")],
         [1.0],
-        "noticed by the keeper: {moved:?}"
+        "noticed by the renewal task: {moved:?}"
     );
     store.fates_now([]);
     drop(unreachable);
