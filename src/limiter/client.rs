@@ -87,15 +87,15 @@ impl LimiterQueue {
                 limit,
                 call_timeout,
             };
-            let of = Arc::new(Self {
+            let this = Arc::new(Self {
                 context: context.clone(),
                 name,
                 limit,
                 queue: Mutex::new(Queue::new(terms)),
                 request: Mutex::default(),
             });
-            *known = Arc::downgrade(&of);
-            of
+            *known = Arc::downgrade(&this);
+            this
         })
     }
 
@@ -208,7 +208,7 @@ impl LimiterQueue {
             request.detach();
         }
         Ok(Place {
-            of: self.clone(),
+            limiter: self.clone(),
             number,
             outcome,
             called,
@@ -245,10 +245,10 @@ impl LimiterQueue {
         sent: Instant,
     ) -> BoxFuture<'static, Option<()>> {
         let (done, over) = oneshot::channel();
-        let of = self.clone();
+        let this = self.clone();
         let rest = async move {
-            let outcome = of.call(&request).await;
-            of.queue.lock().told(&request, sent, outcome, look());
+            let outcome = this.call(&request).await;
+            this.queue.lock().told(&request, sent, outcome, look());
             // Nobody may wait any more.
             let _ = done.send(());
         };
@@ -299,7 +299,7 @@ impl Drop for LimiterQueue {
         let mut queues = self.context.queues.lock();
         if queues
             .get(&self.name)
-            .is_some_and(|of| of.strong_count() == 0)
+            .is_some_and(|queue| queue.strong_count() == 0)
         {
             queues.remove(&self.name);
         }
@@ -308,7 +308,7 @@ impl Drop for LimiterQueue {
 
 /// A place in the queue. Dropping it leaves the queue.
 struct Place {
-    of: Arc<LimiterQueue>,
+    limiter: Arc<LimiterQueue>,
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
     called: Arc<Notify>,
@@ -318,7 +318,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut queue = self.of.queue.lock();
+        let mut queue = self.limiter.queue.lock();
         let granted = match self.outcome.try_recv() {
             Ok(Ok(PermitAttempt::Granted(permit))) => Some(permit),
             _ => None,
