@@ -91,7 +91,10 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
             }
             telemetry::unheard(&error);
         }
-        sleep(pause).await;
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = closing.cancelled() => return,
+        }
         failures = failures.saturating_add(1);
     }
 }

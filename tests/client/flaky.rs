@@ -60,6 +60,8 @@ pub enum News {
     Silence,
     /// Each stream breaks as soon as it is open.
     Broken,
+    /// It must not tell this client.
+    Refused,
     /// It tells what it is told to.
     Told,
 }
@@ -109,6 +111,11 @@ impl FlakyStore {
     /// How often somebody began to listen.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::SeqCst)
+    }
+
+    /// How many have this store, the caller among them.
+    pub fn owners(&self) -> usize {
+        Arc::strong_count(&self.streams)
     }
 
     /// From now on the renewals of this key are never answered, nor what is in one call with them.
@@ -249,6 +256,12 @@ impl Store for FlakyStore {
             News::None => None,
             News::Silence => Some(stream::pending().boxed()),
             News::Broken => Some(stream::iter([Err(broken)]).boxed()),
+            News::Refused => {
+                return Err(Error::Denied {
+                    store: "the flaky store",
+                    source: Cause::text("a fate"),
+                });
+            }
             News::Told => {
                 let told = self.told.subscribe();
                 let next = async |mut told: broadcast::Receiver<Key>| {

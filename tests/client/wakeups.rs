@@ -84,6 +84,20 @@ async fn streams_that_break_are_not_opened_all_the_time() {
     assert!(store.calls().len() < 250);
 }
 
+/// However long it would pause before it tries again.
+#[tokio::test(start_paused = true)]
+async fn a_listener_ends_with_the_handle() {
+    for news in [News::Refused, News::Broken, News::None] {
+        let (store, leases, holder, other) = waiting(news).await;
+        let acquire = leases.acquire("key", TTL).wait_for(MINUTE / 2);
+        acquire.await.unwrap_err();
+        leases.close().await;
+        drop((leases, holder, other));
+        sleep(MOMENT).await;
+        assert_eq!(store.owners(), 1, "{news:?}");
+    }
+}
+
 /// The runtime of the listener ends, and the next who waits listens again.
 #[test]
 fn a_listener_that_goes_down_with_its_runtime_is_replaced() {
