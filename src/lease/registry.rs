@@ -48,11 +48,13 @@ impl LeaseRegistry {
     ) -> Self {
         let queues = Arc::new(WaitQueues::default());
         let releaser = Releaser::new(coalescer, call_timeout, queues.clone());
+        let lifecycle = Arc::<Lifecycle>::default();
+        let closing = lifecycle.closing().clone();
         Self {
-            renewals: RenewalHandle::new(store.clone(), releaser.clone(), late),
+            renewals: RenewalHandle::new(store.clone(), releaser.clone(), late, closing),
             store,
             call_timeout,
-            lifecycle: Arc::default(),
+            lifecycle,
             queues,
             releaser,
             held: Mutex::default(),
@@ -137,9 +139,11 @@ impl LeaseRegistry {
                 let (store, releaser) = (self.store.clone(), self.releaser.clone());
                 drop(here.spawn(release_all(store, releaser, pending)));
             }
-            Err(_) => pending
-                .into_iter()
-                .for_each(|pending| self.renewals.release(pending)),
+            Err(_) => {
+                let release = |pending| self.renewals.release(pending);
+                pending.into_iter().for_each(release);
+                self.renewals.drop_releases();
+            }
         }
         self.lifecycle.finish().await;
     }

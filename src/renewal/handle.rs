@@ -10,7 +10,7 @@ use tokio::{
     },
     time::timeout,
 };
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     host::Host,
@@ -43,6 +43,7 @@ impl RenewalHandle {
         store: Arc<dyn Store>,
         releaser: Releaser,
         late: Arc<watch::Sender<bool>>,
+        closing: CancellationToken,
     ) -> Self {
         let (inbox, messages) = unbounded_channel();
         let is_late = late.subscribe();
@@ -56,7 +57,7 @@ impl RenewalHandle {
         };
         Self {
             inbox,
-            host: Host::new(task),
+            host: Host::new(task, closing),
             late: is_late,
         }
     }
@@ -96,6 +97,11 @@ impl RenewalHandle {
     /// Releases a lease in the background.
     pub(crate) fn release(&self, pending: PendingRelease) {
         self.send(Message::Release(pending));
+    }
+
+    /// Leaves to their ttl the leases that wait for their release, if no runtime is left that could do it.
+    pub(crate) fn drop_releases(&self) {
+        self.host.drop_releases();
     }
 
     /// Cancels the token when the lease is lost or given up, and at once if no runtime is there to see

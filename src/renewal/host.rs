@@ -4,6 +4,7 @@ use std::{fmt, mem, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio_util::sync::CancellationToken;
 
 use super::task::RenewalTask;
 use crate::runtime;
@@ -13,10 +14,11 @@ use crate::runtime;
 const REMEMBERED: usize = 8;
 
 /// The runtimes that leases were asked for on, and what is to be done while the task has none.
-#[derive(Default)]
-pub(super) struct Host(Mutex<State>);
+pub(super) struct Host {
+    state: Mutex<State>,
+    closing: CancellationToken,
+}
 
-#[derive(Default)]
 struct State {
     /// The one that was used last stands last.
     known: Vec<Handle>,
@@ -26,16 +28,17 @@ struct State {
 
 impl Host {
     /// Without a task yet.
-    pub(super) fn new(kept: RenewalTask) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+    pub(super) fn new(kept: RenewalTask, closing: CancellationToken) -> Arc<Self> {
+        let state = Mutex::new(State {
             known: Vec::new(),
             parked: Some(kept),
-        })))
+        });
+        Arc::new(Self { state, closing })
     }
 
     /// Remembers a runtime, and starts the task on it unless it runs.
     pub(super) fn ensure_running(self: &Arc<Self>, runtime: Handle) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let last = state.known.last();
         if last.is_none_or(|last| last.id() != runtime.id()) {
             state.known.retain(|known| known.id() != runtime.id());
@@ -53,12 +56,19 @@ impl Host {
 
     /// Whether there is no task, because no runtime is left.
     pub(super) fn have_ended(&self) -> bool {
-        self.0.lock().parked.is_some()
+        self.state.lock().parked.is_some()
+    }
+
+    /// Leaves to their ttl the leases that wait for their release, if no runtime is left that could do it.
+    pub(super) fn drop_releases(&self) {
+        if let Some(parked) = &mut self.state.lock().parked {
+            parked.drop_releases();
+        }
     }
 
     /// Has the task go on after its runtime has ended.
-    pub(super) fn move_from(self: &Arc<Self>, ended: Id, kept: RenewalTask) {
-        let mut state = self.0.lock();
+    fn move_from(self: &Arc<Self>, ended: Id, mut kept: RenewalTask) {
+        let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
         // A runtime of a single thread may live, and have nothing that drives it.
         let has_threads = |known: &&Handle| known.runtime_flavor() != RuntimeFlavor::CurrentThread;
@@ -72,6 +82,10 @@ impl Host {
             None => {
                 // The guards that live tell by it why they will be lost.
                 let interrupted = kept.leases();
+                if self.closing.is_cancelled() {
+                    // A close waits for them, and may be all that goes on.
+                    kept.drop_releases();
+                }
                 state.parked = Some(kept);
                 drop(state);
                 for lease in interrupted {

@@ -67,6 +67,20 @@ impl RenewalTask {
         }
     }
 
+    /// Leaves to their ttl the leases that wait for their release.
+    pub(super) fn drop_releases(&mut self) {
+        let mut others = Vec::new();
+        while let Ok(message) = self.inbox.try_recv() {
+            if !matches!(message, Message::Release(_)) {
+                others.push(message);
+            }
+        }
+        if let Some(back) = self.back.upgrade() {
+            // The other end is this task.
+            others.into_iter().for_each(|it| drop(back.send(it)));
+        }
+    }
+
     /// The leases that are kept alive.
     pub(super) fn leases(&self) -> Vec<Arc<LeaseState>> {
         self.schedule.leases().filter_map(Weak::upgrade).collect()

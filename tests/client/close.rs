@@ -193,6 +193,25 @@ fn it_does_not_need_the_renewal_tasks_runtime() {
     drop(lease);
 }
 
+/// Without a runtime nothing can be released: what is held is left to its ttl, and what was dropped too.
+#[test]
+fn it_ends_where_there_is_no_runtime_any_more() {
+    let (store, leases) = setup();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let acquire = |key| runtime.block_on(async { leases.acquire(key, TTL).await.unwrap() });
+    let (kept, dropped) = (acquire("key"), acquire("another"));
+    drop(runtime);
+    drop(dropped);
+    let (done, closed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        futures::executor::block_on(leases.close());
+        done.send(()).unwrap();
+    });
+    closed.recv_timeout(PATIENCE).unwrap();
+    assert!(!kept.is_live());
+    assert!(!futures::executor::block_on(is_free(&store)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_stops_work_under_a_lease() {
     let (store, leases) = setup();
