@@ -245,7 +245,8 @@ impl Leases {
             .map_ok(async |request: ReleaseRequest| {
                 let key = request.key.clone();
                 let work = async move |store: Arc<dyn Store>| store.release(&request).await;
-                self.call("release", Some(&key), work).await
+                let answer = self.call("release", Some(&key), work).await;
+                answer.inspect(|_| self.acquires.registry.queues.opened(&key))
             })
             .try_buffer_unordered(RELEASES_AT_ONCE)
             .try_fold(0, async |released, answer| {
@@ -275,7 +276,10 @@ impl Leases {
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
         let evicted = self.call("evict", Some(&named), work).await;
-        evicted.inspect(|eviction| telemetry::evicted(&named, eviction.as_ref()))
+        evicted.inspect(|eviction| {
+            telemetry::evicted(&named, eviction.as_ref());
+            self.acquires.registry.queues.opened(&named);
+        })
     }
 
     /// Removes the document of a key that nobody holds, and says whether it did.

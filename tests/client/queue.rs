@@ -331,3 +331,24 @@ async fn no_length_of_time_is_too_long() {
         lease.release().await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_has_a_key_at_once_that_this_process_frees_by_force() {
+    let (store, leases) = setup();
+    for evicts in [true, false] {
+        let other = Leases::builder(store.memory.clone()).owner("other").build();
+        let holder = other.acquire("key", TTL * 100).await.unwrap();
+        let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
+        sleep(TTL).await;
+        let start = Instant::now();
+        if evicts {
+            leases.evict("key").await.unwrap();
+        } else {
+            assert_eq!(leases.release_owner("other").await.unwrap(), 1);
+        }
+        let lease = waiter.await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO, "evicts: {evicts}");
+        lease.release().await.unwrap();
+        holder.detach();
+    }
+}
