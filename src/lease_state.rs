@@ -129,7 +129,7 @@ impl LeaseState {
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
-        fence == state.fence || state.upgrading
+        fence == state.fence || state.unanswered_upgrades > 0
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -168,7 +168,7 @@ impl LeaseState {
     pub(crate) fn renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let state = self.state.borrow();
-        match self.terms.asked_once && state.mode == Mode::Exclusive && !state.upgrading {
+        match self.terms.asked_once && state.mode == Mode::Exclusive && !state.has_upgraded {
             true => request.known(KnownGrant {
                 fence: state.fence,
                 acquired_at: self.acquired_at,
@@ -245,9 +245,10 @@ impl LeaseState {
             let lost = |reason| Err(self.lost_error(reason));
             outcome = match answer {
                 // A late request was granted the same lease anew, after it had been lost and another
-                // had been granted the key.
+                // had been granted the key. (A smaller fence is that of before an upgrade, which this renewal
+                // crossed.)
                 Ok(RenewAnswer::Renewed(grant))
-                    if grant.fence != state.fence && !state.upgrading =>
+                    if grant.fence > state.fence && state.unanswered_upgrades == 0 =>
                 {
                     lost(validity.lose(LossReason::TakenOver, now))
                 }
@@ -301,8 +302,18 @@ impl LeaseState {
     }
 
     /// An upgrade is sent, which gives the lease another fence.
-    pub(crate) fn upgrades(&self) {
-        self.state.send_modify(|state| state.upgrading = true);
+    pub(crate) fn upgrade_sent(&self) {
+        self.state.send_modify(|state| {
+            state.has_upgraded = true;
+            state.unanswered_upgrades = state.unanswered_upgrades.saturating_add(1);
+        });
+    }
+
+    /// It is known what became of an upgrade.
+    pub(crate) fn upgrade_answered(&self) {
+        self.state.send_modify(|state| {
+            state.unanswered_upgrades = state.unanswered_upgrades.saturating_sub(1);
+        });
     }
 
     /// Takes in a conversion.

@@ -39,13 +39,21 @@ pub(crate) async fn convert(
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
-    if request.mode == Mode::Exclusive {
-        state.upgrades();
+    let upgrades = request.mode == Mode::Exclusive;
+    if upgrades {
+        state.upgrade_sent();
     }
     runtime::call("convert", limit, async move {
-        match runtime::caught(store.convert(&request)).await? {
-            ConvertAnswer::Converted(grant) => {
-                state.converted(request.mode, grant.fence);
+        let answer = runtime::caught(store.convert(&request)).await;
+        if let Ok(ConvertAnswer::Converted(grant)) = &answer {
+            state.converted(request.mode, grant.fence);
+        }
+        // After an error it may have been carried out all the same.
+        if upgrades && answer.is_ok() {
+            state.upgrade_answered();
+        }
+        match answer? {
+            ConvertAnswer::Converted(_) => {
                 if request.mode == Mode::Shared {
                     queues.opened(state.key());
                 }

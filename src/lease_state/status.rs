@@ -23,8 +23,10 @@ pub(super) struct Status {
     /// These two change with a conversion.
     pub(super) mode: Mode,
     pub(super) fence: Fence,
-    /// Whether an upgrade was sent that may have given it a new fence.
-    pub(super) upgrading: bool,
+    /// Whether an upgrade was ever sent.
+    pub(super) has_upgraded: bool,
+    /// How many upgrades were sent of which it is not known what became of them: each may have given it a new fence.
+    pub(super) unanswered_upgrades: u32,
     pub(super) end: Option<EndReason>,
     /// The release that belongs to the end has been answered, or given up.
     pub(super) over: bool,
@@ -40,7 +42,8 @@ impl Status {
             validity,
             mode,
             fence,
-            upgrading: false,
+            has_upgraded: false,
+            unanswered_upgrades: 0,
             end: None,
             over: false,
             loss_told: false,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
-use leasehold::{Attempt, Error, LossReason, MAX_HOLDERS, MAX_TTL, Resumed, Ticket};
+use leasehold::{
+    AcquireRequest, Attempt, Error, Key, LossReason, MAX_HOLDERS, MAX_TTL, Resumed, Store, Ticket,
+    Upgrade,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
@@ -286,4 +289,21 @@ async fn a_set_that_took_long_is_renewed_and_another_is_not() {
     assert_eq!(store.calls(), [["acquire"; 3], ["renew"; 3]].concat());
     assert!(slow.remaining() > TTL - late, "{:?}", slow.remaining());
     slow.release().await.unwrap();
+}
+
+/// A request of an earlier acquire may arrive late, and be granted the lease anew after it was lost.
+#[tokio::test(start_paused = true)]
+async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_another() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    let beside = leases.acquire("key", TTL).shared().await.unwrap();
+    let refused = lease.upgrade().await.unwrap();
+    assert!(matches!(refused, Upgrade::Held(_)), "{refused:?}");
+    let key = Key::new("key").unwrap();
+    store.memory.evict(&key).await.unwrap();
+    let late = AcquireRequest::exclusive(key, lease.id(), "a late request".into(), TTL).shared();
+    store.memory.acquire(&late).await.unwrap();
+    let renewed = lease.renew().await;
+    assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");
+    drop(beside);
 }
