@@ -148,6 +148,8 @@ struct Entries {
     works: HashMap<usize, (Weak<InlineTask>, Instant)>,
     /// When they were last looked through.
     swept: Option<Instant>,
+    /// The number of the newest sweeper, which is the only one that goes on.
+    sweeper: u64,
 }
 
 /// How long work may take before a task goes on with it, be its future polled or not: while nobody does, it
@@ -166,7 +168,9 @@ impl InlineTasks {
         let swept = |at| now.saturating_duration_since(at) < PATIENCE * 4;
         if !entries.swept.is_some_and(swept) {
             entries.swept = Some(now);
-            work.runtime.spawn(sweep(Arc::downgrade(self)));
+            entries.sweeper += 1;
+            let sweeper = sweep(Arc::downgrade(self), entries.sweeper);
+            work.runtime.spawn(sweeper);
         }
         Entry(self, name)
     }
@@ -176,29 +180,41 @@ impl InlineTasks {
         self.detach_those(|_| true);
     }
 
-    /// Leaves what takes long. Says whether there is any work.
-    fn sweep(&self, now: Instant) -> bool {
+    /// Leaves what takes long to tasks, and says whether this sweeper has more to do.
+    fn sweep(&self, sweeper: u64, now: Instant) -> bool {
+        if self.0.lock().sweeper != sweeper {
+            return false;
+        }
         self.detach_those(|since| now.saturating_duration_since(since) >= PATIENCE);
         let mut entries = self.0.lock();
-        let any = !entries.works.is_empty();
-        entries.swept = any.then_some(now);
-        any
+        let goes_on = !entries.works.is_empty() && entries.sweeper == sweeper;
+        if entries.sweeper == sweeper {
+            entries.swept = goes_on.then_some(now);
+        }
+        goes_on
     }
 
+    /// What is detached is not looked at again.
     fn detach_those(&self, which: impl Fn(Instant) -> bool) {
-        let entries = self.0.lock();
-        let chosen = entries.works.values().filter(|(_, since)| which(*since));
-        let chosen: Vec<_> = chosen.filter_map(|(work, _)| work.upgrade()).collect();
+        let mut entries = self.0.lock();
+        let mut chosen = Vec::new();
+        entries.works.retain(|_, (work, since)| {
+            let is_chosen = which(*since);
+            if is_chosen {
+                chosen.extend(work.upgrade());
+            }
+            !is_chosen
+        });
         drop(entries);
         chosen.iter().for_each(|work| work.detach());
     }
 }
 
-async fn sweep(works: Weak<InlineTasks>) {
+async fn sweep(works: Weak<InlineTasks>, sweeper: u64) {
     loop {
         sleep(PATIENCE).await;
         match works.upgrade() {
-            Some(works) if works.sweep(Instant::now()) => {}
+            Some(works) if works.sweep(sweeper, Instant::now()) => {}
             _ => return,
         }
     }
@@ -272,6 +288,46 @@ mod tests {
             InlineTask::new().unwrap().wait(Box::pin(rest), told).await,
             None
         );
+    }
+
+    /// A runtime that stands still has its sweeper run late, and another one is started on another runtime.
+    #[tokio::test(start_paused = true)]
+    async fn one_sweeper_is_left_of_those_that_stalls_have_started() {
+        let tasks = Arc::<InlineTasks>::default();
+        let start = Instant::now();
+        let (outcome, told) = oneshot::channel::<u8>();
+        let long = InlineTask::new().unwrap();
+        let _entry = tasks.enter(&long, start);
+        for stall in 1..10 {
+            let short = InlineTask::new().unwrap();
+            drop(tasks.enter(&short, start + PATIENCE * 5 * stall));
+        }
+        assert!(Arc::weak_count(&tasks) > 1);
+        let waiting = tokio::spawn(long.clone().wait(Box::pin(std::future::pending()), told));
+        sleep(PATIENCE * 60).await;
+        assert_eq!(
+            Arc::weak_count(&tasks),
+            0,
+            "work that is detached is not looked at again"
+        );
+        let _ = outcome.send(7);
+        assert_eq!(waiting.await.unwrap(), Some(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sweepers_do_not_pile_up_while_there_is_work() {
+        let tasks = Arc::<InlineTasks>::default();
+        for stall in 0..10 {
+            let work = InlineTask::new().unwrap();
+            drop(tasks.enter(&work, Instant::now() + PATIENCE * 5 * stall));
+        }
+        let works: Vec<_> = (0..100).map(|_| InlineTask::new().unwrap()).collect();
+        for work in &works {
+            let _entry = tasks.enter(work, Instant::now());
+            sleep(PATIENCE / 2).await;
+        }
+        let sweepers = Arc::weak_count(&tasks);
+        assert!(sweepers <= 1, "{sweepers} sweepers");
     }
 
     /// Whoever leaves it, from whichever thread and at whichever moment, it comes to its end.
