@@ -1,5 +1,6 @@
 //! One lease in this process: what its guard, the renewal task and those who wait for its end share.
 
+mod number;
 mod status;
 pub(crate) mod timing;
 mod validity;
@@ -20,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::{status::EndReason, watcher::LossWatcher};
+pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
 use self::{
     status::Status,
     validity::{Validity, deadline},
@@ -43,6 +44,7 @@ pub(crate) struct GrantTerms {
 
 #[derive(Debug)]
 pub(crate) struct LeaseState {
+    number: LeaseNumber,
     terms: GrantTerms,
     acquired_at: DateTime<Utc>,
     /// When its grant came in.
@@ -68,6 +70,7 @@ impl LeaseState {
         }
         let state = Status::new(validity, terms.request.mode, grant.fence);
         Some(Self {
+            number: LeaseNumber::next(),
             terms,
             acquired_at: grant.acquired_at,
             since,
@@ -85,6 +88,10 @@ impl LeaseState {
 
     pub(crate) fn key(&self) -> &Key {
         &self.request().key
+    }
+
+    pub(crate) fn number(&self) -> LeaseNumber {
+        self.number
     }
 
     pub(crate) fn id(&self) -> LeaseId {

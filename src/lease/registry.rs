@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::{
     coalescer::Coalescer,
-    lease_state::{EndReason, LeaseState},
-    model::{Error, LeaseId, LossReason},
+    lease_state::{EndReason, LeaseNumber, LeaseState},
+    model::{Error, LossReason},
     release::{PendingRelease, Released, Releaser, release_all},
     renewal::RenewalHandle,
     runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
@@ -35,7 +35,7 @@ pub(crate) struct LeaseRegistry {
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
     /// For [`LeaseRegistry::close`].
-    held: Mutex<HashMap<LeaseId, Weak<LeaseState>>>,
+    held: Mutex<HashMap<LeaseNumber, Weak<LeaseState>>>,
 }
 
 impl LeaseRegistry {
@@ -64,7 +64,9 @@ impl LeaseRegistry {
     /// Takes in a lease that was granted.
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
         self.queues.begins(lease.id());
-        self.held.lock().insert(lease.id(), Arc::downgrade(lease));
+        self.held
+            .lock()
+            .insert(lease.number(), Arc::downgrade(lease));
         telemetry::granted();
     }
 
@@ -92,9 +94,9 @@ impl LeaseRegistry {
     }
 
     fn forget(&self, lease: &LeaseState) {
-        self.held.lock().remove(&lease.id());
+        self.held.lock().remove(&lease.number());
         if lease.is_kept() {
-            self.renewals.forget(lease.id());
+            self.renewals.forget(lease.number());
         }
     }
 

@@ -19,8 +19,8 @@ use super::{
     task::{Message, RenewalTask},
 };
 use crate::{
-    lease_state::LeaseState,
-    model::{Error, LeaseId},
+    lease_state::{LeaseNumber, LeaseState},
+    model::Error,
     release::{PendingRelease, Releaser},
     store::Store,
 };
@@ -90,7 +90,7 @@ impl RenewalHandle {
     }
 
     /// A lease that was kept alive is given up.
-    pub(crate) fn forget(&self, lease: LeaseId) {
+    pub(crate) fn forget(&self, lease: LeaseNumber) {
         self.send(Message::Forget(lease));
     }
 

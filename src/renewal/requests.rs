@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::schedule::Outcome;
 use crate::{
-    lease_state::LeaseState,
+    lease_state::{LeaseNumber, LeaseState},
     messages::{RenewRequest, renewal_left_out},
-    model::{Error, LeaseId},
+    model::Error,
     runtime,
     store::Store,
     telemetry,
@@ -18,26 +18,29 @@ use crate::{
 /// store has answered.
 pub(super) struct Renewals {
     requests: Vec<RenewRequest>,
-    leases: Vec<Weak<LeaseState>>,
+    leases: Vec<(LeaseNumber, Weak<LeaseState>)>,
 }
 
 impl Renewals {
     pub(super) fn of(leases: &[Arc<LeaseState>]) -> Self {
         Self {
             requests: leases.iter().map(|lease| lease.renewal()).collect(),
-            leases: leases.iter().map(Arc::downgrade).collect(),
+            leases: leases
+                .iter()
+                .map(|lease| (lease.number(), Arc::downgrade(lease)))
+                .collect(),
         }
     }
 }
 
 /// Renews leases with one call, and tells each what came of it.
-pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId, Outcome)> {
+pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNumber, Outcome)> {
     let Renewals { requests, leases } = renewals;
     let sent = Instant::now();
     let answers = runtime::caught(store.renew(&requests)).await;
     let answers = answers.inspect_err(|error| telemetry::store_failed("renew", None, error));
     let mut answers = answers.map(Vec::into_iter);
-    let outcome = |(request, lease): (RenewRequest, Weak<LeaseState>)| {
+    let outcome = |(number, lease): (LeaseNumber, Weak<LeaseState>)| {
         let answer = match &mut answers {
             Ok(answers) => answers.next().unwrap_or_else(|| Err(renewal_left_out())),
             Err(error) => Err(error.clone()),
@@ -49,7 +52,7 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseId
                 Err(Error::Lost { .. }) => Outcome::Lost,
                 Err(_) => Outcome::Failed,
             });
-        (request.lease, outcome.unwrap_or(Outcome::Lost))
+        (number, outcome.unwrap_or(Outcome::Lost))
     };
-    requests.into_iter().zip(leases).map(outcome).collect()
+    leases.into_iter().map(outcome).collect()
 }

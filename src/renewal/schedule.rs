@@ -37,9 +37,11 @@ use self::{
     pace::Pace,
 };
 use crate::{
-    lease_state::timing::{PERIOD, STEP},
+    lease_state::{
+        LeaseNumber,
+        timing::{PERIOD, STEP},
+    },
     messages::MAX_RENEWALS,
-    model::LeaseId,
     retry,
 };
 
@@ -55,13 +57,13 @@ const PARTS: usize = 10;
 /// The leases that are kept alive, each with what the caller wants to know it by.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
-    leases: HashMap<LeaseId, Entry<T>>,
+    leases: HashMap<LeaseNumber, Entry<T>>,
     /// Those that are renewed later, by when they are due.
-    planned: BTreeSet<(Instant, LeaseId)>,
+    planned: BTreeSet<(Instant, LeaseNumber)>,
     /// Those that are due and wait for a place, by their deadline.
-    ready: BTreeSet<(Instant, LeaseId)>,
+    ready: BTreeSet<(Instant, LeaseNumber)>,
     /// The parts of batches without an answer that are to be sent once more.
-    repeats: VecDeque<Vec<LeaseId>>,
+    repeats: VecDeque<Vec<LeaseNumber>>,
     under_way: Batches,
     last_batch: BatchId,
     pace: Pace,
@@ -102,7 +104,7 @@ pub(crate) struct Due<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Batch<T> {
     pub(crate) id: BatchId,
-    pub(crate) leases: Vec<(LeaseId, T)>,
+    pub(crate) leases: Vec<(LeaseNumber, T)>,
     /// How much later than due the first of them goes.
     pub(crate) lag: Duration,
 }
@@ -145,7 +147,7 @@ impl<T: Clone> Schedule<T> {
     /// Takes in a lease, when it is due first, and until when it has to be renewed.
     pub(crate) fn insert(
         &mut self,
-        id: LeaseId,
+        id: LeaseNumber,
         lease: T,
         ttl: Duration,
         due: Instant,
@@ -165,7 +167,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// Forgets a lease, if it is there.
-    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: LeaseNumber) -> Option<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
         self.ready.remove(&(entry.deadline, id));
@@ -217,7 +219,7 @@ impl<T: Clone> Schedule<T> {
         {
             self.set_state(id, State::Ready, at);
         }
-        let passed = |(at, id): &(Instant, LeaseId)| (*at <= now).then_some(*id);
+        let passed = |(at, id): &(Instant, LeaseNumber)| (*at <= now).then_some(*id);
         while let Some(id) = self.ready.first().and_then(passed) {
             due.expired.extend(self.remove(id));
         }
@@ -233,7 +235,7 @@ impl<T: Clone> Schedule<T> {
     pub(crate) fn answered(
         &mut self,
         batch: BatchId,
-        outcomes: &[(LeaseId, Outcome)],
+        outcomes: &[(LeaseNumber, Outcome)],
         now: Instant,
         chance: f64,
     ) {
@@ -370,15 +372,15 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// Those that are ready, the nearest deadline first, and what is due soon as far as there is room.
-    fn ready_together(&self, now: Instant) -> Vec<LeaseId> {
+    fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
         let size = self.pace.size();
         let answered = now + self.pace.expected();
-        let hopeless = |(deadline, _): &&(Instant, LeaseId)| *deadline <= answered;
+        let hopeless = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
         let in_time = self.ready.iter().skip_while(hopeless);
         let too_late = self.ready.iter().take_while(hopeless);
         // An answer has to come in time for the shortest ttl of a batch.
         let mut ttl = None;
-        let mut goes_along = |id: &LeaseId, soon: Option<Instant>| {
+        let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
             self.leases.get(id).is_some_and(|entry| {
                 let first = *ttl.get_or_insert(entry.ttl);
                 let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
@@ -398,7 +400,7 @@ impl<T: Clone> Schedule<T> {
         together
     }
 
-    fn send(&mut self, leases: Vec<LeaseId>, is_repeat: bool, now: Instant) -> Batch<T> {
+    fn send(&mut self, leases: Vec<LeaseNumber>, is_repeat: bool, now: Instant) -> Batch<T> {
         self.last_batch.0 += 1;
         let id = self.last_batch;
         let mut batch = Batch {
@@ -427,7 +429,7 @@ impl<T: Clone> Schedule<T> {
         batch
     }
 
-    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseId, Outcome)], now: Instant) {
+    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseNumber, Outcome)], now: Instant) {
         let elapsed = now.saturating_duration_since(batch.sent);
         let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
         if batch.is_overdue {
@@ -441,7 +443,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// The next renewal counts from when this one was sent.
-    fn renewed(&mut self, id: LeaseId, sent: Instant, deadline: Instant, chance: f64) {
+    fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
         let spread = self.leases.len() > self.pace.size();
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
@@ -458,7 +460,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// It is tried again after a pause.
-    fn failed(&mut self, batch: BatchId, id: LeaseId, now: Instant, chance: f64) {
+    fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == State::Sent(batch)
         {
@@ -468,7 +470,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    fn set_state(&mut self, id: LeaseId, state: State, due: Instant) {
+    fn set_state(&mut self, id: LeaseNumber, state: State, due: Instant) {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
         };

@@ -14,8 +14,8 @@ use super::{
     schedule::{Batch, BatchId, Outcome, Schedule},
 };
 use crate::{
-    lease_state::{LeaseState, LossWatcher, timing},
-    model::{Error, LeaseId},
+    lease_state::{LeaseNumber, LeaseState, LossWatcher, timing},
+    model::Error,
     release::{PendingRelease, Releaser},
     runtime,
     store::Store,
@@ -29,11 +29,11 @@ pub(super) enum Message {
     /// Keep this lease alive until it is lost or given up.
     Keep(Weak<LeaseState>),
     /// This lease is given up.
-    Forget(LeaseId),
+    Forget(LeaseNumber),
     /// Cancel the token when this lease is lost or given up.
     Tell(LossWatcher, DropGuard),
     /// This is what became of the renewals of a batch.
-    Renewed(BatchId, Vec<(LeaseId, Outcome)>),
+    Renewed(BatchId, Vec<(LeaseNumber, Outcome)>),
 }
 
 /// The task: what it has to do with. It never waits for a store, so that no lease is held up by another's trouble.
@@ -108,7 +108,7 @@ impl RenewalTask {
     }
 
     fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
-        let (id, ttl) = (lease.id(), lease.ttl());
+        let (id, ttl) = (lease.number(), lease.ttl());
         let (due, deadline) = (lease.first_renewal(now), lease.deadline());
         self.schedule
             .insert(id, Arc::downgrade(lease), ttl, due, deadline);
@@ -174,7 +174,7 @@ impl RenewalTask {
 /// Tells the task what became of a batch, also if the call ends with its runtime.
 struct Answered {
     batch: BatchId,
-    outcomes: Vec<(LeaseId, Outcome)>,
+    outcomes: Vec<(LeaseNumber, Outcome)>,
     back: WeakUnboundedSender<Message>,
 }
 

@@ -307,3 +307,30 @@ async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_another() {
     assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");
     drop(beside);
 }
+
+/// Whichever of the two is given up, and however: the other goes on as long as the lease does.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
+    for ends_first in [true, false] {
+        let (_, leases) = setup();
+        let ticket = leases.acquire("key", TTL).await.unwrap().into_ticket();
+        let resume = async || match leases.resume(&ticket).keep_alive().await.unwrap() {
+            Resumed::Live(lease) => lease,
+            Resumed::Gone(why) => panic!("{why}"),
+        };
+        let (first, second) = (resume().await, resume().await);
+        sleep(TTL * 2).await;
+        assert!(first.is_live() && second.is_live());
+        let (ends, stays) = if ends_first {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        ends.detach();
+        sleep(TTL * 2).await;
+        assert!(stays.is_live());
+        // A close knows of it.
+        leases.close().await;
+        assert!(matches!(stays.lost().await, LossReason::Closed));
+    }
+}

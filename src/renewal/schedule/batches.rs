@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{lease_state::timing::response_timeout, model::LeaseId};
+use crate::lease_state::{LeaseNumber, timing::response_timeout};
 
 /// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
 /// of them is to be answered.
@@ -24,7 +24,7 @@ pub(super) type Batches = BTreeMap<BatchId, UnderWay>;
 /// A batch that was sent.
 #[derive(Debug)]
 pub(super) struct UnderWay {
-    pub(super) leases: Vec<LeaseId>,
+    pub(super) leases: Vec<LeaseNumber>,
     pub(super) sent: Instant,
     /// The shortest ttl among the leases.
     pub(super) ttl: Duration,

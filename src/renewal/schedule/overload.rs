@@ -16,7 +16,7 @@ struct Server {
     /// It stands still, from when and until when.
     away: Option<(Instant, Instant)>,
     busy_until: Instant,
-    expiries: HashMap<LeaseId, Instant>,
+    expiries: HashMap<LeaseNumber, Instant>,
 }
 
 impl Server {
@@ -43,7 +43,7 @@ impl Server {
         self.busy_until
     }
 
-    fn renew(&mut self, lease: LeaseId, ttl: Duration, now: Instant) -> bool {
+    fn renew(&mut self, lease: LeaseNumber, ttl: Duration, now: Instant) -> bool {
         let expiry = self.expiries.entry(lease).or_insert(now);
         if *expiry <= now {
             return false;
@@ -71,12 +71,12 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
     for number in 0..leases {
         // They were acquired over half a period.
         let at = start + ttl / 6 * number as u32 / leases as u32;
-        let id = LeaseId::random();
+        let id = LeaseNumber::next();
         server.expiries.insert(id, at + ttl);
         schedule.insert(id, id, ttl, at + ttl / 3, at + ttl - MARGIN);
     }
     let (mut now, mut seen) = (start, Seen::default());
-    let mut answers: BTreeMap<(Instant, BatchId), (Instant, Vec<LeaseId>)> = BTreeMap::new();
+    let mut answers: BTreeMap<(Instant, BatchId), (Instant, Vec<LeaseNumber>)> = BTreeMap::new();
     let mut chance = 0.0;
     while now < start + time {
         let answer = answers.keys().next().copied();
@@ -89,7 +89,7 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
         if let Some(key) = answer.filter(|(at, _)| *at <= now)
             && let Some((sent, batch)) = answers.remove(&key)
         {
-            let outcome = |id: &LeaseId| {
+            let outcome = |id: &LeaseNumber| {
                 // What the guard does: an answer after the deadline comes too late.
                 let live = schedule
                     .leases

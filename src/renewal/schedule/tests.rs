@@ -20,12 +20,12 @@ fn with(leases: usize, now: Instant) -> Schedule<usize> {
 }
 
 fn insert(schedule: &mut Schedule<usize>, number: usize, now: Instant) {
-    schedule.insert(LeaseId::random(), number, TTL, now + TTL / 3, now + TTL);
+    schedule.insert(LeaseNumber::next(), number, TTL, now + TTL / 3, now + TTL);
 }
 
 /// Answers all of a batch.
 fn renew(schedule: &mut Schedule<usize>, batch: &Batch<usize>, now: Instant) {
-    let renewed = |(id, _): &(LeaseId, usize)| (*id, Outcome::Renewed(now + TTL));
+    let renewed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Renewed(now + TTL));
     let outcomes: Vec<_> = batch.leases.iter().map(renewed).collect();
     schedule.answered(batch.id, &outcomes, now, CHANCE);
 }
@@ -125,7 +125,7 @@ fn batches_that_were_sent_together_drift_apart() {
         now = schedule.next(now).unwrap();
         for batch in schedule.take_due(now).batches {
             at.push(now);
-            let renewed = |(id, _): &(LeaseId, usize)| (*id, Outcome::Renewed(now + TTL));
+            let renewed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Renewed(now + TTL));
             let outcomes: Vec<_> = batch.leases.iter().map(renewed).collect();
             chance = (chance + 0.37) % 1.0;
             schedule.answered(batch.id, &outcomes, now, chance);
@@ -214,7 +214,7 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     for _ in 0..12 {
         let due = schedule.take_due(now);
         assert_eq!(sizes(&due), [10], "errors do not split a batch");
-        let failed = |(id, _): &(LeaseId, usize)| (*id, Outcome::Failed);
+        let failed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Failed);
         let outcomes: Vec<_> = due.batches[0].leases.iter().map(failed).collect();
         schedule.answered(due.batches[0].id, &outcomes, now, 1.0);
         let next = schedule.next(now).unwrap();
@@ -237,7 +237,7 @@ fn a_lease_with_a_short_ttl_does_not_take_long_ones_along() {
     let start = Instant::now();
     let mut schedule = with(100, start);
     let due = start + SECOND / 3;
-    schedule.insert(LeaseId::random(), 100, SECOND, due, start + SECOND);
+    schedule.insert(LeaseNumber::next(), 100, SECOND, due, start + SECOND);
     assert_eq!(sizes(&schedule.take_due(due)), [1]);
 }
 
@@ -247,7 +247,7 @@ fn the_nearest_deadline_goes_first_and_what_cannot_be_in_time_goes_last() {
     let mut schedule = Schedule::new();
     for number in 0..3 {
         let deadline = start + SECOND * (3 - number);
-        schedule.insert(LeaseId::random(), number, SECOND * 3, start, deadline);
+        schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
     }
     let mut order = Vec::new();
     schedule.pace.observe(Duration::ZERO);
@@ -258,7 +258,7 @@ fn the_nearest_deadline_goes_first_and_what_cannot_be_in_time_goes_last() {
     let mut schedule = Schedule::new();
     for number in 0..3 {
         let deadline = start + SECOND * (3 - number);
-        schedule.insert(LeaseId::random(), number, SECOND * 3, start, deadline);
+        schedule.insert(LeaseNumber::next(), number, SECOND * 3, start, deadline);
     }
     for _ in 0..100 {
         schedule.pace.observe(SECOND * 3 / 2);
@@ -296,7 +296,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
 fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {
     let start = Instant::now();
     let mut schedule = with(10, start);
-    let brief = LeaseId::random();
+    let brief = LeaseNumber::next();
     schedule.insert(brief, 10, TTL / 2, start + TTL / 3, start + TTL);
     let now = start + TTL / 3;
     let due = schedule.take_due(now);
@@ -339,7 +339,7 @@ fn a_short_lease_does_not_hurry_long_ones() {
     let start = Instant::now();
     let mut schedule = with(100, start);
     let now = start + TTL / 3;
-    schedule.insert(LeaseId::random(), 100, SECOND, now, now + SECOND);
+    schedule.insert(LeaseNumber::next(), 100, SECOND, now, now + SECOND);
     let mut sizes = sizes(&schedule.take_due(now));
     sizes.sort_unstable();
     assert_eq!(sizes, [1, 100]);
