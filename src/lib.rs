@@ -152,7 +152,7 @@
 //!
 //! That another holds a lock is an answer, not an [`Error`]. An error says whether a retry can help
 //! ([`Error::is_retryable`]) and whether the request may have been carried out all the same
-//! ([`Error::is_ambiguous`]). An acquire that fails or is dropped midway leaves no lock behind: what
+//! ([`Error::is_ambiguous`]), and is of one of few kinds ([`Error::kind`]). An acquire that fails or is dropped midway leaves no lock behind: what
 //! it may have been granted is released in the background, as long as the runtime lives.
 //!
 //! # Features
@@ -235,9 +235,9 @@ pub use crate::{
         RenewAnswers, RenewRequest,
     },
     model::{
-        Cause, Error, Fence, Held, Holder, Key, LeaseId, LimiterRecord, LockRecord, LockState,
-        LossReason, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL,
-        MAX_WINDOW, Mode, PermitId, Quota, SCHEMA,
+        Cause, Error, ErrorKind, Fence, Held, Holder, Key, LeaseId, LimiterRecord, LockRecord,
+        LockState, LossReason, MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES,
+        MAX_TTL, MAX_WINDOW, Mode, PermitId, Quota, SCHEMA,
     },
     store::{FreedKeys, Store, memory::MemoryStore},
 };

@@ -3,6 +3,7 @@
 mod access;
 mod cause;
 mod error;
+mod error_kind;
 mod fence;
 mod ids;
 mod key;
@@ -25,6 +26,7 @@ pub use self::{
     access::Mode,
     cause::Cause,
     error::{Error, LossReason},
+    error_kind::ErrorKind,
     fence::Fence,
     ids::{LeaseId, PermitId},
     key::Key,
