@@ -234,7 +234,7 @@ impl LeaseState {
 
     /// Takes in that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
-        // What it is told by `take_in` is the same.
+        // The renewal itself has the same error.
         let _ = self.apply_renewal(Instant::now(), Err(error));
     }
 
@@ -255,7 +255,9 @@ impl LeaseState {
                 // had been granted the key. (A smaller fence is that of before an upgrade, which this renewal
                 // crossed.)
                 Ok(RenewAnswer::Renewed(grant))
-                    if grant.fence > state.fence && state.unanswered_upgrades == 0 =>
+                    if state.unanswered_upgrades == 0
+                        && (grant.fence > state.fence
+                            || grant.fence < state.fence && !state.has_upgraded) =>
                 {
                     lost(validity.lose(LossReason::TakenOver, now))
                 }
@@ -325,8 +327,12 @@ impl LeaseState {
 
     /// Takes in a conversion.
     pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
-        self.state
-            .send_modify(|state| (state.mode, state.fence) = (mode, fence));
+        self.state.send_modify(|state| {
+            // With a smaller fence it is the late answer to a conversion before the last one.
+            if fence >= state.fence {
+                (state.mode, state.fence) = (mode, fence);
+            }
+        });
     }
 
     /// Takes in that the server said the lease is lost, and gives back the reason that counts.

@@ -69,7 +69,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// than that keeps its expiry, so that two renewals may be carried out in any order.
     ///
     /// The answers stand in the order of the requests; one that fails stops no other. An error of the
-    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](crate::MAX_RENEWALS) requests.
+    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](crate::MAX_RENEWALS) requests; two of
+    /// them may be of the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
     /// Makes a live lease shared, or exclusive if nobody else is live. An upgrade has a new fence,

@@ -99,7 +99,7 @@ impl fmt::Debug for LeaseOptions {
 macro_rules! lease_options {
     ($builder:ty) => {
         impl $builder {
-            /// Shares the key with other context leases: for those who read what a writer, with an
+            /// Shares the key with other shared leases: for those who read what a writer, with an
             /// exclusive lease, must not change meanwhile.
             ///
             /// Each has an expiry of its own, so one whose holder dies frees its place by itself. A key
@@ -111,7 +111,7 @@ macro_rules! lease_options {
             }
 
             /// Takes so many permits of those that there are: a semaphore with leases. It conflicts with
-            /// exclusive and context leases, and with other permits when there are not enough left.
+            /// exclusive and shared leases, and with other permits when there are not enough left.
             ///
             /// The capacity is what each request says, and stored nowhere: while processes with
             /// different capacities run side by side, each keeps to its own.

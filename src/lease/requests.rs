@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     lease_state::LeaseState,
@@ -39,6 +39,8 @@ pub(crate) async fn convert(
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
+    // Nothing is sent without one.
+    Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let upgrades = request.mode == Mode::Exclusive;
     if upgrades {
         state.upgrade_sent();
@@ -48,8 +50,10 @@ pub(crate) async fn convert(
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
             state.converted(request.mode, grant.fence);
         }
-        // After an error it may have been carried out all the same.
-        if upgrades && answer.is_ok() {
+        let nothing_changed =
+            |error: &Error| matches!(error, Error::Unreachable { .. } | Error::Denied { .. });
+        // After another error it may have been carried out all the same.
+        if upgrades && answer.as_ref().err().is_none_or(nothing_changed) {
             state.upgrade_answered();
         }
         match answer? {

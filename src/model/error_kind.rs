@@ -24,9 +24,9 @@ pub enum ErrorKind {
     Unavailable,
     /// There is no answer: the request may or may not have been carried out. A retry can help.
     NoAnswer,
-    /// Others hold the key, and still did when the wait was over.
+    /// Others hold the key, and still did when the wait was over. A retry can help.
     Held,
-    /// The limiter lets no call through in the time that was allowed for waiting.
+    /// The limiter lets no call through in the time that was allowed for waiting. A retry can help.
     LimitReached,
     /// The lease is over, or the resource has seen a newer one.
     Lost,
@@ -111,7 +111,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::Cause;
+    use crate::model::{Cause, Key};
 
     #[test]
     fn the_kind_says_what_the_questions_to_an_error_say() {
@@ -143,12 +143,31 @@ mod tests {
                 store,
                 source: source(),
             },
+            Error::TransactionAborted {
+                store,
+                source: source(),
+            },
+            Error::TooManyHolders {
+                key: Key::new("key").unwrap(),
+            },
+            Error::LimitReached {
+                key: Key::new("key").unwrap(),
+                waited: limit,
+                retry_in: limit,
+            },
             Error::Closed,
         ];
         for error in errors {
             let kind = error.kind();
             assert_eq!(error.is_ambiguous(), kind == ErrorKind::NoAnswer, "{kind}");
-            let can_help = matches!(kind, ErrorKind::NoAnswer | ErrorKind::Unavailable);
+            let can_help = matches!(
+                kind,
+                ErrorKind::NoAnswer
+                    | ErrorKind::Unavailable
+                    | ErrorKind::Held
+                    | ErrorKind::LimitReached
+                    | ErrorKind::TransactionAborted
+            );
             assert_eq!(error.is_retryable(), can_help, "{kind}");
         }
     }

@@ -97,9 +97,11 @@ impl RenewalHandle {
     /// Releases a lease in the background.
     pub(crate) fn release(&self, pending: PendingRelease) {
         self.send(Message::Release(pending));
+        self.host.drop_releases();
     }
 
-    /// Leaves to their ttl the leases that wait for their release, if no runtime is left that could do it.
+    /// While the handle closes: leaves to their ttl the leases that wait for their release, if no runtime is left
+    /// that could do it.
     pub(crate) fn drop_releases(&self) {
         self.host.drop_releases();
     }

@@ -59,15 +59,20 @@ impl Host {
         self.state.lock().parked.is_some()
     }
 
-    /// Leaves to their ttl the leases that wait for their release, if no runtime is left that could do it.
+    /// While the handle closes: leaves to their ttl the leases that wait for their release, if no runtime is left
+    /// that could do it. The close waits for them, and may be all that goes on.
     pub(super) fn drop_releases(&self) {
-        if let Some(parked) = &mut self.state.lock().parked {
-            parked.drop_releases();
+        if self.closing.is_cancelled() {
+            let mut state = self.state.lock();
+            let dropped = state.parked.as_mut().map(RenewalTask::take_releases);
+            // Who waits for them is woken by that, after the lock.
+            drop(state);
+            drop(dropped);
         }
     }
 
     /// Has the task go on after its runtime has ended.
-    fn move_from(self: &Arc<Self>, ended: Id, mut kept: RenewalTask) {
+    fn move_from(self: &Arc<Self>, ended: Id, kept: RenewalTask) {
         let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
         // A runtime of a single thread may live, and have nothing that drives it.
@@ -82,12 +87,9 @@ impl Host {
             None => {
                 // The guards that live tell by it why they will be lost.
                 let interrupted = kept.leases();
-                if self.closing.is_cancelled() {
-                    // A close waits for them, and may be all that goes on.
-                    kept.drop_releases();
-                }
                 state.parked = Some(kept);
                 drop(state);
+                self.drop_releases();
                 for lease in interrupted {
                     lease.failed(runtime::ended());
                 }

@@ -67,18 +67,20 @@ impl RenewalTask {
         }
     }
 
-    /// Leaves to their ttl the leases that wait for their release.
-    pub(super) fn drop_releases(&mut self) {
-        let mut others = Vec::new();
+    /// Takes out the releases that wait to be done.
+    pub(super) fn take_releases(&mut self) -> Vec<PendingRelease> {
+        let (mut releases, mut others) = (Vec::new(), Vec::new());
         while let Ok(message) = self.inbox.try_recv() {
-            if !matches!(message, Message::Release(_)) {
-                others.push(message);
+            match message {
+                Message::Release(pending) => releases.push(pending),
+                other => others.push(other),
             }
         }
         if let Some(back) = self.back.upgrade() {
             // The other end is this task.
             others.into_iter().for_each(|it| drop(back.send(it)));
         }
+        releases
     }
 
     /// The leases that are kept alive.

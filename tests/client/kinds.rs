@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use leasehold::{
-    AcquireRequest, Attempt, Error, Key, LossReason, MAX_HOLDERS, MAX_TTL, Resumed, Store, Ticket,
-    Upgrade,
+    AcquireRequest, Attempt, Error, Key, LossReason, MAX_HOLDERS, MAX_TTL, Mode, Resumed, Store,
+    Ticket, Upgrade,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -333,4 +333,19 @@ async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
         leases.close().await;
         assert!(matches!(stays.lost().await, LossReason::Closed));
     }
+}
+
+/// A conversion is answered after the next one.
+#[tokio::test(start_paused = true)]
+async fn the_late_answer_to_a_conversion_changes_nothing() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.next([Fate::AnswerLate(MOMENT * 10)]);
+    assert!(timeout(MOMENT, lease.downgrade()).await.is_err());
+    assert_eq!(lease.upgrade().await.unwrap(), Upgrade::Exclusive);
+    let fence = lease.fence();
+    sleep(MOMENT * 20).await;
+    lease.renew().await.unwrap();
+    assert_eq!((lease.fence(), lease.mode()), (fence, Mode::Exclusive));
+    lease.release().await.unwrap();
 }
