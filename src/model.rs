@@ -9,6 +9,7 @@ mod ids;
 mod key;
 mod limits;
 mod lock_state;
+mod mode;
 mod quota;
 mod record;
 mod time;
@@ -23,7 +24,7 @@ mod wait_policy;
 ))]
 pub(crate) use self::limits::LIMITER_SCHEMA;
 pub use self::{
-    access::Mode,
+    access::{Access, Conversion},
     cause::Cause,
     error::{Error, LossReason},
     error_kind::ErrorKind,
@@ -34,6 +35,7 @@ pub use self::{
         MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW, SCHEMA,
     },
     lock_state::{Held, LockState},
+    mode::Mode,
     quota::Quota,
     record::{Holder, LimiterRecord, LockRecord},
 };

@@ -26,15 +26,18 @@ use crate::{
 ///
 /// One whose name begins with `Invalid` for bad terms, and [`Error::Closed`], before anything is sent;
 /// otherwise what the store answers, after three tries if a retry could help, and
-/// [`Error::TooManyHolders`] when only the number of those who share the key is in the way.
+/// [`Error::TooManyHolders`] when only the number of those who share the key is in the way. A request that is
+/// not answered within the ttl, or the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter,
+/// is [`Error::TimedOut`]: what it grants later would be over, or nearly so.
 ///
 /// # Cancel safety
 ///
 /// Cancel safe: dropping the future at any point leaves no lock behind. Its requests go on in a task of
-/// their own, which waits for the outcome and releases what was granted; the same holds after an error. The key is free again one answered release after the last answer. A request without
-/// an answer is released after the [`call_timeout`](crate::LeasesBuilder::call_timeout), and one whose
-/// connection broke for as long, again and again, in case that it arrives late. Only if the runtime
-/// ends before that, or the store cannot be reached, does a lock stay, until its ttl is over.
+/// their own, which waits for the outcome and releases what was granted; the same holds after an error. The key
+/// is free again one answered release after the last answer. A request without an answer is released after the
+/// [`call_timeout`](crate::LeasesBuilder::call_timeout), and one whose connection broke for as long, again and
+/// again, in case that it arrives late. Only if the runtime ends before that, or the store cannot be reached, does a
+/// lock stay, until its ttl is over.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::context::AcquireContext;
 use crate::{
     messages::AcquireRequest,
-    model::{Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Mode, validation},
+    model::{Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, validation},
     telemetry::AcquireFields,
 };
 
@@ -16,9 +16,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) context: Arc<AcquireContext>,
     pub(crate) ttl: Duration,
     pub(crate) owner: Option<Arc<str>>,
-    pub(crate) mode: Mode,
-    pub(crate) permits: u32,
-    pub(crate) capacity: u32,
+    pub(crate) access: Access,
     pub(crate) reentrant: bool,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
@@ -33,9 +31,7 @@ impl LeaseOptions {
             context,
             ttl,
             owner: None,
-            mode: Mode::Exclusive,
-            permits: 1,
-            capacity: 1,
+            access: Access::Exclusive,
             reentrant: false,
             min_hold: None,
             note: None,
@@ -48,10 +44,10 @@ impl LeaseOptions {
         self.owner.as_ref().unwrap_or(&self.context.owner)
     }
 
-    /// What is told of it.
+    /// The fields of its span.
     pub(crate) fn fields(&self) -> AcquireFields<'_> {
         AcquireFields {
-            mode: self.mode,
+            mode: self.access.mode(),
             owner: self.owner(),
             ttl: self.ttl,
         }
@@ -65,8 +61,11 @@ impl LeaseOptions {
         if bytes == 0 || bytes > MAX_OWNER_BYTES {
             return Err(Error::InvalidOwner { bytes });
         }
-        let (permits, capacity) = (self.permits, self.capacity);
-        if permits == 0 || permits > capacity {
+        if let Access::Permits { n, of } = self.access
+            && !(1..=of).contains(&n)
+        {
+            // The builder took both as `u32`.
+            let [permits, capacity] = [n, of].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
             return Err(Error::InvalidPermits { permits, capacity });
         }
         if let Some(min_hold) = self.min_hold.filter(|time| *time > MAX_TTL) {
@@ -77,8 +76,7 @@ impl LeaseOptions {
             return Err(Error::InvalidNote { bytes });
         }
         let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, ttl);
-        request.mode = self.mode;
-        (request.permits, request.capacity) = (permits.into(), capacity.into());
+        request.access = self.access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
         Ok(request)
@@ -89,7 +87,7 @@ impl fmt::Debug for LeaseOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseOptions")
             .field("ttl", &self.ttl)
-            .field("mode", &self.mode)
+            .field("access", &self.access)
             .field("keep_alive", &self.keep_alive)
             .finish_non_exhaustive()
     }
@@ -103,10 +101,10 @@ macro_rules! lease_options {
             /// exclusive lease, must not change meanwhile.
             ///
             /// Each has an expiry of its own, so one whose holder dies frees its place by itself. A key
-            /// has places for [`MAX_HOLDERS`](crate::MAX_HOLDERS) of them.
+            /// has places for [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) of them.
             /// [`Lease::upgrade`](crate::Lease::upgrade) makes it exclusive.
             pub fn shared(mut self) -> Self {
-                self.ask.mode = crate::model::Mode::Shared;
+                self.ask.access = crate::model::Access::Shared;
                 self
             }
 
@@ -116,14 +114,16 @@ macro_rules! lease_options {
             /// The capacity is what each request says, and stored nowhere: while processes with
             /// different capacities run side by side, each keeps to its own.
             ///
-            /// Whatever the capacity, no more than [`MAX_HOLDERS`](crate::MAX_HOLDERS) leases have some of
+            /// Whatever the capacity, no more than [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) leases have some of
             /// them at once.
             ///
             /// Awaiting it gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) for no
             /// permits, and for more than there are.
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
-                self.ask.mode = crate::model::Mode::Permits;
-                (self.ask.permits, self.ask.capacity) = (permits, of);
+                self.ask.access = crate::model::Access::Permits {
+                    n: permits.into(),
+                    of: of.into(),
+                };
                 self
             }
 
@@ -150,7 +150,7 @@ macro_rules! lease_options {
             ///
             /// It counts on the server's clock and in whole milliseconds, and not for a holder that dies:
             /// then the ttl counts; nor for a grant that nobody took, or a set of which a part was not to be
-            /// had. At most [`MAX_TTL`](crate::MAX_TTL).
+            /// had. At most [`MAX_TTL`](crate::limits::MAX_TTL).
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.ask.min_hold = Some(time);
                 self
@@ -158,7 +158,7 @@ macro_rules! lease_options {
 
             /// A remark for people, who see it with [`inspect`](crate::Leases::inspect) and
             /// [`list`](crate::Leases::list); at most
-            /// [`MAX_NOTE_BYTES`](crate::MAX_NOTE_BYTES). Keep secrets out of it.
+            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES). Keep secrets out of it.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.ask.note = Some(note.into());
                 self
@@ -167,7 +167,7 @@ macro_rules! lease_options {
             /// Renews the lease in the background at every third of its ttl, until its guard is
             /// released, dropped or detached, or the lease is lost.
             ///
-            /// What is due goes in batches of up to [`MAX_RENEWALS`](crate::MAX_RENEWALS), a few at a time:
+            /// What is due goes in batches of up to [`MAX_RENEWALS`](crate::store::MAX_RENEWALS), a few at a time:
             /// ten thousand leases cost a handful of commands. A renewal that fails is tried again until
             /// the lease runs out; [`at_risk`](crate::Lease::at_risk) warns before that, and
             /// [`lost`](crate::Lease::lost) tells of the loss.

@@ -157,7 +157,7 @@ impl LimiterQueue {
             (WaitPolicy::None | WaitPolicy::For(Duration::ZERO), None) => Until::Answered,
             (WaitPolicy::For(_) | WaitPolicy::Endless, None) => Until::Granted,
         };
-        // What follows waits, which needs one.
+        // All that follows needs a runtime for its timers.
         Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let mut place = match self.enter(permits, until, since) {
             Ok(place) => place,
@@ -168,7 +168,7 @@ impl LimiterQueue {
             let now = Instant::now();
             let over = end.is_some_and(|end| end <= now);
             if over && !self.queue.lock().is_asked_for(place.number) {
-                // What came in this very moment is not lost.
+                // A grant that came in this very moment is not lost.
                 let last = place.outcome.try_recv();
                 return last.unwrap_or_else(|_| self.too_late(since));
             }
@@ -179,8 +179,8 @@ impl LimiterQueue {
                 _ = OptionFuture::from(place.asking.as_mut()), if place.asking.is_some() => {
                     place.asking = None;
                 }
-                // It is answered before it leaves the queue.
-                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::ended())?,
+                // A caller is answered before it leaves the queue, so the sender is not dropped without a word.
+                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::no_outcome())?,
                 () = closing.cancelled() => return Err(Error::Closed),
                 () = place.called.notified() => {}
                 Some(()) = OptionFuture::from(wake) => {}
@@ -202,7 +202,7 @@ impl LimiterQueue {
         let (reply, outcome) = oneshot::channel();
         let (number, called) = queue.enter(permits, until, since, reply);
         drop(queue);
-        // Its answer is waited for by others than the one who asks.
+        // The new caller depends on the request that another caller does: a task goes on with it.
         let request = self.request.lock().upgrade();
         if let Some(request) = request {
             request.detach();
@@ -249,7 +249,7 @@ impl LimiterQueue {
         let rest = async move {
             let outcome = this.call(&request).await;
             this.queue.lock().told(&request, sent, outcome, look());
-            // Nobody may wait any more.
+            // This fails if no caller waits any more.
             let _ = done.send(());
         };
         let context = self.context.clone();
@@ -312,7 +312,7 @@ struct Place {
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
     called: Arc<Notify>,
-    /// What it has asked for all.
+    /// The request that this caller has sent for all.
     asking: Option<BoxFuture<'static, Option<()>>>,
 }
 

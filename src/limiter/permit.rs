@@ -1,4 +1,4 @@
-//! Leave to make calls.
+//! `Permit`, with which calls may be made, and `PermitAttempt`.
 
 use std::time::Duration;
 

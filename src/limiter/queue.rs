@@ -87,7 +87,7 @@ struct Caller {
     until: Until,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
-    /// It is the first now, or there is news for the first.
+    /// Wakes the caller when it is the first, or when there is news for the first.
     called: Arc<Notify>,
 }
 
@@ -100,7 +100,7 @@ impl Caller {
     }
 }
 
-/// What the last answer said of the time to come.
+/// The last answer that the limiter is full, and until when.
 struct Exhausted {
     /// There is no room for so many.
     permits: u32,
@@ -128,7 +128,7 @@ struct Asking {
     id: PermitId,
     /// For how long its answer is waited for.
     end: Instant,
-    /// Whoever has a smaller number has been there when it was sent.
+    /// Callers with a smaller number were in the queue when the request was sent.
     next: u64,
 }
 
@@ -171,7 +171,7 @@ impl Queue {
     /// When the first caller is next asked for, if it has to wait for that.
     fn asleep_until(&self, now: Instant) -> Option<Instant> {
         let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
-        // Who does not wait has to be told something.
+        // A caller that does not wait has to be told something now.
         let waits = first.until != Until::Answered && first.permits >= full.permits;
         (waits && now < full.turn).then_some(full.turn)
     }
@@ -185,7 +185,7 @@ impl Queue {
         reply: oneshot::Sender<Outcome>,
     ) -> (u64, Arc<Notify>) {
         if self.callers.is_empty() {
-            // It was that of others, and long ago perhaps.
+            // The last failure was told to callers that have gone, long ago perhaps.
             self.failure = None;
         }
         if let (Some(full), Until::Time(end)) = (&mut self.full, until) {
@@ -202,7 +202,7 @@ impl Queue {
             called: called.clone(),
         };
         self.callers.insert(number, caller);
-        // It may want to be asked for sooner than the first.
+        // The new caller may need an answer sooner than the first one.
         self.call_first();
         (number, called)
     }
@@ -289,7 +289,7 @@ impl Queue {
         look: Tick,
     ) {
         let asking = self.asking.as_ref().map(|asking| asking.id);
-        // It was given up, and not yet sent again.
+        // After a failure the request that was given up is still the one to be answered.
         let awaited = asking.or(self.failure.as_ref().map(|failure| failure.id));
         if awaited != Some(request.id) {
             return;
@@ -352,7 +352,7 @@ impl Queue {
         let as_many = |caller: &Caller| caller.permits >= request.permits;
         self.dismiss(|caller| as_many(caller) && in_vain(caller), full);
         if self.asleep_until(look.now).is_some() {
-            // Whoever comes behind is not to be asked for before.
+            // The callers behind the first have to wait longer than it, so those that do not wait are refused.
             self.dismiss(|caller| caller.until == Until::Answered, full);
         }
     }
@@ -414,7 +414,7 @@ impl Queue {
         let gone = self.callers.iter().filter(|(_, caller)| which(caller));
         let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
         for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {
-            // It may have left in this moment.
+            // This fails if the caller has left in this moment.
             let _ = caller.reply.send(outcome());
         }
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Fence, Held, Key, LeaseId, MAX_HOLDERS, Mode, between};
+use crate::model::{Access, Fence, Held, Key, LeaseId, MAX_HOLDERS, between};
 
 /// A question of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
@@ -18,12 +18,8 @@ pub struct AcquireRequest {
     pub owner: Arc<str>,
     /// How long the grant lives, in whole milliseconds.
     pub ttl: Duration,
-    /// What the holder allows beside itself.
-    pub mode: Mode,
-    /// How many permits it takes; 1 unless the mode is [`Mode::Permits`].
-    pub permits: i64,
-    /// How many permits there are; 1 unless the mode is [`Mode::Permits`].
-    pub capacity: i64,
+    /// What it is to have of the key.
+    pub access: Access,
     /// Whether holders of the same owner do not count.
     pub reentrant: bool,
     /// How many live holders the key may have with this one: [`MAX_HOLDERS`] of a lease, fewer where a
@@ -48,9 +44,7 @@ impl AcquireRequest {
             lease,
             owner,
             ttl,
-            mode: Mode::Exclusive,
-            permits: 1,
-            capacity: 1,
+            access: Access::Exclusive,
             reentrant: false,
             max_holders: MAX_HOLDERS,
             note: None,
@@ -61,13 +55,16 @@ impl AcquireRequest {
 
     /// The same for a grant that other shared holders may stand beside.
     pub fn shared(mut self) -> Self {
-        self.mode = Mode::Shared;
+        self.access = Access::Shared;
         self
     }
 
     /// The same for so many permits of those that there are.
     pub fn permits(mut self, permits: i64, capacity: i64) -> Self {
-        (self.mode, self.permits, self.capacity) = (Mode::Permits, permits, capacity);
+        self.access = Access::Permits {
+            n: permits,
+            of: capacity,
+        };
         self
     }
 

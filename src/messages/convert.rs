@@ -1,7 +1,7 @@
 //! The question for another mode, and its answer.
 
 use super::acquire::Grant;
-use crate::model::{Held, Key, LeaseId, Mode};
+use crate::model::{Conversion, Held, Key, LeaseId};
 
 /// A question of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug)]
@@ -11,21 +11,27 @@ pub struct ConvertRequest {
     pub key: Key,
     /// The name of the grant.
     pub lease: LeaseId,
-    /// What it becomes: [`Mode::Exclusive`] or [`Mode::Shared`].
-    pub mode: Mode,
+    /// What it becomes.
+    pub conversion: Conversion,
 }
 
 impl ConvertRequest {
     /// A request to make a shared grant exclusive.
     pub fn upgrade(key: Key, lease: LeaseId) -> Self {
-        let mode = Mode::Exclusive;
-        Self { key, lease, mode }
+        Self {
+            key,
+            lease,
+            conversion: Conversion::Upgrade,
+        }
     }
 
     /// A request to make an exclusive grant shared.
     pub fn downgrade(key: Key, lease: LeaseId) -> Self {
-        let mode = Mode::Shared;
-        Self { key, lease, mode }
+        Self {
+            key,
+            lease,
+            conversion: Conversion::Downgrade,
+        }
     }
 }
 

@@ -66,7 +66,7 @@ pub enum RenewAnswer {
 }
 
 /// How many renewals are asked for in one call: as many as go into one command of a database without
-/// holding up others. With keys of [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) that is less than a megabyte.
+/// holding up others. With keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) that is less than a megabyte.
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// The answer to a single renewal.

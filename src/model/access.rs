@@ -1,47 +1,65 @@
-//! What a holder allows beside itself.
+//! What is asked for: the whole key, a part of it, or another mode.
 
-use serde::{Deserialize, Serialize};
+use super::mode::Mode;
 
-/// What a holder allows beside itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Mode {
-    /// Alone.
+/// What a lease is to have of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// All of it.
     Exclusive,
-    /// With other shared holders.
+    /// A share, beside other shared holders.
     Shared,
-    /// With other holders of permits, up to a capacity.
-    Permits,
+    /// Some of its permits, beside other holders of permits.
+    Permits {
+        /// How many it takes.
+        n: i64,
+        /// How many there are.
+        of: i64,
+    },
 }
 
-impl Mode {
-    /// The word that stands in the document.
-    pub const fn as_str(self) -> &'static str {
+impl Access {
+    /// The mode of the lease that it makes.
+    pub fn mode(self) -> Mode {
         match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-            Self::Permits => "permits",
+            Self::Exclusive => Mode::Exclusive,
+            Self::Shared => Mode::Shared,
+            Self::Permits { .. } => Mode::Permits,
         }
     }
 
-    /// Reads the word that stands in a document; `None` if this version does not know it.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Exclusive, Self::Shared, Self::Permits]
-            .into_iter()
-            .find(|mode| mode.as_str() == text)
+    /// How many permits it takes; 1 where it is not about permits.
+    pub fn permits(self) -> i64 {
+        match self {
+            Self::Permits { n, .. } => n,
+            _ => 1,
+        }
+    }
+
+    /// How many permits there are; 1 where it is not about permits.
+    pub fn capacity(self) -> i64 {
+        match self {
+            Self::Permits { of, .. } => of,
+            _ => 1,
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a lease is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Conversion {
+    /// Exclusive, from shared.
+    Upgrade,
+    /// Shared, from exclusive.
+    Downgrade,
+}
 
-    #[test]
-    fn a_mode_reads_back_what_it_writes() {
-        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits] {
-            assert_eq!(Mode::parse(mode.as_str()), Some(mode));
+impl Conversion {
+    /// The mode that the lease gets.
+    pub fn mode(self) -> Mode {
+        match self {
+            Self::Upgrade => Mode::Exclusive,
+            Self::Downgrade => Mode::Shared,
         }
-        assert_eq!(Mode::parse("EXCLUSIVE"), None);
     }
 }

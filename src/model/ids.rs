@@ -1,4 +1,4 @@
-//! The names of grants.
+//! `LeaseId` and `PermitId`, the names of single grants.
 
 use std::fmt;
 

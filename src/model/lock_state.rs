@@ -1,4 +1,4 @@
-//! What a key looks like to others: who holds it, and for how long.
+//! `LockState` and `Held`: who holds a key, and for how long, as others see it.
 
 use std::time::Duration;
 

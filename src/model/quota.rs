@@ -12,7 +12,16 @@ pub struct Quota {
     limit: u32,
     /// In whole milliseconds, the resolution of every store.
     window: Duration,
-    burst: Option<u32>,
+    spread: Spread,
+}
+
+/// When the permits of a window are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Spread {
+    /// All with its beginning.
+    Fixed,
+    /// One after the other, and after a pause so many at once.
+    Smooth { burst: u32 },
 }
 
 impl Quota {
@@ -34,7 +43,7 @@ impl Quota {
         Ok(Self {
             limit,
             window,
-            burst: None,
+            spread: Spread::Fixed,
         })
     }
 
@@ -49,7 +58,7 @@ impl Quota {
         if burst == 0 || burst > limit {
             return Err(Error::InvalidBurst { burst, limit });
         }
-        self.burst = Some(burst);
+        self.spread = Spread::Smooth { burst };
         Ok(self)
     }
 
@@ -66,12 +75,15 @@ impl Quota {
     /// How many permits can be taken at once after a pause, if they come one after the other; `None`
     /// for fixed windows.
     pub fn burst(&self) -> Option<u32> {
-        self.burst
+        match self.spread {
+            Spread::Fixed => None,
+            Spread::Smooth { burst } => Some(burst),
+        }
     }
 
     /// How many permits can be taken at once at the most.
     pub fn most_at_once(&self) -> u32 {
-        self.burst.unwrap_or(self.limit)
+        self.burst().unwrap_or(self.limit)
     }
 
     /// The window in milliseconds.
@@ -97,9 +109,9 @@ impl Quota {
     /// For how long after the beginning of its window a grant may count, in milliseconds.
     pub(crate) fn memory_millis(&self) -> i64 {
         let window = self.window_millis();
-        match self.burst {
-            None => window,
-            Some(_) => window + (self.credit_nanos() / 1_000_000 + 1).max(window),
+        match self.spread {
+            Spread::Fixed => window,
+            Spread::Smooth { .. } => window + (self.credit_nanos() / 1_000_000 + 1).max(window),
         }
     }
 
@@ -111,17 +123,17 @@ impl Quota {
         feature = "sqlite"
     ))]
     pub(crate) fn kind(&self) -> &'static str {
-        match self.burst {
-            None => "fixed",
-            Some(_) => "smooth",
+        match self.spread {
+            Spread::Fixed => "fixed",
+            Spread::Smooth { .. } => "smooth",
         }
     }
 
     /// How long the wait for the next permits is at the most, once they are gone.
     pub(crate) fn turn(&self) -> Duration {
-        match self.burst {
-            None => self.window,
-            Some(_) => self.window / self.limit,
+        match self.spread {
+            Spread::Fixed => self.window,
+            Spread::Smooth { .. } => self.window / self.limit,
         }
     }
 }

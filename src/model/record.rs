@@ -5,10 +5,10 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::{
-    access::Mode,
     fence::Fence,
     ids::{LeaseId, PermitId},
     key::Key,
+    mode::Mode,
 };
 
 /// One grant within a lock's document.

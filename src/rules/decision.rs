@@ -21,7 +21,7 @@ pub struct Decision<A, R = LockRecord> {
 pub enum Write<R = LockRecord> {
     /// Nothing is written.
     Keep,
-    /// This is the document now.
+    /// The document as the operation leaves it.
     Put(R),
     /// The document goes.
     Remove,

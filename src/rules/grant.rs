@@ -1,11 +1,11 @@
-//! Who is granted a key.
+//! The rule of an acquire: whom a key is granted to.
 
 use chrono::{DateTime, Utc};
 
 use super::decision::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Held, Holder, LeaseId, LockRecord, Mode, after},
+    model::{Access, Held, Holder, LeaseId, LockRecord, Mode, after},
 };
 
 /// Grants the lease if no live holder conflicts with it and the key has a place for one more.
@@ -55,8 +55,8 @@ pub fn acquire(
         now,
         after(now, request.ttl),
     );
-    holder.mode = request.mode;
-    holder.permits = request.permits;
+    holder.mode = request.access.mode();
+    holder.permits = request.access.permits();
     holder.note = request.note.clone();
     holders.push(holder);
     let newest = newest.map_or(fence, |newest| newest.max(fence));
@@ -75,16 +75,16 @@ pub fn acquire(
 /// of its own owner do not count if it may enter again.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     let mut others = live.iter().filter(|holder| !is_own(holder, request));
-    match request.mode {
-        Mode::Exclusive => others.next().is_some(),
-        Mode::Shared => others.any(|holder| holder.mode != Mode::Shared),
-        Mode::Permits => {
+    match request.access {
+        Access::Exclusive => others.next().is_some(),
+        Access::Shared => others.any(|holder| holder.mode != Mode::Shared),
+        Access::Permits { n, of } => {
             let taken = others.try_fold(0_i64, |taken, holder| {
                 let permits = (holder.mode == Mode::Permits).then_some(holder.permits)?;
                 taken.checked_add(permits)
             });
-            let wanted = taken.and_then(|taken| taken.checked_add(request.permits));
-            wanted.is_none_or(|wanted| wanted > request.capacity)
+            let wanted = taken.and_then(|taken| taken.checked_add(n));
+            wanted.is_none_or(|wanted| wanted > of)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a holder can do with its grant.
+//! The rules of renewals, conversions and releases.
 
 use chrono::{DateTime, Utc};
 
@@ -8,7 +8,7 @@ use crate::{
         ConvertAnswer, ConvertRequest, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
         RenewRequest,
     },
-    model::{Held, LeaseId, LockRecord, Mode, after},
+    model::{Conversion, Held, LeaseId, LockRecord, Mode, after},
 };
 
 /// Gives a live lease its ttl anew, counted from now. One that lives for longer than that keeps its expiry.
@@ -81,11 +81,12 @@ pub fn convert(
         .holders
         .iter_mut()
         .find(|holder| holder.lease == request.lease && holder.is_live(now));
-    match mine {
-        Some(mine) if mine.mode == Mode::Exclusive && request.mode == Mode::Shared => {
-            mine.mode = Mode::Shared;
-        }
-        Some(mine) if mine.mode == Mode::Shared && request.mode == Mode::Exclusive && !others => {
+    let Some(mine) = mine else {
+        return unchanged();
+    };
+    match (request.conversion, mine.mode) {
+        (Conversion::Downgrade, Mode::Exclusive) => mine.mode = Mode::Shared,
+        (Conversion::Upgrade, Mode::Shared) if !others => {
             (mine.mode, mine.fence) = (Mode::Exclusive, fence);
             converted.fence = fence;
         }
@@ -109,7 +110,7 @@ pub fn answer_convert(
     match (record, answer_renew(record, request.lease, now)) {
         (_, RenewAnswer::Expired) => ConvertAnswer::Expired,
         (None, _) | (_, RenewAnswer::TakenOver) => ConvertAnswer::TakenOver,
-        (_, RenewAnswer::Renewed(grant)) if mode == Some(request.mode) => {
+        (_, RenewAnswer::Renewed(grant)) if mode == Some(request.conversion.mode()) => {
             ConvertAnswer::Converted(grant)
         }
         (Some(record), _) => {

@@ -1,4 +1,4 @@
-//! How many calls are let through.
+//! The rule of a limiter: how many calls are let through.
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ pub(crate) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 impl ServerClock {
     /// The server told its time, in an answer that came now.
     pub(crate) fn told(&self, time: DateTime<Utc>, now: Instant) {
-        // What took longer tells less.
+        // A time that is behind what is known came with an answer that took longer.
         if self.at(now).is_none_or(|known| known <= time) {
             *self.0.lock() = Some((now, time));
         }

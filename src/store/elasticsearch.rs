@@ -125,7 +125,7 @@ impl<C: Transport> Store for IndexStore<C> {
             })
             .unzip();
         let outcomes = self.change_many(changes).await?;
-        // What has to be asked for besides does not hold up each other.
+        // The requests that need another look do not wait for each other.
         let answers = requests.iter().zip(times).zip(outcomes);
         let answers = answers.map(async |((request, at), outcome)| {
             Ok(match request {
@@ -166,7 +166,7 @@ impl<C: Transport> Store for IndexStore<C> {
                 let problem = format!("a search of {index} found {} in it", hit["_index"]);
                 return Err(self.elsewhere(&index, problem));
             }
-            // What the pages go by, whatever the id is.
+            // Pages go by the sort value, whatever the document's id is.
             let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
                 // Behind the last key with the prefix there is no other.

@@ -222,7 +222,7 @@ impl MongoStore {
                 Ok(Some(document)) => document,
                 Ok(None) => return Ok(None),
                 Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
-                // What came before may have been a grant.
+                // An earlier try of this request may have been a grant.
                 Err(error) if carried_out => {
                     let source = error.into();
                     return Err(Error::Interrupted {
@@ -372,7 +372,7 @@ impl Store for MongoStore {
         let Some(evicted) = evicted else {
             return Ok(None);
         };
-        // It is not sent again, because a new holder may be there by then, and needs no time.
+        // An eviction is not sent again, because it would evict a holder who has come since; and its answer needs no time.
         let record = decode::told_eviction(&evicted, key)?;
         // For who asks next: those who were evicted, just then, are not to seem live.
         self.clock.told(record.expires_at, Instant::now());

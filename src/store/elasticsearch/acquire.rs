@@ -41,7 +41,7 @@ impl<C: Transport> IndexStore<C> {
         outcome: Option<Outcome>,
     ) -> Result<AcquireAnswer, Error> {
         match self.judged(request, at, outcome)? {
-            // Whoever is in the way is no more, or nearly so: the clock has gone on.
+            // By the clock here the holder in the way has expired, or nearly so, since the answer was made: ask again.
             AcquireAnswer::Held(held) if at.is_some() && held.holders().is_empty() => {
                 let change = self.dialect.acquire(request);
                 let outcome = self.change(&request.key, change).await?;

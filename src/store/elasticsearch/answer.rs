@@ -61,7 +61,7 @@ impl Answer {
     ) -> Result<Result<Outcome, Refusal>, String> {
         let is_told = match &self.outcome {
             Ok(_) => true,
-            // That there is no such document is an answer as well, and may leave out what it is about.
+            // "No such document" is an answer as well, and may leave out the index and the id.
             Err(refusal) if refusal.is_missing_document() => false,
             Err(_) => return Ok(self.outcome),
         };
@@ -134,7 +134,7 @@ impl Outcome {
         Ok((json::lock(&self.source, key)?, now))
     }
 
-    /// Those whom an eviction ended.
+    /// The holders whom an eviction ended.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ use super::scripts::{
 };
 use crate::{
     messages::{AcquireRequest, ConvertRequest, ListRequest, ReleaseRequest, RenewRequest},
-    model::{Key, LIMITER_SCHEMA, Mode, SCHEMA},
+    model::{Access, Key, LIMITER_SCHEMA, SCHEMA},
 };
 
 /// How often the shard runs a script of an `_update` again that was overtaken by another change of the
@@ -35,7 +35,7 @@ const RETRIES: &str = "32";
 /// The same in a bulk. There only the other threads that the node writes with can be in between, one for
 /// each processor, and another run waits for nobody.
 const RETRIES_IN_BULK: u32 = 256;
-/// What the name of the write alias has behind that of the user's alias.
+/// The suffix of the write alias, behind the name of the user's alias.
 const WRITE_ALIAS: &str = "-write";
 /// How long the node waits for a primary shard that is not there: a bulk so long, an `_update` three times as
 /// long (it looks for the shard again where it failed; seen on Elasticsearch 8.12 with a node that was killed).
@@ -49,7 +49,7 @@ pub(crate) enum Method {
     Post,
 }
 
-/// What is sent.
+/// A request to the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Request {
     pub(crate) method: Method,
@@ -179,16 +179,16 @@ impl Dialect {
             "lease": request.lease.to_string(),
             "owner": &*request.owner,
             "ttl": millis(request.ttl),
-            "mode": request.mode.as_str(),
-            "permits": request.permits,
-            "capacity": request.capacity,
+            "mode": request.access.mode().as_str(),
+            "permits": request.access.permits(),
+            "capacity": request.access.capacity(),
             "reentrant": request.reentrant,
             "max_holders": request.max_holders,
             "note": request.note.as_deref(),
             "in_place_of": request.in_place_of.map(|lease| lease.to_string()),
         });
         let mut change = self.change(&request.key, &ACQUIRE, params);
-        if request.mode != Mode::Exclusive || request.reentrant {
+        if request.access != Access::Exclusive || request.reentrant {
             change = change.in_a_crowd();
         }
         match request.in_place_of {
@@ -210,7 +210,7 @@ impl Dialect {
         let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
-            "mode": request.mode.as_str(),
+            "mode": request.conversion.mode().as_str(),
         });
         self.change(&request.key, &CONVERT, params)
     }

@@ -149,7 +149,7 @@ impl Refusal {
         };
         let (said, lacks_scripts) = (self.to_string(), self.is_about_scripts());
         match self.sorted(store, Some(id)) {
-            // What stores the scripts is the same for both.
+            // The scripts of locks and of guarded documents are stored by the same `prepare`.
             error @ Error::NotPrepared { .. } if lacks_scripts => error,
             Error::NotPrepared { .. } => Error::Store {
                 store,

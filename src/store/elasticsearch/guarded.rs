@@ -39,7 +39,7 @@ use crate::model::{Error, Fence, Key};
 #[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
 #[cfg_attr(not(feature = "elasticsearch"), doc = "```ignore")]
 /// use elasticsearch::Elasticsearch;
-/// use leasehold::{Error, GuardedIndex, Lease};
+/// use leasehold::{Error, Lease, elasticsearch::GuardedIndex};
 ///
 /// #[derive(serde::Serialize, serde::Deserialize)]
 /// struct Order {

@@ -81,7 +81,7 @@ use crate::store::clock::ServerClock;
 ///
 /// MongoDB with a majority write concern is the stronger store. Use this one where the search
 /// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
-/// holders would be a disaster: [`GuardedIndex`](crate::GuardedIndex) does it for documents here.
+/// holders would be a disaster: [`GuardedIndex`](crate::elasticsearch::GuardedIndex) does it for documents here.
 ///
 /// # Example
 ///

@@ -1,4 +1,5 @@
-//! Which index the locks are in: asked for before the first operation, checked, and remembered.
+//! The name of the index that the locks are in, once it is known. (`send.rs` asks for it, and `setup.rs` judges the
+//! answer.)
 //!
 //! One request serves all callers that wait for it. Its failure is told to those that came before it was
 //! sent, and is not remembered: a caller that comes later sends another. Each request belongs to the caller
@@ -52,8 +53,8 @@ impl Place {
             return Ok(index);
         }
         match &*failed {
-            // It began after this caller came, so it answers this one too. Otherwise a crowd before a
-            // cluster that does not answer would wait for one after the other.
+            // That look began after this caller came, so its failure answers this caller too. Otherwise many
+            // callers of a cluster that does not answer would wait one after the other.
             Some((number, error)) if *number > came => return Err(error.clone()),
             _ => {}
         }
@@ -85,7 +86,7 @@ impl Place {
         self.known.read().clone()
     }
 
-    /// The same now and then.
+    /// Contention is a reason to [forget](Place::forget) the index, but not each time: every ten seconds at most.
     pub(super) fn doubt(&self, index: &str, now: Instant) {
         let mut doubted = self.doubted.write();
         let since = doubted.map(|at| now.saturating_duration_since(at));
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The request lives on when its caller has given up waiting, as in a task of its own.
+    /// The caller of a request that is never answered has a task of its own, so that nobody drops the request.
     #[tokio::test(start_paused = true)]
     async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
         let (place, asked) = (Arc::new(Place::default()), Asked::default());

@@ -34,7 +34,7 @@ impl Script {
         self.written
     }
 
-    /// What is sent: it goes along with each request, so without what only people read.
+    /// The script as it is sent: without comments and blanks, since it goes along with each request.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source
     }

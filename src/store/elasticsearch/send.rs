@@ -46,7 +46,7 @@ impl<C: Transport> IndexStore<C> {
             true => self.knows(&self.dialect.look_at_both()).await?,
             false => Knows::Nothing,
         };
-        // It may be there by now, or be one that a node which starts does not know of.
+        // The index may be there by now; or the node has just started, and does not know of it yet.
         Err(self.sorted(refusal, knows != Knows::Nothing, None))
     }
 
@@ -84,7 +84,7 @@ impl<C: Transport> IndexStore<C> {
         if is_missing_index(&answer) {
             knows = self.knows(&self.dialect.look()).await?;
             match knows {
-                // By now. What it does not take then is no alias.
+                // The index has been made meanwhile. If the node refuses the change again, the name is no alias.
                 Knows::Index => answer = self.change_once(&request).await?,
                 Knows::Nothing => self.place.forget(&index),
                 Knows::NotYet => {}
@@ -148,8 +148,9 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// What a node knows that takes an index for missing, by this search. While it starts it knows of none,
-    /// and says so to an update of any, instead of that it does not know yet, as it says to a search.
+    /// What a node knows of an index that it called missing: asked by this search. A node that has just started knows
+    /// of no index; it calls each of them missing when it gets an update, and tells only a search that it does not
+    /// know yet.
     pub(super) async fn knows(&self, look: &Request) -> Result<Knows, Error> {
         Ok(match self.send(look).await? {
             Ok(_) => Knows::Index,
@@ -196,7 +197,7 @@ impl<C: Transport> IndexStore<C> {
         if answers.iter().any(is_missing_index) {
             match self.knows(&self.dialect.look()).await? {
                 Knows::Nothing => self.place.forget(&index),
-                // What the index is by now, the next request finds.
+                // The index is there again, or about to be: the next request finds it.
                 Knows::Index | Knows::NotYet => recovers = true,
             }
         }

@@ -49,7 +49,7 @@ impl Dialect {
         }
         match replicas {
             Some(replicas) => settings["number_of_replicas"] = json!(replicas),
-            // One where there is a second node to have it.
+            // One replica as soon as there is a second node for it.
             None => settings["auto_expand_replicas"] = json!("0-1"),
         }
         let [alias, write_alias] = self.aliases();
@@ -156,7 +156,7 @@ fn description_of(names: String) -> Request {
     }
 }
 
-/// Those of the aliases that an index lacks.
+/// The aliases that an index lacks.
 pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) -> Vec<&'a str> {
     let mut missing = aliases.to_vec();
     missing.retain(|alias| description["aliases"].get(alias).is_none());
@@ -195,9 +195,9 @@ fn mapping() -> Value {
     let shown =
         json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
     json!({
-        // What is neither a lock nor a limiter is refused.
+        // A document that is neither a lock nor a limiter is refused.
         "dynamic": "strict",
-        // What is not ours is left alone.
+        // By this mark `prepare` tells its own index from one of somebody else, which it leaves alone.
         "_meta": { OURS: SCHEMA },
         "properties": {
             "key": word,

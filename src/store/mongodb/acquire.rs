@@ -50,12 +50,13 @@ impl MongoStore {
                 self.clock.told(mine.acquired_at, Instant::now());
                 Some(mine.acquired_at)
             }
-            // Others may be in the document, and expired.
+            // The holders of the document may be expired, which needs a time that is certain.
             None if hasty => None,
             None => self.clock.at(sent),
         };
         let answer = now.map(|now| rules::answer_acquire(&record, request.lease, now));
-        // The clock has gone on, and who was in the way is no more, or nearly so.
+        // A refusal without a live holder: the last of them has expired since the server refused. The request is
+        // sent again.
         Ok(answer.filter(|answer| match answer {
             AcquireAnswer::Granted(_) => true,
             AcquireAnswer::Held(held) => !held.holders().is_empty(),

@@ -42,7 +42,7 @@ impl MongoStore {
         let left = self
             .change_many(statements.collect(), shown.collect())
             .await?;
-        // What has to be asked for once more does not hold up each other.
+        // The acquires that have to be sent once more do not wait for each other.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {
                 BatchRequest::Acquire(request) => {
@@ -78,8 +78,8 @@ impl MongoStore {
             None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
         };
         match answer {
-            // Whoever it was has gone between the two commands: who is in the way now? It may have been the
-            // lease itself, so that it is no fresh one any more.
+            // The holder has gone between the two commands, so ask again. It may have been this lease
+            // itself, which is then not fresh any more.
             AcquireAnswer::Held(held) if held.holders().is_empty() => {
                 self.acquire_again(request).await
             }

@@ -46,10 +46,10 @@ pub(crate) struct DurableCollection<T: Send + Sync> {
     known: Arc<Mutex<Known>>,
 }
 
-/// What is known of the servers behind a client, and since when.
+/// The kind of servers behind a client, and since when it is known.
 type Known = Option<(Deployment, Instant)>;
 
-/// What is behind a client.
+/// The kind of servers behind a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     Standalone,
@@ -118,7 +118,7 @@ impl<T: Send + Sync> DurableCollection<T> {
         Ok(self.journal && self.deployment().await? == Deployment::Standalone)
     }
 
-    /// What is behind the client. It is asked once, and a standalone server now and then.
+    /// The kind of servers behind the client. The server is asked once, and a standalone server now and then.
     pub(super) async fn deployment(&self) -> Result<Deployment, Error> {
         let known = *self.known.lock();
         match known {

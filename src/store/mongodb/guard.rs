@@ -12,7 +12,7 @@ use mongodb::{
 use crate::model::Fence;
 
 /// Writes on MongoDB that a newer fence stops, without the help of
-/// [`GuardedCollection`](crate::GuardedCollection): for bulk writes, for options that it does not have,
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection): for bulk writes, for options that it does not have,
 /// and for a process that was told the fence and nothing else. Feature `mongodb`.
 ///
 /// A write that is guarded and not stamped is of no use to the next one, and one that is stamped and not
@@ -63,7 +63,7 @@ impl Fence {
         match update.into() {
             UpdateModifications::Document(update) => self.stamp_operators(update).into(),
             UpdateModifications::Pipeline(mut stages) => {
-                // What comes last has the last word.
+                // As the last stage, so that no other stage overwrites the field.
                 stages.push(doc! { "$set": { Self::FIELD: self.get() } });
                 stages.into()
             }

@@ -7,7 +7,7 @@ use std::{fmt, marker::PhantomData};
 
 use mongodb::{
     Collection,
-    bson::{Document, doc, oid::ObjectId},
+    bson::{Bson, Document, doc, oid::ObjectId},
     options::UpdateModifications,
 };
 use serde::Serialize;
@@ -32,13 +32,13 @@ use crate::model::{Error, Fence};
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use leasehold::{GuardedCollection, Leases};
+/// # use leasehold::{Leases, mongodb::GuardedCollection};
 /// # use mongodb::{Collection, bson::{Document, doc}};
 /// # async fn example(leases: Leases, accounts: Collection<Document>) -> Result<(), leasehold::Error> {
 /// let lease = leases.acquire("account:7", Duration::from_secs(30)).await?;
 /// let guarded = GuardedCollection::new(&accounts, lease.fence());
 /// // First the fence, then the read.
-/// let Some(account) = guarded.claim(doc! { "_id": 7 }).await? else {
+/// let Some(account) = guarded.claim(7).await? else {
 ///     return Ok(());
 /// };
 /// let balance = account.get_i64("balance").unwrap_or(0) / 2;
@@ -54,8 +54,8 @@ use crate::model::{Error, Fence};
 /// still write, as long as the new one has not, and the new one would compute with what is no longer
 /// there. After a claim nobody before it can write any more.
 ///
-/// A document that does not exist keeps no fence. Make it with the claim, as an upsert:
-/// `find_one_and_update(filter, doc! { "$setOnInsert": first_state }).upsert()`.
+/// A document that does not exist keeps no fence. [`claim_or_insert`](GuardedCollection::claim_or_insert) makes
+/// it with the claim.
 ///
 /// # What it guarantees, and what not
 ///
@@ -171,10 +171,38 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    /// Shows the document the fence, changes nothing else, and gives the document back: the read of a
-    /// holder that is going to write. From then on no earlier holder can write it.
-    pub fn claim(&self, filter: Document) -> GuardedFind<'static, T> {
-        self.find_one_and_update(filter, Document::new())
+    /// Shows the document with this `_id` the fence, changes nothing else, and gives the document back: the read
+    /// of a holder that is going to write. From then on no earlier holder can write it. `None` if there is none.
+    ///
+    /// A document that is found by something else than its `_id` is claimed by
+    /// [`find_one_and_update`](Self::find_one_and_update) with an update that is empty.
+    pub fn claim(&self, id: impl Into<Bson>) -> GuardedFind<'static, T> {
+        self.find_one_and_update(by_id(id), Document::new())
+    }
+
+    /// The same, but for a document that is not there: this one is inserted then, with this `_id`, whatever
+    /// its own.
+    pub fn claim_or_insert(&self, id: impl Into<Bson>, first: &T) -> GuardedFind<'static, T>
+    where
+        T: Serialize,
+    {
+        let statement = write_down::document(first).map(|mut first| {
+            first.remove("_id");
+            first.remove(Fence::FIELD);
+            let update = match first.is_empty() {
+                true => first,
+                false => doc! { "$setOnInsert": first },
+            };
+            Find {
+                target: self.target(by_id(id), Creates::Upsert),
+                update: self.fence.stamp(update),
+            }
+        });
+        GuardedFind {
+            statement,
+            session: None,
+            read_as: PhantomData,
+        }
     }
 
     /// Inserts a document, with the fence in it.
@@ -193,7 +221,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
             }
             let id = document.get("_id").cloned();
             Insert {
-                target: self.target(doc! { "_id": { "$eq": id } }, Creates::Insert),
+                target: self.target(by_id(id), Creates::Insert),
                 document,
             }
         });
@@ -228,6 +256,11 @@ impl<T: Send + Sync> GuardedCollection<T> {
             creates,
         }
     }
+}
+
+/// An `_id` may be a document, which would be a filter of its own.
+fn by_id(id: impl Into<Bson>) -> Document {
+    doc! { "_id": { "$eq": id.into() } }
 }
 
 impl<T: Send + Sync> fmt::Debug for GuardedCollection<T> {

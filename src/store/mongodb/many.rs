@@ -24,7 +24,7 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// So many were found, and all of them changed.
+    /// So many documents were found, and all of them changed.
     pub(super) fn all(number: usize) -> Self {
         Self {
             found: Some(number),
@@ -77,7 +77,7 @@ impl MongoStore {
         let command = doc! {
             "update": self.locks.reads().name(),
             "updates": statements,
-            // One document that cannot be changed does not stop the rest.
+            // A document that cannot be changed does not stop the rest.
             "ordered": false,
             "writeConcern": self.locks.write_concern().await?,
         };
@@ -102,8 +102,8 @@ impl MongoStore {
         if keys.is_empty() {
             return Ok(documents);
         }
-        // One more than there can be, so that the server sees with the first answer that it has come to
-        // the end, and no second one has to be asked for.
+        // The batch has room for one more than there can be, so that the server sees with the first answer that
+        // it has come to the end, and the driver does not ask for a second one.
         let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
         let mut found = self
             .locks

@@ -122,7 +122,7 @@ fn statements() -> Vec<(String, String)> {
     for (name, request) in fixed::acquires() {
         let upsert = request.in_place_of.is_none();
         match dialect::take_over_alone(&request, fixed::RETENTION) {
-            // Its lease id is new, so that the answer tells the time by itself.
+            // The lease id is new, so the time of the grant in the answer is the server's time now.
             Some(alone) => {
                 let sent = find_and_modify(dialect::filter(&key), alone, upsert, doc! {});
                 add(name, sent);

@@ -50,7 +50,7 @@ impl MongoStore {
     ) -> Result<RenewAnswers, Error> {
         let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
         self.renew_together(&mut renewals).await?;
-        // Its failure takes nothing away from those that are answered.
+        // A failure of the second command takes nothing away from what the first has answered.
         let failed = self.renew_singly(&mut renewals).await.err();
         let unanswered = || {
             Err(failed.clone().unwrap_or(Error::Interrupted {
@@ -124,7 +124,7 @@ impl MongoStore {
         let Left { failed, documents } = self.change_many(statements, keys.collect()).await?;
         for (number, Renewal { request, answer }) in singly.into_iter().enumerate() {
             *answer = Some(match failed.get(&number) {
-                // What the look shows after it may be the live lease as it was before.
+                // After a failed statement the document may show the lease as it was before, live and not renewed.
                 Some(error) => Err(statement_failed(error)),
                 None => {
                     let document = documents.get(request.key.as_str());

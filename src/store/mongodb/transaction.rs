@@ -93,7 +93,7 @@ pub(crate) async fn give_up(session: &mut ClientSession) {
     let abort = doc! { "abortTransaction": 1 };
     match admin.run_command(abort).session(&mut *session).await {
         Ok(_) => {}
-        // It has none, or an error has ended it.
+        // The session has no transaction, or an error has ended it.
         Err(error) if code(&error).is_some() => {}
         // The server cannot be told, so at least nothing is committed from here.
         Err(_) => drop(session.abort_transaction().await),

@@ -68,7 +68,7 @@ fn read_by_the_other<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Caus
     from_slice(bytes).told()
 }
 
-/// This version has no function of that name.
+/// This version of `bson` has no function of that name.
 struct Absent;
 
 #[allow(dead_code)]

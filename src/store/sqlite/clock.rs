@@ -1,6 +1,6 @@
 //! The time that all processes of a host agree on, and that never goes back.
 
-/// What this host says.
+/// What this host says of its time.
 pub(super) struct Reading<'a> {
     /// The name of the boot, and the milliseconds since, if the host counts them.
     pub(super) boot: Option<(&'a str, i64)>,
@@ -8,7 +8,7 @@ pub(super) struct Reading<'a> {
     pub(super) of_day: i64,
 }
 
-/// What the file remembers.
+/// What the file remembers of the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The boot that it is about; empty without one.

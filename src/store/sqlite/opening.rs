@@ -100,7 +100,7 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
             "its disk has no shared memory, which a write-ahead log needs",
         ));
     }
-    // What is acknowledged is on the disk, be there a loss of power the moment after.
+    // An acknowledged write is on the disk, even if the power fails the moment after.
     connection.pragma_update(None, "synchronous", "full")?;
     if !made {
         let behavior = TransactionBehavior::Immediate;

@@ -1,4 +1,4 @@
-//! Who is granted a key.
+//! The rule of an acquire as an update pipeline of MongoDB.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::expressions::{
 };
 use crate::{
     messages::AcquireRequest,
-    model::{Mode, SCHEMA},
+    model::{Access, SCHEMA},
 };
 
 /// Grants the lease if no live holder conflicts with it. Needs an upsert, unless it is asked for in the
 /// place of another.
 pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
-    match request.mode {
-        Mode::Exclusive if !request.reentrant => alone(request, retention),
+    match request.access {
+        Access::Exclusive if !request.reentrant => alone(request, retention),
         _ => beside(request, retention),
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn take_over_alone(
     retention: Duration,
 ) -> Option<Vec<Document>> {
     let from = request.in_place_of?;
-    let whole = request.mode == Mode::Exclusive && !request.reentrant;
+    let whole = request.access == Access::Exclusive && !request.reentrant;
     let only = doc! { "$eq": ["$holders.lease", [from.to_string()]] };
     whole.then(|| replace_if(only, sole(request, retention)))
 }
@@ -68,11 +68,11 @@ fn sole(request: &AcquireRequest, retention: Duration) -> Document {
 
 /// Grants the lease beside the live holders that it can stand beside.
 ///
-/// Only here can there be too many of them: an exclusive grant is the only one.
+/// Only a shared grant, or one of permits, can be one holder too many: an exclusive one is alone.
 ///
 /// Like [`alone`] it takes a key whose latest expiry is past for free, whatever its holders say.
 fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
-    // Somebody else's `holders` may be anything, and a filter of what is no list is an error.
+    // In a foreign document `holders` may be anything, and `$filter` fails for what is no list.
     let held = doc! { "$and": [is_ours(), { "$gt": ["$expires_at", "$$NOW"] }] };
     let counts = match request.in_place_of {
         None => is_live(),
@@ -131,13 +131,13 @@ fn has_room(request: &AcquireRequest) -> Document {
     // Of a mode that is not known, or without one, a holder leaves no room.
     let of_the_same_mode = doc! { "$allElementsTrue": { "$map": {
         "input": others.clone(),
-        "in": { "$eq": ["$$this.mode", request.mode.as_str()] },
+        "in": { "$eq": ["$$this.mode", request.access.mode().as_str()] },
     } } };
-    match request.mode {
-        Mode::Exclusive => doc! { "$eq": [others, []] },
-        Mode::Shared => of_the_same_mode,
-        Mode::Permits => {
-            let left = request.capacity.saturating_sub(request.permits);
+    match request.access {
+        Access::Exclusive => doc! { "$eq": [others, []] },
+        Access::Shared => of_the_same_mode,
+        Access::Permits { n, of } => {
+            let left = of.saturating_sub(n);
             // A sum that a long cannot hold becomes a double, which is greater than any long.
             let taken = doc! { "$sum": { "$map": { "input": others, "in": "$$this.permits" } } };
             doc! { "$and": [of_the_same_mode, { "$lte": [taken, left] }] }
@@ -165,8 +165,8 @@ fn holder(request: &AcquireRequest, fence: Bson, expires_at: &Document) -> Docum
     let mut holder = doc! {
         "lease": request.lease.to_string(),
         "owner": literal(&request.owner),
-        "mode": request.mode.as_str(),
-        "permits": request.permits,
+        "mode": request.access.mode().as_str(),
+        "permits": request.access.permits(),
         "fence": fence,
         "acquired_at": "$$NOW",
         "expires_at": expires_at,

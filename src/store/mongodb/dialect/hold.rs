@@ -1,4 +1,4 @@
-//! What a holder can do with its grant.
+//! The rules of renewals, conversions and releases as update pipelines of MongoDB.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::expressions::{
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
-    model::{LeaseId, Mode},
+    model::{Conversion, LeaseId, Mode},
 };
 
 /// Gives a live lease its ttl anew, unless it lives for longer than that.
@@ -70,18 +70,16 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
         let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
         any(doc! { "$and": [is_lease(lease), is_live(), mode] })
     };
-    let (possible, fence) = match request.mode {
-        Mode::Exclusive => {
+    let (possible, fence) = match request.conversion {
+        Conversion::Upgrade => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
             let alone = doc! { "$not": [any(other)] };
             let possible = doc! { "$and": [is_ours(), is_mine(Mode::Shared), alone] };
             (possible, Some(next_fence()))
         }
-        Mode::Shared => (doc! { "$and": [is_ours(), is_mine(Mode::Exclusive)] }, None),
-        // Nothing becomes that.
-        Mode::Permits => (doc! { "$literal": false }, None),
+        Conversion::Downgrade => (doc! { "$and": [is_ours(), is_mine(Mode::Exclusive)] }, None),
     };
-    let mut mine = doc! { "mode": request.mode.as_str() };
+    let mut mine = doc! { "mode": request.conversion.mode().as_str() };
     let mut lock = Document::new();
     if let Some(fence) = fence {
         mine.insert("fence", fence.clone());

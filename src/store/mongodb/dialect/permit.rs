@@ -1,4 +1,4 @@
-//! How many calls are let through.
+//! The rule of a limiter as an update pipeline of MongoDB.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn is_new(request: &PermitRequest) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
 }
 
-/// What counts of the document: nothing of somebody else's, nor of a clock that was wrong.
+/// The part of the document that counts: not that of a foreign document, nor what a wrong clock has left.
 fn stored(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],

@@ -35,7 +35,7 @@ macro_rules! in_sessions {
     };
 }
 
-/// What those have in common that give back what the driver does.
+/// What the guarded writes have in common that give back the driver's own result.
 macro_rules! guarded {
     ($action:ident, $statement:ty, $output:ty) => {
         in_sessions!($action);
@@ -52,7 +52,7 @@ macro_rules! guarded {
 }
 
 /// An update or a replacement of one document, made by
-/// [`GuardedCollection`](crate::GuardedCollection). Await it.
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedUpdate<'a> {
     pub(super) statement: Result<Update, Error>,
@@ -130,7 +130,7 @@ impl Statement for Update {
 }
 
 /// An update of one document that gives it back as it left it, made by
-/// [`GuardedCollection`](crate::GuardedCollection). Await it.
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
     pub(super) statement: Result<Find, Error>,
@@ -200,7 +200,7 @@ impl Statement for Find {
     }
 }
 
-/// A new document, made by [`GuardedCollection`](crate::GuardedCollection). Await it.
+/// A new document, made by [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedInsert<'a> {
     pub(super) statement: Result<Insert, Error>,
@@ -238,7 +238,7 @@ impl Statement for Insert {
     }
 }
 
-/// A removal of one document, made by [`GuardedCollection`](crate::GuardedCollection). Await it.
+/// A removal of one document, made by [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedDelete<'a> {
     pub(super) statement: Result<Delete, Error>,

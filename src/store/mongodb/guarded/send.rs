@@ -70,7 +70,7 @@ pub(super) async fn carry_out<S: Statement>(
             }
             write(&statement, Some(session)).await
         }
-        // It has a limit only in what waits for it.
+        // The write itself has no time limit: the caller may stop waiting for it.
         None => {
             let work = async move { write(&statement, None).await };
             runtime::call("a guarded write", Duration::MAX, work).await
@@ -106,7 +106,7 @@ async fn write<S: Statement>(
         match target.refuse_if_overtaken(session.as_deref_mut()).await {
             Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
             Ok(()) if again => {}
-            // It has ended a transaction, where a look fails as one to be run again, and would for ever.
+            // In a transaction, which the error has ended, the look fails as well, and asks to run it again for ever.
             _ => return Err(sorted(error)),
         }
     }
