@@ -1,4 +1,4 @@
-//! The handle of an application.
+//! What an application begins with: the handle, and its options.
 
 mod builder;
 mod call;

@@ -5,60 +5,76 @@
 //! under way, what comes gathers for the next, until that is a quarter of all; and three are under way at the
 //! most, for one would leave the server idle between them.
 //!
-//! A request that goes together has to put up with its companions: a transaction that holds one
-//! document holds up them all. So who waits for the answer should [not do so for long](BATCH_RESPONSE_TIMEOUT) before
-//! the same request is sent again, alone.
+//! A request is sent when there is a place for it, and not before, so that a store that is slow is not sent more
+//! and more. One that waits can be withdrawn, and is never sent then. If nothing could be sent for a while, one
+//! more goes than there are places: its answer tells whether the others hang, or the store is slow.
+//!
+//! A request that goes together has to put up with its companions: a transaction that holds one document holds up
+//! them all. So after [`OVERDUE`] it should be sent again, alone.
 
 mod policy;
+mod queue;
 
-use std::{
-    collections::{HashSet, VecDeque},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, future::pending, sync::Arc, time::Duration};
 
+use futures::future::{Either, OptionFuture};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
-use self::policy::{LEAST, Limits, LoadSnapshot, Next};
+use self::{
+    policy::{Limits, Next},
+    queue::{HANGS, Queue, YOUNG},
+};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
         ReleaseRequest,
     },
     model::{Cause, Error},
-    runtime,
+    runtime::{
+        self,
+        in_flight::{Answer, Withdraw},
+    },
     store::Store,
 };
 
-/// How long a request counts as under way, and for how long one waits for others to end at the most: one
-/// that hangs holds up nobody for longer.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
-
-/// How long a batch keeps others from going alone: one that takes longer may hang, and they need not wait for
-/// the rest of its [`LONGEST_WAIT`].
-const YOUNG: Duration = Duration::from_millis(50);
-
-/// How many go in one batch: more would hold up those who wait for an answer.
-const LARGEST: usize = 100;
-
-/// How many of those who wait are looked at for a batch.
-const LOOK: usize = 4 * LARGEST;
-
-/// How long to wait for the answer to a request that goes together with others.
-pub(crate) const BATCH_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for the answer to a request that has gone together with others.
+const OVERDUE: Duration = Duration::from_secs(1);
 
 /// A request that is to be sent.
 pub(crate) struct Submission<F> {
-    /// Whether it goes together with others.
-    pub(crate) together: bool,
-    /// Sends it. Has to run to its end.
+    /// Sends it as soon as it may go. Gives the instant before it was sent, and the answer. Has to run to its end,
+    /// unless it is withdrawn.
     pub(crate) answer: F,
+    /// Takes it back; `None` if it goes at once.
+    pub(crate) withdraw: Option<Withdraw>,
+    /// When it should be sent again, alone.
+    pub(crate) overdue: Overdue,
+}
+
+/// Tells when the answer to a request that has gone together with others is late; never for one that goes alone.
+pub(crate) struct Overdue(Option<oneshot::Receiver<()>>);
+
+impl Overdue {
+    /// Waits until then, or until this much has passed. Gives which time that was.
+    pub(crate) async fn or_after(self, limit: Duration) -> Duration {
+        let overdue = async {
+            let went = OptionFuture::from(self.0).await;
+            match went {
+                Some(Ok(())) => sleep(OVERDUE).await,
+                // The request goes alone, or went.
+                _ => pending().await,
+            }
+        };
+        match timeout(limit, overdue).await {
+            Ok(()) => OVERDUE,
+            Err(_) => limit,
+        }
+    }
 }
 
 pub(crate) struct Coalescer {
@@ -66,49 +82,35 @@ pub(crate) struct Coalescer {
     at_once: usize,
     /// Whether renewals are late: then they go first.
     late: watch::Receiver<bool>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<Unsent>>,
 }
 
-#[derive(Default)]
-struct Queue {
-    /// What was sent and not answered.
-    under_way: Vec<UnderWay>,
-    waiting: VecDeque<Waiting>,
-    next: u64,
-    /// How many requests there were at once of late: under way and waiting.
-    crowd: usize,
-}
-
-struct UnderWay {
-    number: u64,
-    since: Instant,
-    requests: usize,
-}
-
-struct Waiting {
-    number: u64,
+/// A request that waits for a place.
+struct Unsent {
     request: BatchRequest,
     reply: Reply,
-    /// Where who waits for it is at work.
+    /// Told when it goes together with others.
+    went: oneshot::Sender<()>,
+    /// The runtime of the operation that waits for it.
     runtime: Handle,
 }
 
 type Reply = oneshot::Sender<Dispatch>;
 
-/// What one who waits is told.
+/// What becomes of a request that waits.
 enum Dispatch {
-    /// To go alone.
+    /// The request may be sent alone now.
     Go(InFlightPermit),
-    /// It has gone, together with others.
-    Answer(Result<BatchAnswer, Error>),
+    /// The request was sent in a batch, at this time, and this is its answer.
+    Answer(Instant, Result<BatchAnswer, Error>),
 }
 
 /// How a request gets to the store.
 enum Route {
-    /// Alone, and counted as under way if that is of interest.
-    Alone(Option<InFlightPermit>),
-    /// With the others that wait, or alone if there is no answer.
-    Together(u64, oneshot::Receiver<Dispatch>),
+    /// At once, and counted as under way if it has a permit.
+    Now(Option<InFlightPermit>),
+    /// When there is a place for it.
+    Later(u64, oneshot::Receiver<Dispatch>, oneshot::Receiver<()>),
 }
 
 impl Coalescer {
@@ -117,7 +119,7 @@ impl Coalescer {
             at_once: store.at_once().max(1),
             late,
             store,
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new()),
         })
     }
 
@@ -126,7 +128,7 @@ impl Coalescer {
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
         alone: bool,
-    ) -> Submission<impl Future<Output = Result<AcquireAnswer, Error>> + Send + use<>> {
+    ) -> Submission<impl Future<Output = Answer<AcquireAnswer>> + Send + use<>> {
         let route = self.route(alone, || BatchRequest::Acquire(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
@@ -141,7 +143,7 @@ impl Coalescer {
         self: &Arc<Self>,
         request: ReleaseRequest,
         alone: bool,
-    ) -> Submission<impl Future<Output = Result<ReleaseAnswer, Error>> + Send + use<>> {
+    ) -> Submission<impl Future<Output = Answer<ReleaseAnswer>> + Send + use<>> {
         let route = self.route(alone, || BatchRequest::Release(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.release(&request).await };
@@ -156,88 +158,94 @@ impl Coalescer {
         route: Route,
         alone: impl Future<Output = Result<A, Error>> + Send,
         read: fn(BatchAnswer) -> Option<A>,
-    ) -> Submission<impl Future<Output = Result<A, Error>> + Send> {
-        Submission {
-            together: matches!(route, Route::Together(..)),
-            answer: async move {
-                let permit = match route {
-                    Route::Alone(permit) => permit,
-                    Route::Together(number, mut reply) => {
-                        let mut waited = timeout(YOUNG, &mut reply).await;
-                        if waited.is_err() {
-                            self.dispatch();
-                            waited = timeout(LONGEST_WAIT - YOUNG, &mut reply).await;
-                        }
-                        let dispatched = match waited {
-                            Err(_) if self.withdraw(number) => {
-                                self.dispatch();
-                                None
-                            }
-                            Err(_) => Some(reply.await),
-                            Ok(dispatched) => Some(dispatched),
-                        };
-                        let dispatched = dispatched.transpose().map_err(|_| runtime::ended())?;
-                        match dispatched {
-                            Some(Dispatch::Answer(answer)) => {
-                                return read(answer?).ok_or_else(another_kind);
-                            }
-                            Some(Dispatch::Go(permit)) => Some(permit),
-                            None => None,
-                        }
+    ) -> Submission<impl Future<Output = Answer<A>> + Send> {
+        let (turn, withdraw, overdue) = match route {
+            Route::Now(permit) => (Either::Left(permit), None, Overdue(None)),
+            Route::Later(number, reply, went) => {
+                let coalescer = self.clone();
+                let withdraw: Withdraw = Box::new(move || coalescer.queue.lock().withdraw(number));
+                (Either::Right(reply), Some(withdraw), Overdue(Some(went)))
+            }
+        };
+        let answer = async move {
+            let permit = match turn {
+                Either::Left(permit) => permit,
+                Either::Right(reply) => match self.dispatched(reply).await {
+                    Some(Dispatch::Go(permit)) => Some(permit),
+                    Some(Dispatch::Answer(sent, answer)) => {
+                        let read = |answer| read(answer).ok_or_else(another_kind);
+                        return (sent, answer.and_then(read));
                     }
-                };
-                let answer = alone.await;
-                if let Some(permit) = permit {
-                    permit.answered();
-                }
-                answer
-            },
+                    None => return (Instant::now(), Err(runtime::ended())),
+                },
+            };
+            let sent = Instant::now();
+            let answer = runtime::caught(alone).await;
+            if let Some(permit) = permit {
+                permit.end(answer.is_ok());
+            }
+            (sent, answer)
+        };
+        Submission {
+            answer,
+            withdraw,
+            overdue,
+        }
+    }
+
+    /// Waits until a request is dispatched; `None` if that went down with its runtime. Each that waits looks
+    /// from time to time whether any may go, because a request that hangs tells nobody that it does.
+    async fn dispatched(
+        self: &Arc<Self>,
+        mut reply: oneshot::Receiver<Dispatch>,
+    ) -> Option<Dispatch> {
+        let mut longest = YOUNG;
+        loop {
+            match timeout(longest, &mut reply).await {
+                Ok(dispatched) => return dispatched.ok(),
+                Err(_) => self.dispatch(),
+            }
+            longest = HANGS;
         }
     }
 
     /// How the next request goes.
     fn route(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Route {
-        let (false, Ok(runtime)) = (alone || self.at_once == usize::MAX, Handle::try_current())
-        else {
-            return Route::Alone(None);
+        let (false, Ok(runtime)) = (self.at_once == usize::MAX, Handle::try_current()) else {
+            return Route::Now(None);
         };
         let now = Instant::now();
         let mut queue = self.queue.lock();
-        queue.forget_the_late(now);
-        let LoadSnapshot { young, alone, .. } = queue.load(now);
-        if queue.waiting.is_empty() && young == 0 && alone < self.limits().at_once {
-            return Route::Alone(Some(self.permit(&mut queue, now, 1)));
+        let load = queue.load(now);
+        if load.waiting == 0 && load.young == 0 && load.alone < self.limits().at_once {
+            return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
-        let number = queue.number();
-        let request = request();
-        queue.waiting.push_back(Waiting {
-            number,
+        let (went, together) = oneshot::channel();
+        let (request, id) = (request(), runtime.id());
+        let key = request.key().clone();
+        let unsent = Unsent {
             request,
             reply,
+            went,
             runtime,
-        });
+        };
+        let number = queue.push(key, alone, id, unsent);
         drop(queue);
         self.dispatch();
-        Route::Together(number, answer)
+        Route::Later(number, answer, together)
     }
 
     fn permit(
         self: &Arc<Self>,
-        queue: &mut Queue,
+        queue: &mut Queue<Unsent>,
         now: Instant,
         requests: usize,
     ) -> InFlightPermit {
-        let number = queue.number();
-        queue.under_way.push(UnderWay {
-            number,
-            since: now,
-            requests,
-        });
         InFlightPermit {
             coalescer: self.clone(),
-            number,
-            answered: false,
+            number: queue.sent(requests, now),
+            end: None,
         }
     }
 
@@ -252,17 +260,18 @@ impl Coalescer {
     fn dispatch(self: &Arc<Self>) {
         let now = Instant::now();
         let mut queue = self.queue.lock();
-        queue.forget_the_late(now);
         let limits = self.limits();
         if queue.load(now).next(limits) == Next::Stay {
             return;
         }
-        // Who was lost with his runtime would not take what he is granted.
-        queue.waiting.retain(|waiting| !waiting.reply.is_closed());
+        // An operation that went down with its runtime would not take what it is granted.
+        queue.retain(|unsent| !unsent.reply.is_closed());
         let load = queue.load(now);
         let mut next = load.next(limits);
         if next == Next::Together {
-            if let Some((runtime, batch)) = queue.batch() {
+            if let Some(batch) = queue.take_batch()
+                && let Some(runtime) = batch.first().map(|unsent| unsent.runtime.clone())
+            {
                 let permit = self.permit(&mut queue, now, batch.len());
                 drop(queue);
                 runtime.spawn(self.clone().send_together(batch, permit));
@@ -273,29 +282,31 @@ impl Coalescer {
         let Next::Alone(number) = next else {
             return;
         };
-        let going: Vec<_> = queue.waiting.drain(..number).collect();
-        let slots = going.iter().map(|_| self.permit(&mut queue, now, 1));
-        let slots: Vec<_> = slots.collect();
+        let going = queue.take_first(number);
+        let permits = going.iter().map(|_| self.permit(&mut queue, now, 1));
+        let permits: Vec<_> = permits.collect();
         drop(queue);
-        for (waiting, permit) in going.into_iter().zip(slots) {
-            // Who has gone in this moment leaves his place to others.
-            if let Err(Dispatch::Go(permit)) = waiting.reply.send(Dispatch::Go(permit)) {
-                permit.answered();
+        for (unsent, permit) in going.into_iter().zip(permits) {
+            // An operation that has ended in this moment leaves its place to others.
+            if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
+                permit.end(false);
             }
         }
     }
 
-    async fn send_together(
-        self: Arc<Self>,
-        batch: Vec<(BatchRequest, Reply)>,
-        permit: InFlightPermit,
-    ) {
-        let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+    async fn send_together(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        for unsent in batch {
+            // This send, and that of the answer, fail if the operation has ended meanwhile.
+            let _ = unsent.went.send(());
+            requests.push(unsent.request);
+            replies.push(unsent.reply);
+        }
+        let sent = Instant::now();
         let answers = self.ask(&requests).await;
-        permit.answered();
+        permit.end(answers.iter().any(Result::is_ok));
         for (reply, answer) in replies.into_iter().zip(answers) {
-            // Who has gone meanwhile does not want to know.
-            let _ = reply.send(Dispatch::Answer(answer));
+            let _ = reply.send(Dispatch::Answer(sent, answer));
         }
     }
 
@@ -306,104 +317,29 @@ impl Coalescer {
             Err(error) => vec![Err(error); requests.len()],
         }
     }
-
-    /// Takes back a request that has not been sent yet.
-    fn withdraw(&self, number: u64) -> bool {
-        let mut queue = self.queue.lock();
-        let before = queue.waiting.len();
-        queue.waiting.retain(|waiting| waiting.number != number);
-        queue.waiting.len() < before
-    }
 }
 
-impl Queue {
-    fn load(&mut self, now: Instant) -> LoadSnapshot {
-        let mut load = LoadSnapshot {
-            waiting: self.waiting.len(),
-            batches: 0,
-            young: 0,
-            alone: 0,
-            crowd: self.waiting.len(),
-        };
-        for it in &self.under_way {
-            load.crowd += it.requests;
-            match it.requests {
-                1 => load.alone += 1,
-                _ => {
-                    load.batches += 1;
-                    load.young += usize::from(now - it.since < YOUNG);
-                }
-            }
-        }
-        self.crowd = self.crowd.max(load.crowd);
-        load.crowd = self.crowd;
-        load
-    }
-
-    fn forget_the_late(&mut self, now: Instant) {
-        self.under_way.retain(|it| now - it.since < LONGEST_WAIT);
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    /// Takes out what goes together: the first that wait, of one runtime, because another one may stand
-    /// still; but for a second request for one key. `None`, and nothing is taken out, if those are too few.
-    fn batch(&mut self) -> Option<(Handle, Vec<(BatchRequest, Reply)>)> {
-        let runtime = self.waiting.front()?.runtime.clone();
-        let looked_at = self.waiting.len().min(LOOK);
-        let (mut batch, mut left) = (Vec::new(), Vec::new());
-        let mut keys = HashSet::new();
-        for waiting in self.waiting.drain(..looked_at) {
-            let goes = batch.len() < LARGEST
-                && waiting.runtime.id() == runtime.id()
-                && keys.insert(waiting.request.key().clone());
-            match goes {
-                true => batch.push(waiting),
-                false => left.push(waiting),
-            }
-        }
-        let few = batch.len() < LEAST;
-        if few {
-            left.append(&mut batch);
-            left.sort_by_key(|waiting| waiting.number);
-        }
-        left.into_iter()
-            .rev()
-            .for_each(|waiting| self.waiting.push_front(waiting));
-        if few {
-            return None;
-        }
-        // It is forgotten by and by.
-        self.crowd -= self.crowd / 8;
-        let batch = batch.into_iter().map(|it| (it.request, it.reply));
-        Some((runtime, batch.collect()))
-    }
-}
-
-/// Something that is under way.
+/// The place of a request or a batch that was sent.
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    answered: bool,
+    /// Whether it was answered; `None` if it has not ended.
+    end: Option<bool>,
 }
 
 impl InFlightPermit {
-    /// It is over, and something else may go.
-    fn answered(mut self) {
-        self.answered = true;
+    /// The request has ended, with an answer or an error, and another may go.
+    fn end(mut self, answered: bool) {
+        self.end = Some(answered);
     }
 }
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
-        let mut queue = self.coalescer.queue.lock();
-        queue.under_way.retain(|it| it.number != self.number);
-        drop(queue);
-        // Otherwise its runtime has ended. Who waits goes with the next, or alone after a while.
-        if self.answered {
+        let answered = self.end == Some(true);
+        self.coalescer.queue.lock().ended(self.number, answered);
+        // One that has not ended went down with its runtime: those that wait look for a place by themselves.
+        if self.end.is_some() {
             self.coalescer.dispatch();
         }
     }
@@ -411,11 +347,8 @@ impl Drop for InFlightPermit {
 
 impl fmt::Debug for Coalescer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queue = self.queue.lock();
         f.debug_struct("Coalescer")
             .field("store", &self.store)
-            .field("under_way", &queue.under_way.len())
-            .field("waiting", &queue.waiting.len())
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! The guards of leases, and what goes on for a lease in this process.
+//! The guards that an application holds: of one lease, of a set, and as a ticket; and the registry of the leases
+//! of a handle, with its close.
 
 mod guard;
 mod registry;

@@ -1,4 +1,5 @@
-//! One lease in this process: what its guard, the renewal task and those who wait for its end share.
+//! What this process knows of one lease: until when it is valid, and how it ends. Its guard, the renewal task and
+//! its release share that.
 
 mod number;
 mod status;
@@ -32,13 +33,13 @@ use crate::{
     telemetry::{self, LeaseFields},
 };
 
-/// What was agreed on.
+/// What the holder asked for, and how.
 #[derive(Debug)]
 pub(crate) struct GrantTerms {
     pub(crate) request: Arc<AcquireRequest>,
     pub(crate) clock_margin: Duration,
-    /// Whether a single request was sent for the grant that could be granted, so that no late one can be
-    /// granted the same lease anew.
+    /// Whether only one acquire with this lease id was ever sent: then no late request can be granted the same
+    /// lease anew.
     pub(crate) asked_once: bool,
 }
 
@@ -68,7 +69,7 @@ impl LeaseState {
         if !validity.is_live(since) {
             return None;
         }
-        let state = Status::new(validity, terms.request.mode, grant.fence);
+        let state = Status::new(validity, terms.request.access.mode(), grant.fence);
         Some(Self {
             number: LeaseNumber::next(),
             terms,
@@ -109,7 +110,7 @@ impl LeaseState {
     /// The lease has come to its caller, who asked for this minimum hold.
     pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
         if let Some(min_hold) = min_hold {
-            // It comes to a caller once.
+            // A lease comes to its caller once, so the value is not set yet.
             let _ = self.min_hold.set(min_hold);
         }
     }
@@ -155,7 +156,7 @@ impl LeaseState {
         self.state.borrow().validity.deadline()
     }
 
-    /// What is told of it.
+    /// The fields of its spans and events.
     pub(crate) fn fields(&self) -> LeaseFields<'_> {
         LeaseFields {
             key: self.key(),
@@ -318,7 +319,7 @@ impl LeaseState {
         });
     }
 
-    /// It is known what became of an upgrade.
+    /// The outcome of an upgrade is known.
     pub(crate) fn upgrade_answered(&self) {
         self.state.send_modify(|state| {
             state.unanswered_upgrades = state.unanswered_upgrades.saturating_sub(1);
@@ -347,12 +348,12 @@ impl LeaseState {
         first
     }
 
-    /// Nobody counts on the lease any more. Says whether this was the first to say so, who then has
-    /// to see to it that it is released.
+    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first call to do so;
+    /// that caller has to see to it that the lease is released.
     pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
-            // One that nobody has asked for until now is seen here.
+            // The lease may have expired without anybody looking: then the loss is reported now.
             loss = state.take_unreported_loss(now);
             let first = state.end.is_none();
             state.end.get_or_insert(end);
@@ -386,7 +387,7 @@ impl LeaseState {
         self.state.send_modify(|state| state.over = true);
     }
 
-    /// Waits for that.
+    /// Waits until the release that belongs to the end is marked.
     pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.
         let _ = self.state.subscribe().wait_for(|state| state.over).await;

@@ -1,8 +1,9 @@
-//! Calls to a store that run to their end, whatever becomes of those who wait for them.
+//! Calls to a store that run to their end, whatever becomes of the futures that wait for them; and the end of a
+//! handle, which waits for them all.
 
 mod call;
 pub(crate) mod in_flight;
 pub(crate) mod inline_task;
 pub(crate) mod lifecycle;
 
-pub(crate) use self::call::{call, caught, ended, spawn};
+pub(crate) use self::call::{call, caught, ended, no_outcome, spawn};

@@ -72,7 +72,7 @@ impl AcquireAll {
             let mut ask = self.ask.clone();
             // The first ones have to live until the last one is there.
             ask.keep_alive |= keys.len() > 1;
-            // Those that it has already would be held meanwhile.
+            // Once the set has leases it does not give way: they would be held for nothing meanwhile.
             ask.gives_way &= taken.leases().is_empty();
             let patience = match self.patience {
                 WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),

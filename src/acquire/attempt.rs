@@ -1,4 +1,4 @@
-//! What became of an attempt.
+//! `Attempt`: the lease, or who holds the key.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use super::context::AcquireContext;
 use crate::{
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Fence, Mode},
+    model::{Access, Error, Fence},
     release::ReleaseJob,
     runtime::{
         self,
@@ -31,7 +31,7 @@ pub(super) struct Cleanup {
 }
 
 impl Cleanup {
-    /// What earlier requests may still be granted has no effect while the lease is held, and has to be
+    /// A grant of an earlier request has no effect while the lease is held, and has to be
     /// released after it.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         (self.granted, self.open) = (false, false);
@@ -39,7 +39,7 @@ impl Cleanup {
         if end == EndReason::Detached {
             return self.leave(state.fence()).await;
         }
-        // They were carried out before the release, unless that is not known.
+        // These requests were carried out before the release, but for those whose outcome is not known.
         let open = |(_, answer): &Answer<_>| leaves_open(answer);
         self.open = self.calls.answered().iter().any(open);
         // A release of ours must not come before the holder's own, which would be told of a loss.
@@ -85,7 +85,7 @@ impl Cleanup {
                     self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
                     self.open = leaves_open(&answer);
                 }
-                // It may have been carried out long ago, on a connection that has died unnoticed.
+                // The request may have been carried out long ago, on a connection that has died unnoticed.
                 None if !silent => {
                     silent = true;
                     self.release_aside();
@@ -140,7 +140,7 @@ impl Cleanup {
             // The work has not begun.
             min_hold: None,
             open: self.open,
-            alone: self.request.mode == Mode::Exclusive,
+            alone: self.request.access == Access::Exclusive,
             makes_way: false,
         }
     }

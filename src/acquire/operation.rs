@@ -5,6 +5,7 @@
 //! waits for what was sent, and releases what that granted.
 
 use std::{
+    future::ready,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -24,7 +25,6 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
-    coalescer::BATCH_RESPONSE_TIMEOUT,
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
@@ -71,7 +71,7 @@ pub(crate) async fn acquire_one_of_several(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let outcome = waiting.instrument(span.span()).await;
-            outcome.unwrap_or_else(|| Err(runtime::ended()))
+            outcome.unwrap_or_else(|| Err(runtime::no_outcome()))
         }
         Err(error) => Err(error),
     };
@@ -117,7 +117,10 @@ fn in_hand(
         true if keep_alive => lease.keep(),
         true => Ok(()),
         false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
-        false => Err(too_late(lease.ttl())),
+        false => Err(Error::NotTaken {
+            key: lease.key().clone(),
+            ttl: lease.ttl(),
+        }),
     }
 }
 
@@ -138,7 +141,8 @@ struct AcquireOperation {
     open: bool,
     /// The work that all of this is.
     work: Weak<InlineTask>,
-    /// Whether a request failed: from then on they go alone, and take a grant for an earlier one.
+    /// Whether a request failed. The later ones are sent alone and not in a batch, and take it that an earlier one may
+    /// have been granted.
     alone: bool,
 }
 
@@ -183,6 +187,7 @@ impl AcquireOperation {
         };
         // A lease that nobody takes is released by its drop.
         let _ = reply.send(outcome);
+        self.calls.withdraw_unsent();
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
@@ -203,7 +208,7 @@ impl AcquireOperation {
         }
         match patience {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
-            // Who holds the key already must not wait behind those who wait for it to go.
+            // An owner who holds the key already must not wait behind those who wait for it to release.
             _ if self.request.reentrant => match self.attempt().await {
                 Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
                 Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
@@ -296,7 +301,7 @@ impl AcquireOperation {
                     });
                 }
                 // A late answer to an earlier request.
-                None => self.answer(self.longest()).await,
+                None => self.answer(ready(self.longest())).await,
             };
             let now = Instant::now();
             let over = give_up.is_some_and(|at| now >= at);
@@ -358,7 +363,7 @@ impl AcquireOperation {
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.over(),
             Ok(Attempt::Held(_)) => sent.not_over(),
-            // It may have been carried out.
+            // The request may have been carried out.
             Err(_) => drop(sent),
         }
         attempt
@@ -366,15 +371,12 @@ impl AcquireOperation {
 
     async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
         if self.alone {
-            // What was sent before may have been granted.
+            // An earlier request with this lease id may have been granted.
             Arc::make_mut(&mut request).fresh = false;
         }
         let submission = self.context.coalescer.acquire(request, self.alone);
-        self.calls.start(submission.answer);
-        let limit = match submission.together {
-            true => BATCH_RESPONSE_TIMEOUT.min(self.longest()),
-            false => self.longest(),
-        };
+        self.calls.start(submission.answer, submission.withdraw);
+        let limit = submission.overdue.or_after(self.longest());
         let attempt = self.answer(limit).await;
         self.alone |= attempt.is_err();
         attempt
@@ -391,16 +393,20 @@ impl AcquireOperation {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
-    /// Takes the next answer, be it to an earlier request.
-    async fn answer(&mut self, limit: Duration) -> Result<Attempt, Error> {
-        let Some((sent, answer)) = self.calls.next(limit).await else {
-            return Err(self.failed(too_late(limit)));
+    /// Takes the next answer, be it to an earlier request, until the time is over. That gives how long it was.
+    async fn answer(&mut self, limit: impl Future<Output = Duration>) -> Result<Attempt, Error> {
+        let mut waited = self.longest();
+        let end = async { waited = limit.await };
+        let Some((sent, answer)) = self.calls.next_before(end).await else {
+            self.calls.withdraw_unsent();
+            return Err(self.failed(too_late(waited)));
         };
         self.open |= leaves_open(&answer);
         let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
         };
+        self.calls.withdraw_unsent();
         let terms = GrantTerms {
             request: self.request.clone(),
             clock_margin: self.context.clock_margin,
@@ -408,7 +414,7 @@ impl AcquireOperation {
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             self.granted = true;
-            return Err(self.failed(too_late(limit)));
+            return Err(self.failed(too_late(waited)));
         };
         if self.open {
             state.leave_open();

@@ -85,7 +85,7 @@ impl Resume {
         let terms = GrantTerms {
             request: Arc::new(request),
             clock_margin: context.clock_margin,
-            // What was sent by whom the ticket comes from is not known.
+            // The process that made the ticket may have sent more than one request.
             asked_once: false,
         };
         // The answer took so long that nothing is left of it.

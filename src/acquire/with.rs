@@ -25,26 +25,29 @@ pub enum WithError<E> {
     Body(E),
 }
 
-impl<E> WithError<E> {
-    /// The same as one error of a type that takes in both, such as `anyhow::Error` or
-    /// `Box<dyn Error + Send + Sync>`: for a body whose error is itself no
-    /// [`std::error::Error`], so that `?` does not do it.
+impl<E: From<Error>> WithError<E> {
+    /// The same as one error of the body's type, which takes in those of this crate as well, such as
+    /// `anyhow::Error`, `Box<dyn Error + Send + Sync>` or an enum of your own.
+    ///
+    /// Where the error of the body is a [`std::error::Error`], `?` alone does it, for this is one then.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use leasehold::{Leases, MemoryStore, WithError};
     /// # type Failure = Box<dyn std::error::Error + Send + Sync>;
     /// # async fn example(leases: Leases) -> Result<(), Failure> {
-    /// # async fn publish() -> Result<(), Failure> { Ok(()) }
+    /// # async fn publish() -> Result<u32, Failure> { Ok(3) }
     /// let work = leases.acquire("report:42", Duration::from_secs(30));
-    /// work.with(async |_| publish().await).await.map_err(WithError::merge)
+    /// let published = work.with(async |_| publish().await).await.map_err(WithError::merge)?;
+    /// # assert_eq!(published, 3);
+    /// # Ok(())
     /// # }
     /// ```
-    pub fn merge<X: From<Error> + From<E>>(self) -> X {
+    pub fn merge(self) -> E {
         match self {
             Self::NotAcquired(error) => error.into(),
             Self::Lost { key, reason } => Error::Lost { key, reason }.into(),
-            Self::Body(error) => error.into(),
+            Self::Body(error) => error,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! A call to the store that has no guard.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tracing::Instrument;
 
 use crate::{
+    lease::LeaseRegistry,
     model::{Error, Key},
     runtime,
     store::Store,
@@ -13,7 +14,7 @@ use crate::{
 
 /// Makes one call, about this key if it is about one, and tells of it.
 pub(super) async fn call<T, F>(
-    (store, limit): (Arc<dyn Store>, Duration),
+    registry: &LeaseRegistry,
     operation: &'static str,
     key: Option<&Key>,
     work: impl FnOnce(Arc<dyn Store>) -> F,
@@ -22,8 +23,9 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
+    let (store, call_timeout) = (registry.store.clone(), registry.call_timeout);
     let span = telemetry::call(operation, key);
-    let call = runtime::call(operation, limit, work(store));
+    let call = runtime::call(operation, call_timeout, work(store));
     let end = call.instrument(span.clone()).await;
     telemetry::called(&span, operation, key, &end);
     end

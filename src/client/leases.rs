@@ -1,4 +1,4 @@
-//! The handle of an application.
+//! `Leases`, the handle of an application: what it acquires, shows and frees, and its close.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use super::{
     builder::{LeasesBuilder, this_process},
-    call,
+    call::call,
 };
 use crate::{
     acquire::{Acquire, AcquireAll, AcquireContext, Resume, TryAcquire},
@@ -77,7 +77,7 @@ impl Leases {
     /// [`Attempt::Held`](crate::Attempt::Held).
     ///
     /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds; it is at least
-    /// twice the clock margin and at most [`MAX_TTL`](crate::MAX_TTL).
+    /// twice the clock margin and at most [`MAX_TTL`](crate::limits::MAX_TTL).
     pub fn try_acquire(&self, key: impl AsRef<str>, ttl: Duration) -> TryAcquire {
         TryAcquire::new(self.acquires.clone(), Key::new(key), ttl)
     }
@@ -129,7 +129,7 @@ impl Leases {
     ///
     /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. Nothing is sent, and bad input is
     /// refused, when a permit is asked for: a limit of 0 ([`Error::InvalidLimit`]), a window below a
-    /// millisecond or above [`MAX_WINDOW`](crate::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
+    /// millisecond or above [`MAX_WINDOW`](crate::limits::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
     /// to whole milliseconds. The key is 1 to 512 bytes of text; locks of the same key do not matter.
     ///
     /// ```
@@ -164,7 +164,7 @@ impl Leases {
         let key = Key::new(key)?;
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
-        self.call("inspect", Some(&named), work).await
+        call(&self.acquires.registry, "inspect", Some(&named), work).await
     }
 
     /// The locks that a filter lets through, in the order of their keys, page by page.
@@ -202,9 +202,10 @@ impl Leases {
                     return Ok(None);
                 };
                 let filter = request.filter.clone();
-                let page = this
-                    .call("list", None, async move |store| store.list(&request).await)
-                    .await?;
+                let page = call(&this.acquires.registry, "list", None, async move |store| {
+                    store.list(&request).await
+                })
+                .await?;
                 let next = page
                     .next
                     .map(|key| ListRequest::new(filter, Some(key), PAGE));
@@ -245,7 +246,7 @@ impl Leases {
             .map_ok(async |request: ReleaseRequest| {
                 let key = request.key.clone();
                 let work = async move |store: Arc<dyn Store>| store.release(&request).await;
-                let answer = self.call("release", Some(&key), work).await;
+                let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
                 answer.inspect(|_| self.acquires.registry.queues.opened(&key))
             })
             .try_buffer_unordered(RELEASES_AT_ONCE)
@@ -275,7 +276,7 @@ impl Leases {
         let key = Key::new(key)?;
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
-        let evicted = self.call("evict", Some(&named), work).await;
+        let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
         evicted.inspect(|eviction| {
             telemetry::evicted(&named, eviction.as_ref());
             self.acquires.registry.queues.opened(&named);
@@ -300,7 +301,13 @@ impl Leases {
         let key = Key::new(key)?;
         let named = key.clone();
         let work = async move |store: Arc<dyn Store>| store.remove_expired(&key).await;
-        let removed = self.call("remove expired", Some(&named), work).await;
+        let removed = call(
+            &self.acquires.registry,
+            "remove expired",
+            Some(&named),
+            work,
+        )
+        .await;
         removed.inspect(|removed| telemetry::removed(&named, *removed))
     }
 
@@ -321,7 +328,7 @@ impl Leases {
     /// Dropping the future does not stop a purge that was sent. A repeated one is harmless.
     pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
-        let purged = self.call("purge", None, work).await;
+        let purged = call(&self.acquires.registry, "purge", None, work).await;
         purged.inspect(|removed| telemetry::purged(*removed, retention))
     }
 
@@ -362,20 +369,6 @@ impl Leases {
     /// Whether [`close`](Leases::close) was called.
     pub fn is_closed(&self) -> bool {
         self.limiters.lifecycle.is_closing()
-    }
-
-    async fn call<T, F>(
-        &self,
-        operation: &'static str,
-        key: Option<&Key>,
-        work: impl FnOnce(Arc<dyn Store>) -> F,
-    ) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        let of = (self.limiters.store.clone(), self.limiters.call_timeout);
-        call::call(of, operation, key, work).await
     }
 }
 

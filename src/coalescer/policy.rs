@@ -1,18 +1,19 @@
-//! Whether what waits for its way to the store goes, and how: a rule without I/O, and without a clock.
+//! Whether the acquires and releases that wait are sent now, and each alone or as a batch: a rule without I/O
+//! and without a clock.
 
 /// Fewer than this do not go together.
 pub(super) const LEAST: usize = 8;
 /// How many batches are under way at the most.
 const BATCHES: usize = 3;
 
-/// What becomes of those who wait.
+/// Which of the waiting requests are sent now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing before something ends.
     Stay,
-    /// So many of them go, each alone.
+    /// So many of them, each alone.
     Alone(usize),
-    /// They go together.
+    /// As many as possible, together.
     Together,
 }
 
@@ -40,25 +41,28 @@ impl Limits {
     }
 }
 
-/// What is waiting, and what is under way.
+/// How many requests wait, and how many are under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
     pub(super) batches: usize,
-    /// Those of the batches that will end soon.
+    /// How many of the batches were sent a moment ago, and are likely to end soon.
     pub(super) young: usize,
     pub(super) alone: usize,
     pub(super) crowd: usize,
+    /// Whether nothing was sent for so long that what is under way hangs, or the store is slow.
+    pub(super) stalled: bool,
 }
 
 impl LoadSnapshot {
-    /// What becomes of them.
+    /// Which of the waiting requests are sent now.
     pub(super) fn next(self, limits: Limits) -> Next {
         let Self {
             waiting, batches, ..
         } = self;
         let fair = waiting >= self.crowd / (BATCHES + 1);
-        if waiting >= LEAST && (batches == 0 || batches < limits.batches && fair) {
+        let has_place = batches == 0 || batches < limits.batches && fair;
+        if waiting >= LEAST && (has_place || self.stalled) {
             return Next::Together;
         }
         self.each_alone(limits)
@@ -67,8 +71,9 @@ impl LoadSnapshot {
     /// The same if they cannot go together.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
         match limits.at_once.saturating_sub(self.alone).min(self.waiting) {
-            // What goes alone now is not there for the next batch.
+            // While a batch is young, requests wait for the next batch instead of going alone.
             free if free > 0 && self.young == 0 => Next::Alone(free),
+            _ if self.stalled && self.waiting > 0 => Next::Alone(1),
             _ => Next::Stay,
         }
     }
@@ -88,6 +93,7 @@ mod tests {
                 young: batches,
                 alone,
                 crowd,
+                stalled: false,
             };
             load.next(limits)
         };
@@ -112,6 +118,7 @@ mod tests {
             young: 0,
             alone: 0,
             crowd: 100,
+            stalled: false,
         };
         assert_eq!(few.next(Limits::LEAST), Next::Together);
         assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
@@ -129,7 +136,33 @@ mod tests {
             young: 0,
             alone: 0,
             crowd: 20,
+            stalled: false,
         };
         assert_eq!(load.next(limits), Next::Alone(2));
+    }
+
+    #[test]
+    fn one_more_goes_than_there_are_places_when_nothing_could_go_for_long() {
+        let limits = Limits::of(8);
+        let full = LoadSnapshot {
+            waiting: 100,
+            batches: BATCHES,
+            young: 0,
+            alone: 8,
+            crowd: 400,
+            stalled: false,
+        };
+        assert_eq!(full.next(limits), Next::Stay);
+        let stalled = LoadSnapshot {
+            stalled: true,
+            ..full
+        };
+        assert_eq!(stalled.next(limits), Next::Together);
+        assert_eq!(stalled.each_alone(limits), Next::Alone(1));
+        let nobody = LoadSnapshot {
+            waiting: 0,
+            ..stalled
+        };
+        assert_eq!(nobody.next(limits), Next::Stay);
     }
 }

@@ -194,7 +194,7 @@ impl Lease {
             self.registry.renewals.tell(&self.state, guard);
             token
         });
-        // One that is cancelled by its user does not cancel those of others.
+        // A child, so that a caller who cancels the token does not cancel those of others.
         token.child_token()
     }
 
@@ -278,7 +278,7 @@ impl Lease {
 
     /// Converts the lease; gives back who is in the way.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
-        let mode = request.mode;
+        let mode = request.conversion.mode();
         let span = telemetry::convert(self.state.fields(), mode);
         let converted = self.try_to_convert(request).instrument(span.clone()).await;
         let (outcome, error) = match &converted {

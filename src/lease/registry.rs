@@ -1,4 +1,4 @@
-//! The leases of a handle, from the grant of each to its end.
+//! The leases of a handle, from the grant of each to its release; and the close, which releases them all.
 
 use std::{
     collections::HashMap,
@@ -121,7 +121,7 @@ impl LeaseRegistry {
         let at_work = self.lifecycle.at_work();
         let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
         self.renewals.release(pending);
-        Err(runtime::ended())
+        Err(runtime::no_outcome())
     }
 
     /// Releases every lease, lets nothing be acquired any more, and waits for what is under way.

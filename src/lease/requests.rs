@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, time::Instant};
 use crate::{
     lease_state::LeaseState,
     messages::{ConvertAnswer, ConvertRequest, only_renewal},
-    model::{Error, Held, LossReason, Mode},
+    model::{Conversion, Error, Held, LossReason},
     runtime,
     store::Store,
     waiters::WaitQueues,
@@ -41,14 +41,14 @@ pub(crate) async fn convert(
 ) -> Result<Option<Held>, Error> {
     // Nothing is sent without one.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
-    let upgrades = request.mode == Mode::Exclusive;
+    let upgrades = request.conversion == Conversion::Upgrade;
     if upgrades {
         state.upgrade_sent();
     }
     runtime::call("convert", limit, async move {
         let answer = runtime::caught(store.convert(&request)).await;
         if let Ok(ConvertAnswer::Converted(grant)) = &answer {
-            state.converted(request.mode, grant.fence);
+            state.converted(request.conversion.mode(), grant.fence);
         }
         let nothing_changed =
             |error: &Error| matches!(error, Error::Unreachable { .. } | Error::Denied { .. });
@@ -58,7 +58,7 @@ pub(crate) async fn convert(
         }
         match answer? {
             ConvertAnswer::Converted(_) => {
-                if request.mode == Mode::Shared {
+                if !upgrades {
                     queues.opened(state.key());
                 }
                 Ok(None)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     lease_state::LeaseState,
     messages::AcquireRequest,
-    model::{Fence, Key, LeaseId, Mode},
+    model::{Access, Fence, Key, LeaseId, Mode},
 };
 
 /// A lease without its guard: what another process needs to go on with it, made by
@@ -42,7 +42,7 @@ impl Ticket {
             lease: request.lease,
             owner: request.owner.clone(),
             mode: state.mode(),
-            permits: request.permits,
+            permits: request.access.permits(),
             fence: state.fence(),
             ttl_ms: millis(request.ttl),
             min_hold_ms: state.min_hold().map(millis),
@@ -64,7 +64,15 @@ impl Ticket {
         let ttl = Duration::from_millis(self.ttl_ms);
         let (key, owner) = (self.key.clone(), self.owner.clone());
         let mut request = AcquireRequest::exclusive(key, self.lease, owner, ttl);
-        (request.mode, request.permits) = (self.mode, self.permits);
+        request.access = match self.mode {
+            Mode::Exclusive => Access::Exclusive,
+            Mode::Shared => Access::Shared,
+            // How many there are is what each acquire says; none is to come for this lease.
+            Mode::Permits => Access::Permits {
+                n: self.permits,
+                of: self.permits,
+            },
+        };
         request
     }
 }

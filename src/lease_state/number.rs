@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct LeaseNumber(u64);
 
 impl LeaseNumber {
-    /// One that no other has.
+    /// A number that no other lease of this process has.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))

@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use super::validity::Validity;
 use crate::model::{Fence, LossReason, Mode};
 
-/// What becomes of the lease when nobody holds its guard any more.
+/// What happens to the lease when its guard is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// It is released.
+    /// The lease is released.
     Released,
-    /// It stays until its ttl is over.
+    /// The lease stays until its ttl is over.
     Detached,
 }
 
-/// What may change about a lease.
+/// The part of a lease's state that changes.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     pub(super) validity: Validity,

@@ -1,4 +1,4 @@
-//! When a lease that is kept alive is renewed, as parts of its ttl.
+//! After which parts of its ttl a lease is renewed, and a renewal sent again.
 
 use std::time::Duration;
 

@@ -133,6 +133,18 @@ pub enum Error {
         limit: Duration,
     },
 
+    /// The lease was granted, and ran out before its caller took it: the future of the acquire was not polled for
+    /// so long, or the machine stood still. What was granted is released. A retry can help.
+    #[error(
+        "the lease on {key} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it"
+    )]
+    NotTaken {
+        /// The key.
+        key: Key,
+        /// How long the lease lived.
+        ttl: Duration,
+    },
+
     /// The server refused the credentials, or they do not allow the operation. Nothing was changed.
     #[error(
         "{store} refused the credentials for this operation: check the user, its password and its roles"
@@ -332,52 +344,6 @@ fn shown(seen: &Option<Fence>) -> String {
     match seen {
         Some(seen) => format!("{seen}"),
         None => "a newer one".to_owned(),
-    }
-}
-
-impl Error {
-    /// Whether the same call can succeed later without anybody changing anything.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. }
-            | Self::Interrupted { .. }
-            | Self::TimedOut { .. }
-            | Self::Overloaded { .. }
-            | Self::Contention { .. }
-            | Self::WaitTimedOut { .. }
-            | Self::TooManyHolders { .. }
-            | Self::LimitReached { .. }
-            | Self::TransactionAborted { .. } => true,
-            Self::InvalidKey { .. }
-            | Self::InvalidOwner { .. }
-            | Self::InvalidPermits { .. }
-            | Self::InvalidConversion
-            | Self::InvalidNote { .. }
-            | Self::InvalidMinHold { .. }
-            | Self::InvalidTtl { .. }
-            | Self::InvalidLimit
-            | Self::InvalidWindow { .. }
-            | Self::InvalidBurst { .. }
-            | Self::NotPrepared { .. }
-            | Self::File { .. }
-            | Self::NoJournal { .. }
-            | Self::NoRuntime
-            | Self::Denied { .. }
-            | Self::UnsupportedSchema { .. }
-            | Self::NotALock { .. }
-            | Self::NotALimiter { .. }
-            | Self::Store { .. }
-            | Self::Closed
-            | Self::Lost { .. }
-            | Self::Fenced { .. }
-            | Self::InvalidUpsert
-            | Self::NotEnforceable { .. } => false,
-        }
-    }
-
-    /// Whether the request may have been carried out although the call failed.
-    pub fn is_ambiguous(&self) -> bool {
-        matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. })
     }
 }
 

@@ -1,4 +1,4 @@
-//! What kind of error something is, for those who count or match.
+//! Of which kind an error is, and with that whether a retry can help.
 
 use std::fmt;
 
@@ -22,7 +22,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// The store cannot be reached, or has too much to do. Nothing was changed, and a retry can help.
     Unavailable,
-    /// There is no answer: the request may or may not have been carried out. A retry can help.
+    /// The answer did not come, or its caller did not take it in time: the request may or may not have been carried
+    /// out. A retry can help.
     NoAnswer,
     /// Others hold the key, and still did when the wait was over. A retry can help.
     Held,
@@ -69,6 +70,28 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
+    /// Whether the same call can succeed later without anybody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Unavailable
+            | ErrorKind::NoAnswer
+            | ErrorKind::Held
+            | ErrorKind::LimitReached
+            | ErrorKind::TransactionAborted => true,
+            ErrorKind::InvalidInput
+            | ErrorKind::Lost
+            | ErrorKind::Closed
+            | ErrorKind::Misconfigured
+            | ErrorKind::ForeignDocument
+            | ErrorKind::Other => false,
+        }
+    }
+
+    /// Whether the request may have been carried out although the call failed.
+    pub fn is_ambiguous(&self) -> bool {
+        self.kind() == ErrorKind::NoAnswer
+    }
+
     /// What kind of error it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -86,7 +109,9 @@ impl Error {
             Self::Unreachable { .. } | Self::Overloaded { .. } | Self::Contention { .. } => {
                 ErrorKind::Unavailable
             }
-            Self::Interrupted { .. } | Self::TimedOut { .. } => ErrorKind::NoAnswer,
+            Self::Interrupted { .. } | Self::TimedOut { .. } | Self::NotTaken { .. } => {
+                ErrorKind::NoAnswer
+            }
             Self::WaitTimedOut { .. } | Self::TooManyHolders { .. } => ErrorKind::Held,
             Self::LimitReached { .. } => ErrorKind::LimitReached,
             Self::Lost { .. } | Self::Fenced { .. } => ErrorKind::Lost,
@@ -113,62 +138,90 @@ mod tests {
     use super::*;
     use crate::model::{Cause, Key};
 
+    /// Written out, for it is what applications decide by.
     #[test]
-    fn the_kind_says_what_the_questions_to_an_error_say() {
+    fn what_can_be_retried_and_what_is_ambiguous() {
         let (store, source) = ("the store", || Cause::text("broken"));
-        let limit = Duration::from_secs(1);
+        let (limit, key) = (Duration::from_secs(1), || Key::new("key").unwrap());
+        let (waited, retry_in) = (limit, limit);
+        let operation = "acquire";
         let errors = [
-            Error::InvalidKey { bytes: 0 },
-            Error::Unreachable {
-                store,
-                source: source(),
-            },
-            Error::Interrupted {
-                store,
-                source: source(),
-            },
-            Error::TimedOut {
-                operation: "acquire",
-                limit,
-            },
-            Error::Overloaded {
-                store,
-                source: source(),
-            },
-            Error::Denied {
-                store,
-                source: source(),
-            },
-            Error::Store {
-                store,
-                source: source(),
-            },
-            Error::TransactionAborted {
-                store,
-                source: source(),
-            },
-            Error::TooManyHolders {
-                key: Key::new("key").unwrap(),
-            },
-            Error::LimitReached {
-                key: Key::new("key").unwrap(),
-                waited: limit,
-                retry_in: limit,
-            },
-            Error::Closed,
+            (Error::InvalidKey { bytes: 0 }, false, false),
+            (
+                Error::Unreachable {
+                    store,
+                    source: source(),
+                },
+                true,
+                false,
+            ),
+            (
+                Error::Overloaded {
+                    store,
+                    source: source(),
+                },
+                true,
+                false,
+            ),
+            (Error::Contention { key: key() }, true, false),
+            (
+                Error::Interrupted {
+                    store,
+                    source: source(),
+                },
+                true,
+                true,
+            ),
+            (Error::TimedOut { operation, limit }, true, true),
+            (
+                Error::NotTaken {
+                    key: key(),
+                    ttl: limit,
+                },
+                true,
+                true,
+            ),
+            (Error::TooManyHolders { key: key() }, true, false),
+            (
+                Error::LimitReached {
+                    key: key(),
+                    waited,
+                    retry_in,
+                },
+                true,
+                false,
+            ),
+            (
+                Error::TransactionAborted {
+                    store,
+                    source: source(),
+                },
+                true,
+                false,
+            ),
+            (
+                Error::Denied {
+                    store,
+                    source: source(),
+                },
+                false,
+                false,
+            ),
+            (
+                Error::Store {
+                    store,
+                    source: source(),
+                },
+                false,
+                false,
+            ),
+            (Error::NoRuntime, false, false),
+            (Error::InvalidUpsert, false, false),
+            (Error::Closed, false, false),
         ];
-        for error in errors {
-            let kind = error.kind();
-            assert_eq!(error.is_ambiguous(), kind == ErrorKind::NoAnswer, "{kind}");
-            let can_help = matches!(
-                kind,
-                ErrorKind::NoAnswer
-                    | ErrorKind::Unavailable
-                    | ErrorKind::Held
-                    | ErrorKind::LimitReached
-                    | ErrorKind::TransactionAborted
-            );
-            assert_eq!(error.is_retryable(), can_help, "{kind}");
+        for (error, is_retryable, is_ambiguous) in errors {
+            let told = (error.is_retryable(), error.is_ambiguous());
+            assert_eq!(told, (is_retryable, is_ambiguous), "{error}");
         }
     }
 }

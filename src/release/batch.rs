@@ -21,40 +21,40 @@ const LEAST: usize = 8;
 /// Releases these leases: together where that is possible, and each by itself what that leaves.
 pub(crate) async fn release_all(
     store: Arc<dyn Store>,
-    releases: Releaser,
-    debts: Vec<PendingRelease>,
+    releaser: Releaser,
+    pending: Vec<PendingRelease>,
 ) {
     let (together, singly) = match store.at_once() {
-        // Such a store carries out a batch one by one.
-        usize::MAX => (Vec::new(), debts),
-        _ => separate(debts),
+        // A store without a limit carries out a batch one by one.
+        usize::MAX => (Vec::new(), pending),
+        _ => separate(pending),
     };
-    for debt in singly {
-        release_singly(&releases, debt);
+    for pending in singly {
+        release_singly(&releaser, pending);
     }
     stream::iter(together)
         .for_each_concurrent(BATCHES, async |batch| {
-            release_together(&store, &releases, batch).await;
+            release_together(&store, &releaser, batch).await;
         })
         .await;
 }
 
 /// The batches, each with at most one lease of a key, and what has to go by itself.
 fn separate(
-    debts: Vec<PendingRelease>,
+    all: Vec<PendingRelease>,
 ) -> (Vec<Vec<(PendingRelease, ReleaseJob)>>, Vec<PendingRelease>) {
     let (mut together, mut singly) = (Vec::new(), Vec::new());
     let mut keys = HashSet::new();
-    for debt in debts {
-        let unused = debt.job();
-        // What is open has to be released more than once.
-        match !unused.open && keys.insert(unused.key.clone()) {
-            true => together.push((debt, unused)),
-            false => singly.push(debt),
+    for pending in all {
+        let job = pending.job();
+        // A lease that a late request may be granted anew has to be released more than once.
+        match !job.open && keys.insert(job.key.clone()) {
+            true => together.push((pending, job)),
+            false => singly.push(pending),
         }
     }
     if together.len() < LEAST {
-        singly.extend(together.into_iter().map(|(debt, _)| debt));
+        singly.extend(together.into_iter().map(|(pending, _)| pending));
         return (Vec::new(), singly);
     }
     let mut batches = Vec::new();
@@ -67,26 +67,26 @@ fn separate(
 
 async fn release_together(
     store: &Arc<dyn Store>,
-    releases: &Releaser,
+    releaser: &Releaser,
     batch: Vec<(PendingRelease, ReleaseJob)>,
 ) {
     let request =
-        |(_, unused): &(PendingRelease, ReleaseJob)| BatchRequest::Release(unused.request(false));
+        |(_, job): &(PendingRelease, ReleaseJob)| BatchRequest::Release(job.request(false));
     let requests: Vec<_> = batch.iter().map(request).collect();
     let store = store.clone();
     let sent = async move { runtime::caught(store.batch(&requests)).await };
-    let answers = runtime::call("release", releases.call_timeout(), sent).await;
+    let answers = runtime::call("release", releaser.call_timeout(), sent).await;
     let mut answers = answers.unwrap_or_default().into_iter();
-    for (debt, unused) in batch {
+    for (pending, job) in batch {
         match answers.next() {
-            Some(Ok(BatchAnswer::Release(answer))) => releases.confirmed(&unused, answer),
-            // It may have been carried out, and is tried again as any release is.
-            _ => release_singly(releases, debt),
+            Some(Ok(BatchAnswer::Release(answer))) => releaser.confirmed(&job, answer),
+            // This release may have been carried out; it is tried again as any other.
+            _ => release_singly(releaser, pending),
         }
     }
 }
 
-fn release_singly(releases: &Releaser, debt: PendingRelease) {
+fn release_singly(releaser: &Releaser, pending: PendingRelease) {
     // Without a runtime the lease is left to its ttl.
-    let _ = runtime::spawn(debt.settle(releases.clone(), None));
+    let _ = runtime::spawn(pending.settle(releaser.clone(), None));
 }

@@ -9,7 +9,7 @@ use crate::{
     telemetry::ReleaseFields,
 };
 
-/// A lease that is, or may be, in the store, and that nobody has any use for.
+/// A lease that is, or may be, in the store, and is to be released: given up by its holder, or never taken.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseJob {
     pub(crate) key: Key,
@@ -49,7 +49,7 @@ impl ReleaseJob {
         }
     }
 
-    /// What is told of it.
+    /// The fields of its events.
     pub(super) fn fields(&self, waited_for: bool) -> ReleaseFields<'_> {
         ReleaseFields {
             key: &self.key,

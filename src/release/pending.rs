@@ -8,7 +8,10 @@ use super::{
     job::ReleaseJob,
     worker::{ReleaseReply, Releaser},
 };
-use crate::{lease_state::LeaseState, runtime::in_flight::InFlight, waiters::WaitQueues};
+use crate::{
+    lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,
+    waiters::WaitQueues,
+};
 
 /// A release that is due, and counts as work until it is done or given up.
 pub(crate) struct PendingRelease {
@@ -41,14 +44,22 @@ impl PendingRelease {
     }
 
     /// Releases the lease, with somebody waiting for the outcome or not.
-    pub(crate) async fn settle(self, releases: Releaser, report: Option<ReleaseReply>) {
+    pub(crate) async fn settle(self, releaser: Releaser, reply: Option<ReleaseReply>) {
         let mut calls = InFlight::new();
-        let unused = self.job();
-        releases
-            .release_until_confirmed(&unused, report, &mut calls)
-            .await;
+        self.release(&releaser, reply, &mut calls).await;
         drop(self);
         calls.finish().await;
+    }
+
+    /// The same, but for the calls that are left.
+    pub(crate) async fn release(
+        &self,
+        releaser: &Releaser,
+        reply: Option<ReleaseReply>,
+        calls: &mut InFlight<ReleaseAnswer>,
+    ) {
+        let job = self.job();
+        releaser.release_until_confirmed(&job, reply, calls).await;
     }
 }
 

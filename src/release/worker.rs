@@ -1,15 +1,15 @@
 //! Releases a lease until that is confirmed: with somebody waiting for the outcome, or in the background.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Semaphore, oneshot},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
 use super::job::ReleaseJob;
 use crate::{
-    coalescer::{BATCH_RESPONSE_TIMEOUT, Coalescer},
+    coalescer::Coalescer,
     messages::{ReleaseAnswer, ReleaseRequest},
     model::Error,
     retry::{self, Tries},
@@ -39,7 +39,7 @@ pub(crate) struct Releaser {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
     queues: Arc<WaitQueues>,
-    /// One for each background release that is sent.
+    /// The slots of background releases that are sent.
     slots: Arc<Semaphore>,
 }
 
@@ -63,9 +63,9 @@ impl Releaser {
     }
 
     /// Takes in that a lease was released in the background, by one request.
-    pub(crate) fn confirmed(&self, unused: &ReleaseJob, answer: ReleaseAnswer) {
-        self.queues.released(&unused.key, unused.lease);
-        telemetry::released(unused.fields(false), answer.into());
+    pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
+        self.queues.released(&job.key, job.lease);
+        telemetry::released(job.fields(false), answer.into());
     }
 
     /// Releases a lease, and tries again until it is released or its ttl is over.
@@ -74,27 +74,27 @@ impl Releaser {
     /// calls that are left have to be [finished](InFlight::finish).
     pub(crate) async fn release_until_confirmed(
         &self,
-        unused: &ReleaseJob,
-        mut report: Option<ReleaseReply>,
+        job: &ReleaseJob,
+        mut reply: Option<ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) {
         let start = Instant::now();
-        // Nobody renews it any more, so the server has forgotten it by then.
-        let forgotten = start.checked_add(unused.ttl);
-        // What may still be on its way to the server gets the time that a call has.
+        // The lease is not renewed any more, so it has expired on the server by then.
+        let forgotten = start.checked_add(job.ttl);
+        // For so long an acquire may still be on its way to the server.
         let settled = start.checked_add(self.call_timeout);
         let mut tries = Tries::default();
         let mut unclear = false;
         let mut released = false;
         let mut pauses = 0;
-        let waited_for = report.is_some();
-        if unused.makes_way {
-            let handed = self.queues.hand_over(&unused.key, unused.lease);
+        let waited_for = reply.is_some();
+        if job.makes_way {
+            let handed = self.queues.hand_over(&job.key, job.lease);
             match calls.drive_while(handed).await {
                 HandoffOutcome::Over => {
                     let answer = ReleaseAnswer::Released;
-                    telemetry::released(unused.fields(waited_for), Outcome::HandedOver);
-                    drop(report.map(|report| report.send(Ok(Released { answer, unclear }))));
+                    telemetry::released(job.fields(waited_for), Outcome::HandedOver);
+                    drop(reply.map(|reply| reply.send(Ok(Released { answer, unclear }))));
                     return;
                 }
                 HandoffOutcome::NotOver => {}
@@ -103,26 +103,26 @@ impl Releaser {
         }
         loop {
             let now = Instant::now();
-            // Nobody waits any more.
-            report = report.filter(|report| !report.is_closed());
-            let request = unused.request(released);
-            let outcome = self.send(request, pauses > 0, report.as_mut(), calls).await;
+            // The caller may have gone.
+            reply = reply.filter(|reply| !reply.is_closed());
+            let request = job.request(released);
+            let outcome = self.send(request, pauses > 0, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
-                        self.queues.released(&unused.key, unused.lease);
+                        self.queues.released(&job.key, job.lease);
                     }
                     if !released {
-                        telemetry::released(unused.fields(waited_for), answer.into());
+                        telemetry::released(job.fields(waited_for), answer.into());
                     }
                     released = true;
-                    if let Some(report) = report.take() {
-                        // Who has gone meanwhile does not want to know.
-                        let _ = report.send(Ok(Released { answer, unclear }));
+                    if let Some(reply) = reply.take() {
+                        // This fails if the caller has gone meanwhile.
+                        let _ = reply.send(Ok(Released { answer, unclear }));
                     }
                     let over = settled.is_none_or(|at| now >= at);
                     // A request that comes yet may be granted the same lease anew.
-                    if !unused.open || over {
+                    if !job.open || over {
                         return;
                     }
                     None
@@ -131,25 +131,25 @@ impl Releaser {
             };
             let mut pause = retry::pause(pauses, retry::BACKGROUND, fastrand::f64());
             if let Some(error) = error {
-                // Who has gone waits for no answer, which is no fault of the store.
-                if !report.as_ref().is_some_and(ReleaseReply::is_closed) {
-                    let about = (&unused.key, unused.lease);
+                // Without a caller there was no wait for the answer, so the store is not to blame.
+                if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
+                    let about = (&job.key, job.lease);
                     telemetry::store_failed("release", Some(about), &error);
                 }
                 unclear |= error.is_ambiguous();
                 let over = forgotten.is_none_or(|at| now >= at) || !error.is_retryable();
-                if report.is_some() {
+                if reply.is_some() {
                     match tries.pause_after(&error) {
                         Some(short) => pause = short,
-                        None => drop(report.take().map(|report| report.send(Err(error.clone())))),
+                        None => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
                     }
                 }
-                if over && report.is_none() {
-                    telemetry::release_failed(unused.fields(waited_for), &error);
+                if over && reply.is_none() {
+                    telemetry::release_failed(job.fields(waited_for), &error);
                     return;
                 }
             }
-            calls.drive_while(tokio::time::sleep(pause)).await;
+            calls.drive_while(sleep(pause)).await;
             pauses += 1;
         }
     }
@@ -158,40 +158,45 @@ impl Releaser {
         &self,
         request: ReleaseRequest,
         alone: bool,
-        report: Option<&mut ReleaseReply>,
+        reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
         // The semaphore is never closed; without a slot there is only less order.
-        let slot = match report {
+        let slot = match reply {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
         let submission = self.coalescer.release(request, alone);
-        let limit = match submission.together {
-            true => BATCH_RESPONSE_TIMEOUT.min(self.call_timeout),
-            false => self.call_timeout,
-        };
-        calls.start(submission.answer);
-        let answer = match report {
-            // One that hangs does not keep the slot from others.
-            None => match calls.next(SLOT.min(limit)).await {
-                None => {
+        calls.start(submission.answer, submission.withdraw);
+        let mut waited = self.call_timeout;
+        let limit = submission.overdue.or_after(self.call_timeout);
+        let end = async { waited = limit.await };
+        let answer = match reply {
+            None => {
+                // A release that hangs gives its slot to others.
+                let slot_ends = async {
+                    sleep(SLOT).await;
                     drop(slot);
-                    calls.next(limit.saturating_sub(SLOT)).await
+                    pending().await
+                };
+                tokio::select! {
+                    answer = calls.next_before(end) => answer,
+                    () = slot_ends => None,
                 }
-                answer => answer,
-            },
-            // Who gives up waiting has it tried again at once.
-            Some(report) => tokio::select! {
-                answer = calls.next(limit) => answer,
-                () = report.closed() => None,
+            }
+            // If the caller gives up waiting, the release is tried again at once, in the background.
+            Some(reply) => tokio::select! {
+                answer = calls.next_before(end) => answer,
+                () = reply.closed() => None,
             },
         };
+        // The next try would be the same request once more.
+        calls.withdraw_unsent();
         answer.map_or_else(
             || {
                 Err(Error::TimedOut {
                     operation: "release",
-                    limit,
+                    limit: waited,
                 })
             },
             |(_, answer)| answer,

@@ -49,7 +49,7 @@ impl RenewalHandle {
         let is_late = late.subscribe();
         let task = RenewalTask {
             store,
-            releases: releaser,
+            releaser,
             schedule: Schedule::new(),
             inbox: messages,
             back: inbox.downgrade(),
@@ -82,7 +82,7 @@ impl RenewalHandle {
 
     /// Keeps a lease alive from now on.
     pub(crate) fn keep(&self, lease: &Arc<LeaseState>) -> Result<(), Error> {
-        // It may have been waited for longer than the task has lived.
+        // The task may have ended with its runtime while the acquire was waiting.
         self.ensure_running()?;
         lease.keep(true);
         self.send(Message::Keep(Arc::downgrade(lease)));

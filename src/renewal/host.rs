@@ -1,9 +1,13 @@
-//! Where the task runs: it outlives the runtime that it was started on, as long as there is another one.
+//! On which runtime the renewal task runs: the task outlives the runtime that it was started on, as long as
+//! there is another one.
 
 use std::{fmt, mem, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::{
+    runtime::{Handle, Id, RuntimeFlavor},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::task::RenewalTask;
@@ -28,10 +32,10 @@ struct State {
 
 impl Host {
     /// Without a task yet.
-    pub(super) fn new(kept: RenewalTask, closing: CancellationToken) -> Arc<Self> {
+    pub(super) fn new(task: RenewalTask, closing: CancellationToken) -> Arc<Self> {
         let state = Mutex::new(State {
             known: Vec::new(),
-            parked: Some(kept),
+            parked: Some(task),
         });
         Arc::new(Self { state, closing })
     }
@@ -49,8 +53,8 @@ impl Host {
         }
         let parked = state.parked.take();
         drop(state);
-        if let Some(kept) = parked {
-            self.start(kept, &runtime);
+        if let Some(task) = parked {
+            self.start(task, &runtime);
         }
     }
 
@@ -65,14 +69,14 @@ impl Host {
         if self.closing.is_cancelled() {
             let mut state = self.state.lock();
             let dropped = state.parked.as_mut().map(RenewalTask::take_releases);
-            // Who waits for them is woken by that, after the lock.
+            // Dropping the releases wakes those who wait for them: not under the lock.
             drop(state);
             drop(dropped);
         }
     }
 
     /// Has the task go on after its runtime has ended.
-    fn move_from(self: &Arc<Self>, ended: Id, kept: RenewalTask) {
+    fn move_from(self: &Arc<Self>, ended: Id, mut task: RenewalTask) {
         let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
         // A runtime of a single thread may live, and have nothing that drives it.
@@ -82,12 +86,12 @@ impl Host {
         match next {
             Some(next) => {
                 drop(state);
-                self.start(kept, &next);
+                self.start(task, &next);
             }
             None => {
                 // The guards that live tell by it why they will be lost.
-                let interrupted = kept.leases();
-                state.parked = Some(kept);
+                let interrupted = task.interrupt(Instant::now());
+                state.parked = Some(task);
                 drop(state);
                 self.drop_releases();
                 for lease in interrupted {
@@ -98,9 +102,9 @@ impl Host {
     }
 
     /// A runtime that has ended drops the task at once, which then [moves on](Host::move_from).
-    fn start(self: &Arc<Self>, kept: RenewalTask, runtime: &Handle) {
-        let task = HostedTask::new(kept, self.clone(), runtime.id());
-        mem::drop(runtime.spawn(task.run()));
+    fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
+        let hosted = HostedTask::new(task, self.clone(), runtime.id());
+        mem::drop(runtime.spawn(hosted.run()));
     }
 }
 
@@ -110,33 +114,33 @@ impl Host {
 /// acquires came from; and if there is none, on that of the next acquire.
 struct HostedTask {
     /// `None` after the task has ended, or has moved to another runtime.
-    kept: Option<RenewalTask>,
+    task: Option<RenewalTask>,
     host: Arc<Host>,
     runtime: Id,
 }
 
 impl HostedTask {
-    fn new(kept: RenewalTask, host: Arc<Host>, runtime: Id) -> Self {
+    fn new(task: RenewalTask, host: Arc<Host>, runtime: Id) -> Self {
         Self {
-            kept: Some(kept),
+            task: Some(task),
             host,
             runtime,
         }
     }
 
     async fn run(mut self) {
-        if let Some(kept) = &mut self.kept {
-            kept.run().await;
+        if let Some(task) = &mut self.task {
+            task.run().await;
         }
         // The handle is gone: nothing is kept any more.
-        self.kept = None;
+        self.task = None;
     }
 }
 
 impl Drop for HostedTask {
     fn drop(&mut self) {
-        if let Some(kept) = self.kept.take() {
-            self.host.move_from(self.runtime, kept);
+        if let Some(task) = self.task.take() {
+            self.host.move_from(self.runtime, task);
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Overload {
     late: Arc<watch::Sender<bool>>,
     looked: Option<Instant>,
     warned: Option<Instant>,
-    /// What the metrics were told.
+    /// The load as the metrics were last told.
     told: Load,
 }
 
@@ -83,7 +83,7 @@ impl Drop for Overload {
     }
 }
 
-/// What is told of it.
+/// The fields of its events.
 fn shown(load: Load) -> KeptLeases {
     let Load { kept, at_risk, .. } = load;
     KeptLeases { kept, at_risk }

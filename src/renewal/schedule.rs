@@ -17,12 +17,12 @@
 //!   The unanswered batch still counts as under way, for a ttl at the most, unless several that were sent later
 //!   have been answered: then it is not the store that is slow.
 
-mod batches;
 #[cfg(test)]
-mod overload;
+mod overload_tests;
 mod pace;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -31,10 +31,10 @@ use std::{
 
 use tokio::time::Instant;
 
-pub(crate) use self::batches::BatchId;
+pub(crate) use self::under_way::BatchId;
 use self::{
-    batches::{Batches, UnderWay, has_place},
     pace::Pace,
+    under_way::{Batches, UnderWay, has_place},
 };
 use crate::{
     lease_state::{
@@ -58,9 +58,9 @@ const PARTS: usize = 10;
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseNumber, Entry<T>>,
-    /// Those that are renewed later, by when they are due.
+    /// The leases that are renewed later, by when they are due.
     planned: BTreeSet<(Instant, LeaseNumber)>,
-    /// Those that are due and wait for a place, by their deadline.
+    /// The leases that are due and wait for a place, by their deadline.
     ready: BTreeSet<(Instant, LeaseNumber)>,
     /// The parts of batches without an answer that are to be sent once more.
     repeats: VecDeque<Vec<LeaseNumber>>,
@@ -92,11 +92,11 @@ enum State {
 /// What is to be done now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due<T> {
-    /// What to send.
+    /// The batches to send.
     pub(crate) batches: Vec<Batch<T>>,
-    /// Those whose last renewal was not answered in time.
+    /// The leases whose last renewal was not answered in time.
     pub(crate) overdue: Vec<T>,
-    /// Those whose deadline has passed; they are not in the schedule any more.
+    /// The leases whose deadline has passed; they are not in the schedule any more.
     pub(crate) expired: Vec<T>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Batch<T> {
 pub(crate) enum Outcome {
     /// The lease is live until this deadline.
     Renewed(Instant),
-    /// It may be tried again.
+    /// The renewal may be tried again.
     Failed,
     /// The lease is lost.
     Lost,
@@ -289,7 +289,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Those that are due, wait for a place, and have less than a third of their ttl left.
+    /// The leases that are due, wait for a place, and have less than a third of their ttl left.
     pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
         let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(id));
         waiting
@@ -371,7 +371,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Those that are ready, the nearest deadline first, and what is due soon as far as there is room.
+    /// The leases that are ready, the nearest deadline first, and those that are due soon as far as there is room.
     fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
         let size = self.pace.size();
         let answered = now + self.pace.expected();
@@ -433,7 +433,7 @@ impl<T: Clone> Schedule<T> {
         let elapsed = now.saturating_duration_since(batch.sent);
         let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
         if batch.is_overdue {
-            // Its failure is counted.
+            // This batch has shrunk the window already when it became overdue.
             self.pace.observe(elapsed);
         } else if outcomes.iter().any(answered) {
             // An error says nothing about how many leases the store can renew.
@@ -459,7 +459,7 @@ impl<T: Clone> Schedule<T> {
         self.set_state(id, State::Planned, sent + period - earlier);
     }
 
-    /// It is tried again after a pause.
+    /// A renewal has failed, and is tried again after a pause.
     fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == State::Sent(batch)

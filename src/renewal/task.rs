@@ -1,6 +1,9 @@
 //! The task that renews, and has the rest done.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    thread,
+};
 
 use tokio::{
     sync::mpsc::{UnboundedReceiver, WeakUnboundedSender},
@@ -17,12 +20,12 @@ use crate::{
     lease_state::{LeaseNumber, LeaseState, LossWatcher, timing},
     model::Error,
     release::{PendingRelease, Releaser},
-    runtime,
+    runtime::{self, in_flight::InFlight},
     store::Store,
     telemetry,
 };
 
-/// What the task is told.
+/// A message to the task.
 pub(super) enum Message {
     /// Release this in the background.
     Release(PendingRelease),
@@ -32,14 +35,14 @@ pub(super) enum Message {
     Forget(LeaseNumber),
     /// Cancel the token when this lease is lost or given up.
     Tell(LossWatcher, DropGuard),
-    /// This is what became of the renewals of a batch.
+    /// The outcomes of the renewals of a batch.
     Renewed(BatchId, Vec<(LeaseNumber, Outcome)>),
 }
 
 /// The task: what it has to do with. It never waits for a store, so that no lease is held up by another's trouble.
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
-    pub(super) releases: Releaser,
+    pub(super) releaser: Releaser,
     pub(super) schedule: Schedule<Weak<LeaseState>>,
     pub(super) inbox: UnboundedReceiver<Message>,
     pub(super) back: WeakUnboundedSender<Message>,
@@ -69,36 +72,62 @@ impl RenewalTask {
 
     /// Takes out the releases that wait to be done.
     pub(super) fn take_releases(&mut self) -> Vec<PendingRelease> {
-        let (mut releases, mut others) = (Vec::new(), Vec::new());
-        while let Ok(message) = self.inbox.try_recv() {
-            match message {
-                Message::Release(pending) => releases.push(pending),
-                other => others.push(other),
+        let mut releases = Vec::new();
+        self.filter_inbox(|_, message| match message {
+            Message::Release(pending) => {
+                releases.push(pending);
+                None
             }
-        }
-        if let Some(back) = self.back.upgrade() {
-            // The other end is this task.
-            others.into_iter().for_each(|it| drop(back.send(it)));
-        }
+            other => Some(other),
+        });
         releases
     }
 
-    /// The leases that are kept alive.
-    pub(super) fn leases(&self) -> Vec<Arc<LeaseState>> {
+    /// While no runtime is left: cancels the tokens of leases, which no task could cancel later, and gives the leases
+    /// that are kept, which no task renews any more.
+    pub(super) fn interrupt(&mut self, now: Instant) -> Vec<Arc<LeaseState>> {
+        self.filter_inbox(|task, message| match message {
+            Message::Keep(lease) => {
+                if let Some(kept) = lease.upgrade() {
+                    task.plan(&kept, now);
+                }
+                None
+            }
+            Message::Tell(..) => None,
+            other => Some(other),
+        });
         self.schedule.leases().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Has a look at each message in the inbox. The messages that the look gives back stay there.
+    fn filter_inbox(&mut self, mut look: impl FnMut(&mut Self, Message) -> Option<Message>) {
+        let mut left = Vec::new();
+        while let Ok(message) = self.inbox.try_recv() {
+            left.extend(look(self, message));
+        }
+        if let Some(back) = self.back.upgrade() {
+            // The other end is this task.
+            left.into_iter().for_each(|it| drop(back.send(it)));
+        }
     }
 
     fn handle(&mut self, message: Message, now: Instant) {
         match message {
-            Message::Release(pending) => self.spawn(pending.settle(self.releases.clone(), None)),
+            Message::Release(pending) => {
+                let release = BackgroundRelease {
+                    pending: Some(pending),
+                    back: self.back.clone(),
+                };
+                self.spawn(release.run(self.releaser.clone()));
+            }
             Message::Keep(lease) => {
                 if let Some(kept) = lease.upgrade() {
                     self.plan(&kept, now);
                 }
             }
-            Message::Forget(id) => drop(self.schedule.remove(id)),
-            Message::Tell(watch, token) => self.spawn(async move {
-                watch.lost().await;
+            Message::Forget(number) => drop(self.schedule.remove(number)),
+            Message::Tell(watcher, token) => self.spawn(async move {
+                watcher.lost().await;
                 drop(token);
             }),
             Message::Renewed(batch, outcomes) => {
@@ -110,10 +139,10 @@ impl RenewalTask {
     }
 
     fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
-        let (id, ttl) = (lease.number(), lease.ttl());
+        let (number, ttl) = (lease.number(), lease.ttl());
         let (due, deadline) = (lease.first_renewal(now), lease.deadline());
         self.schedule
-            .insert(id, Arc::downgrade(lease), ttl, due, deadline);
+            .insert(number, Arc::downgrade(lease), ttl, due, deadline);
     }
 
     /// Renews what is due by now.
@@ -127,7 +156,7 @@ impl RenewalTask {
         }
         for lease in due.expired.iter().filter_map(Weak::upgrade) {
             match lease.wants_renewal() {
-                // Its holder has renewed it by hand.
+                // The holder has renewed the lease by hand.
                 true => self.plan(&lease, now),
                 false => lease.check_loss(),
             }
@@ -141,12 +170,12 @@ impl RenewalTask {
     fn send(&mut self, batch: Batch<Weak<LeaseState>>) {
         let mut leases = Vec::with_capacity(batch.leases.len());
         let mut outcomes = Vec::new();
-        for (id, lease) in batch.leases {
+        for (number, lease) in batch.leases {
             match lease.upgrade() {
                 Some(lease) if lease.wants_renewal() => leases.push(lease),
                 over => {
                     over.iter().for_each(|lease| lease.check_loss());
-                    outcomes.push((id, Outcome::Lost));
+                    outcomes.push((number, Outcome::Lost));
                 }
             }
         }
@@ -167,9 +196,40 @@ impl RenewalTask {
         });
     }
 
-    /// This task runs, so there is a runtime, unless it is just ending.
+    /// Spawns on the runtime of this task, which may just be ending.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ = runtime::spawn(work);
+    }
+}
+
+/// A release that nobody waits for. One that goes down with its runtime comes back to the task, which may have
+/// another runtime by then.
+struct BackgroundRelease {
+    /// `None` when it is done.
+    pending: Option<PendingRelease>,
+    back: WeakUnboundedSender<Message>,
+}
+
+impl BackgroundRelease {
+    async fn run(mut self, releaser: Releaser) {
+        let mut calls = InFlight::new();
+        if let Some(pending) = &self.pending {
+            pending.release(&releaser, None, &mut calls).await;
+        }
+        self.pending = None;
+        calls.finish().await;
+    }
+}
+
+impl Drop for BackgroundRelease {
+    fn drop(&mut self) {
+        // A release that panics would do so again.
+        if let Some(pending) = self.pending.take()
+            && let Some(back) = self.back.upgrade()
+            && !thread::panicking()
+        {
+            let _ = back.send(Message::Release(pending));
+        }
     }
 }
 

@@ -50,6 +50,14 @@ pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> R
     })
 }
 
+/// Why there is no outcome of a task that is over.
+pub(crate) fn no_outcome() -> Error {
+    Error::Interrupted {
+        store: "the store",
+        source: Cause::text("its task is over: its runtime ended, or it panicked"),
+    }
+}
+
 /// Why there is no outcome of what was going on when its runtime ended.
 pub(crate) fn ended() -> Error {
     Error::Interrupted {

@@ -1,12 +1,11 @@
-//! The store calls of one operation: tried again when one fails or takes too long, and each run to
-//! its end.
+//! The store calls of one operation that are under way: there may be several when one fails or takes too long, and
+//! each runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use futures::future::{BoxFuture, Either, select};
 use tokio::time::{Instant, timeout};
 
-use super::call::caught;
 use crate::model::Error;
 
 /// An answer, and the instant before its request was sent.
@@ -20,10 +19,19 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 pub(crate) struct InFlight<T> {
     /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.
-    running: Vec<BoxFuture<'static, Answer<T>>>,
+    running: Vec<Call<T>>,
     /// Answers that came while something else was waited for.
     answered: Vec<Answer<T>>,
 }
+
+/// A call that runs.
+struct Call<T> {
+    answer: BoxFuture<'static, Answer<T>>,
+    withdraw: Option<Withdraw>,
+}
+
+/// Takes a request back that waits to be sent. Says whether that was in time: then it is never sent.
+pub(crate) type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl<T: Send + 'static> InFlight<T> {
     pub(crate) fn new() -> Self {
@@ -33,11 +41,20 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Takes in a call; it is sent as soon as an answer is waited for.
-    pub(crate) fn start(&mut self, work: impl Future<Output = Result<T, Error>> + Send + 'static) {
-        let sent = Instant::now();
-        self.running
-            .push(Box::pin(async move { (sent, caught(work).await) }));
+    /// Takes in a call, which begins as soon as an answer is waited for.
+    pub(crate) fn start(
+        &mut self,
+        answer: impl Future<Output = Answer<T>> + Send + 'static,
+        withdraw: Option<Withdraw>,
+    ) {
+        let answer = Box::pin(answer);
+        self.running.push(Call { answer, withdraw });
+    }
+
+    /// Takes back what was not sent yet.
+    pub(crate) fn withdraw_unsent(&mut self) {
+        let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
+        self.running.retain(|call| !withdrawn(call));
     }
 
     /// Whether nothing is under way and no answer left.
@@ -55,6 +72,18 @@ impl<T: Send + 'static> InFlight<T> {
                 .await
                 .ok()
                 .flatten(),
+        }
+    }
+
+    /// The next answer to any of the calls; `None` when there is none before something else happens.
+    pub(crate) async fn next_before(&mut self, end: impl Future<Output = ()>) -> Option<Answer<T>> {
+        match self.answered.pop() {
+            Some(answer) => Some(answer),
+            None => tokio::select! {
+                biased;
+                answer = next_of(&mut self.running) => answer,
+                () = end => None,
+            },
         }
     }
 
@@ -100,23 +129,22 @@ impl<T: Send + 'static> InFlight<T> {
         std::mem::take(&mut self.answered)
     }
 
-    /// Runs every call to its end.
+    /// Runs every call that was sent to its end.
     pub(crate) async fn finish(mut self) {
+        self.withdraw_unsent();
         while next_of(&mut self.running).await.is_some() {}
     }
 }
 
 /// The next answer that comes; `None` when no call is under way.
-fn next_of<T>(running: &mut Vec<BoxFuture<'static, T>>) -> impl Future<Output = Option<T>> {
+fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<Answer<T>>> {
     poll_fn(|cx| {
-        let answered =
-            running
-                .iter_mut()
-                .enumerate()
-                .find_map(|(index, call)| match call.as_mut().poll(cx) {
-                    Poll::Ready(answer) => Some((index, answer)),
-                    Poll::Pending => None,
-                });
+        let answered = running.iter_mut().enumerate().find_map(|(index, call)| {
+            match call.answer.as_mut().poll(cx) {
+                Poll::Ready(answer) => Some((index, answer)),
+                Poll::Pending => None,
+            }
+        });
         match answered {
             Some((index, answer)) => {
                 drop(running.swap_remove(index));

@@ -91,8 +91,8 @@ impl InlineTask {
             {
                 *waker = Some(cx.waker().clone());
             }
-            // It may be polled on another runtime, whose end takes its timers along: then it ends without
-            // an outcome, as in a task.
+            // The caller may poll the work on another runtime, whose end takes its timers along: then the
+            // work ends without an outcome, as it would in a task.
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
             if !matches!(polled, Ok(Poll::Pending)) {
                 *here = None;
@@ -113,7 +113,7 @@ impl InlineTask {
     pub(crate) fn detach(&self) {
         self.left.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Whoever is at it now leaves it in a moment.
+        // A thread that has the lock is polling the work, and sees `left` when it is done.
         let here = self.here.try_lock().and_then(|mut here| here.take());
         if let Some(Here { work, waker }) = here {
             self.runtime.spawn(work);
@@ -167,7 +167,7 @@ impl InlineTasks {
         let name = entries.next;
         entries.next += 1;
         entries.works.insert(name, (Arc::downgrade(work), now));
-        // One who sweeps may be on a runtime that stands still.
+        // The sweeper that is there may be on a runtime that stands still.
         let swept = |at| now.saturating_duration_since(at) < PATIENCE * 4;
         let runtime = work.runtime.id();
         if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {

@@ -1,4 +1,5 @@
-//! The end of a handle: what is still at work, and who has to hear of it.
+//! What a handle that closes waits for, and the token by which its parts hear of the close. (The steps of a close
+//! stand in `lease/registry.rs`.)
 
 use std::sync::Arc;
 
@@ -16,12 +17,12 @@ use super::inline_task::{InlineTask, InlineTasks};
 pub(crate) struct Lifecycle {
     closing: CancellationToken,
     at_work: TaskTracker,
-    /// What callers do themselves.
+    /// The operations that callers run in their own futures.
     tasks: Arc<InlineTasks>,
 }
 
 impl Lifecycle {
-    /// Whoever has to hear of the close listens to this.
+    /// The token that is cancelled by the close.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
@@ -67,7 +68,7 @@ impl Lifecycle {
 
 impl Drop for Lifecycle {
     fn drop(&mut self) {
-        // Nobody can wait any more.
+        // This fails if no receiver is left.
         self.closing.cancel();
     }
 }

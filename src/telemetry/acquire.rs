@@ -14,7 +14,7 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Held, Key, Mode};
 
-/// What is told of a request for leases.
+/// The fields of a request for leases.
 #[derive(Clone, Copy)]
 pub(crate) struct AcquireFields<'a> {
     pub(crate) mode: Mode,
@@ -180,7 +180,7 @@ pub(crate) fn acquire_all(keys: Option<usize>, terms: AcquireFields<'_>) -> Span
     )
 }
 
-/// What became of it.
+/// The outcome of a request for a permit.
 pub(crate) fn acquired_all(span: &Span, since: Instant, error: Option<&Error>) {
     let waited = since.elapsed();
     let outcome = error.map_or(Outcome::Granted, Outcome::of).as_str();

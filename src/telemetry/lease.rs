@@ -13,7 +13,7 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Fence, Key, LeaseId, LossReason, Mode};
 
-/// What is told of a lease.
+/// The fields of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseFields<'a> {
     pub(crate) key: &'a Key,
@@ -146,7 +146,7 @@ pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
     } = of;
     let (key, fence, word) = (key.as_str(), fence.get(), word(reason));
     match reason {
-        // It is what the application asked for.
+        // The application has asked for this loss, so it is no warning.
         LossReason::Closed => debug!(
             target: TARGET, key, %lease, fence, reason = word, "a lease ends with its handle",
         ),

@@ -190,7 +190,7 @@ pub(super) fn kept(more: f64, more_at_risk: f64) {
 }
 
 pub(super) fn lost(reason: &'static str) {
-    // It is rare, so its label may be made for it.
+    // A loss or an error is rare, so making the label each time costs nothing.
     metrics::counter!(LOSSES, "reason" => reason).increment(1);
 }
 
@@ -206,6 +206,6 @@ pub(super) fn asked_for_permits(outcome: Outcome, waited: Duration) {
 }
 
 pub(super) fn store_failed(operation: &'static str) {
-    // It is rare, so its label may be made for it.
+    // A loss or an error is rare, so making the label each time costs nothing.
     metrics::counter!(STORE_ERRORS, "operation" => operation).increment(1);
 }

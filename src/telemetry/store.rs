@@ -78,7 +78,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     }
 }
 
-/// One of those calls ended.
+/// A store call ended.
 pub(crate) fn called<T>(
     span: &Span,
     operation: &'static str,
@@ -135,7 +135,7 @@ pub(crate) fn deaf() {
     debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
 }
 
-/// It does no more, for now.
+/// The listener has stopped, for now.
 pub(crate) fn unheard(error: &Error) {
     warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
 }

@@ -2,7 +2,7 @@
 
 use crate::{messages::ReleaseAnswer, model::Error};
 
-/// What everything is filtered by: `leasehold=debug`.
+/// The target of all events and spans, by which they are filtered: `leasehold=debug`.
 pub(super) const TARGET: &str = "leasehold";
 
 /// How something ended: the words of the field, and of the label, `outcome`.

@@ -3,7 +3,8 @@
 //!
 //! The one who waits asks for the key in the place of the lease that makes way, and tells its holder what
 //! came of it. Whatever goes wrong, the holder releases its lease as if nobody had waited: that is right
-//! before the hand-over and harmless after it.
+//! before the hand-over and harmless after it. (`queues.rs` makes the offer, `release/worker.rs` waits for what
+//! becomes of it.)
 
 use std::time::Duration;
 
@@ -24,14 +25,14 @@ const SHARE: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
-    /// The other has the key, and the lease is gone.
+    /// The waiter has the key, and the lease is gone.
     Over,
     /// The lease is as it was.
     NotOver,
-    /// It may be the one or the other.
+    /// The waiter has the key, or the lease is as it was: it is not known.
     Unclear,
 }
 
@@ -49,9 +50,10 @@ pub(crate) struct HandoffStreak {
 const MEMORY: Duration = Duration::from_secs(10);
 
 impl HandoffStreak {
-    /// Whether the key is to be released, and not handed over once more.
+    /// Whether the streak is long enough, so that the key is released instead of handed over once more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        // Who waits here alone, for somebody who takes long, has it at once.
+        // The first grant to this process begins a streak of none: a single waiter is handed the key however long
+        // the holder before it took.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
         slow || self.handed >= LONGEST_RUN
     }
@@ -74,7 +76,7 @@ impl HandoffStreak {
         (share >= SHORTEST).then(|| share.min(LONGEST))
     }
 
-    /// The next, by a grant at this time, in the place of the lease that came like this.
+    /// The streak of a lease that is granted at this time, in the place of a lease with the streak `before`.
     pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
         let before = before.unwrap_or_default();
         Self {
@@ -86,7 +88,8 @@ impl HandoffStreak {
     }
 }
 
-/// A lease that makes way. Dropping it tells its holder that nobody wants it.
+/// A lease that its holder offers to the first waiter. Dropping the offer tells the holder that the lease is as it
+/// was.
 #[derive(Debug)]
 pub(crate) struct HandoffOffer {
     from: LeaseId,
@@ -94,7 +97,7 @@ pub(crate) struct HandoffOffer {
     outcome: Option<Outcome>,
 }
 
-/// One that was asked for. Dropping it tells the holder that nobody knows.
+/// An offer for which a request was sent. Dropping it tells the holder that the outcome is not known.
 #[derive(Debug)]
 pub(crate) struct HandoffReply(Option<Outcome>);
 

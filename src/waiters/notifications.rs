@@ -45,7 +45,7 @@ pub(crate) fn ensure_listener(
 
 /// Passes on what the store tells, until nobody has waited for a while.
 ///
-/// It stops between two looks, and cuts no request that may still be answered.
+/// The listener stops between two items of the stream, so that no request is cut that may still be answered.
 async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
     let queues = &*listener.0;
     let mut failures = 0;

@@ -31,7 +31,7 @@ pub(super) struct Queue {
     pub(super) answered: Instant,
     /// There were nothing but errors for so long that the first one has given up.
     pub(super) hopeless: bool,
-    /// What the last request brought.
+    /// The outcome of the last request.
     pub(super) news: Option<Result<Held, Error>>,
     /// The leases of this process that were granted the key: their release is heard of here.
     pub(super) here: Vec<LeaseId>,
@@ -46,7 +46,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct QueuedWaiter {
     pub(super) turn: Arc<Notify>,
-    /// What it does, which others depend on from now on.
+    /// The operation of the waiter; others depend on it from now on.
     pub(super) work: Weak<InlineTask>,
 }
 
@@ -103,12 +103,12 @@ impl Queue {
             .is_some_and(|first| Arc::ptr_eq(&first.turn, turn))
     }
 
-    /// The key is free, and the first one leaves it to others until then.
+    /// The key is free, and the first waiter leaves it to other processes until this instant.
     pub(super) fn yield_until(&mut self, until: Instant) {
-        // A refusal that is on its way is from before.
+        // The answer to a request under way may be a refusal from before the key was free.
         (self.woken, self.pauses) = (self.asking, 0);
         (self.next, self.left_until) = (until, Some(until));
-        // Who was in the way then is no more.
+        // The holder that the last answer names is gone.
         self.news = None;
         self.call_first();
     }

@@ -23,7 +23,6 @@ use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     queue::{self, Queue, QueuedWaiter},
 };
-
 use crate::{
     model::{Key, LeaseId},
     retry,
@@ -45,14 +44,14 @@ pub(crate) struct WaitQueues {
 /// Whether the store tells of keys that become free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListenerState {
-    /// Nobody listens.
+    /// No listener runs.
     #[default]
     None,
     /// A task listens, and the store does not tell now.
     Silent,
     /// The store tells.
     Telling,
-    /// It cannot tell.
+    /// The store cannot tell of free keys.
     Unsupported,
 }
 
@@ -89,7 +88,7 @@ impl WaitQueues {
         if queue.waiters.is_empty() {
             queues.remove(key);
         } else if first {
-            // It went away in the middle of a request, whose answer nobody will tell.
+            // The first waiter has left in the middle of a request, whose answer nobody will report.
             if std::mem::take(&mut queue.asking) {
                 queue.next = Instant::now();
             }
@@ -150,7 +149,7 @@ impl WaitQueues {
 
     /// The store says that this key became free. One that was held here has its own way to say so.
     pub(crate) fn freed(&self, key: &Key) {
-        // It may be told of a release of ours that left the key to others for a moment.
+        // The event may be that of a release here, which leaves the key to other processes for a moment.
         let now = Instant::now();
         self.wake(key, |queue| {
             queue.here.is_empty() && queue.left_until.is_none_or(|until| until <= now)
@@ -179,18 +178,18 @@ impl WaitQueues {
         begins
     }
 
-    /// What the store tells, from now on.
+    /// The keys that the store tells of from now on.
     pub(super) fn set_listener(&self, state: ListenerState) {
         *self.listener.lock() = state;
         if state == ListenerState::Telling {
-            // What was released before this nobody will tell.
+            // The store does not tell of keys that became free before it was listened to. So all waiters ask once.
             let mut queues = self.queues.lock();
             let waiting = queues.values_mut().filter(|queue| queue.here.is_empty());
             waiting.for_each(|queue| queue.wake(Instant::now()));
         }
     }
 
-    /// Nobody listens any more. What cannot be heard need not be listened to again.
+    /// The listener has ended. A store that cannot tell is not listened to again.
     pub(super) fn end_listening(&self) {
         let mut listener = self.listener.lock();
         if *listener != ListenerState::Unsupported {
@@ -224,7 +223,7 @@ impl WaitQueues {
         let streak = self.streak(lease);
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
-        // Who has asked already is answered sooner than by another request.
+        // The first waiter has a request under way, whose answer comes sooner than that to another one.
         if queue.asking || streak.is_over(Instant::now()) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! A place in the queue of a key, and what happens to who has it.
+//! One waiter for a key: when it asks, what it is told, and that it leaves the queue when it is dropped.
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) enum WaitOutcome {
     /// Ask for the key.
     Ask,
-    /// Its time is over, and it is not the first.
+    /// The time of the waiter is over, and it is not the first.
     GiveUp,
 }
 
@@ -127,13 +127,14 @@ impl Waiter {
         self.queue(|queue| {
             let now = Instant::now();
             queue.record_answer(now);
-            // One of ours that is not among the holders has ended otherwise than by its release.
+            // A lease of this process that is not among the holders was evicted, or has expired.
             let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
             queue.here.retain(holds);
             if elsewhere {
                 queue.elsewhere = Some(now);
             }
-            // A key that goes from hand to hand is free now and then, for a moment.
+            // Another holder than at the last refusal: the key was free in between, and may soon be again. So the
+            // pauses begin anew with the shortest.
             let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
             if matches!(&queue.news, Some(Ok(before)) if first(before) != first(&held)) {
                 queue.pauses = 0;
@@ -154,9 +155,9 @@ impl Waiter {
         })
     }
 
-    /// The key is granted to the first one, be it in the place of another lease of this process. Who is
-    /// behind it hears of the release, and until then asks at the slowest pace only; unless it may be
-    /// granted the key as well.
+    /// The key is granted to the first waiter, perhaps in the place of another lease of this process. The next waiter
+    /// will be told of the release, and until then asks at the slowest pace; after a shared grant, or one of permits,
+    /// it asks at once, because it may be granted the key beside.
     pub(crate) fn granted(
         &self,
         lease: LeaseId,
@@ -185,7 +186,7 @@ impl Waiter {
         }
     }
 
-    /// What the last request brought, whoever sent it.
+    /// The outcome of the last request, whichever waiter sent it.
     pub(crate) fn news(&self) -> Option<Result<Held, Error>> {
         self.queue(|queue| queue.news.clone()).flatten()
     }

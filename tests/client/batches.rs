@@ -117,11 +117,11 @@ async fn after_an_error_each_goes_alone() {
         let first = leases.acquire("the first", TTL).into_future();
         let first = tokio::spawn(first);
         sleep(MOMENT / 2).await;
+        // The first of those that go together.
+        store.fates_now([fate]);
         let asked =
             (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
         let asked = tokio::spawn(join_all(asked));
-        tokio::task::yield_now().await;
-        store.fates_now([fate]);
         let start = Instant::now();
         let held = timeout(TTL, asked).await.unwrap().unwrap();
         let held: Vec<_> = held.into_iter().collect::<Result<_, _>>().unwrap();
@@ -165,6 +165,40 @@ async fn after_an_error_each_is_released_alone() {
         );
         assert!(all_free(&store).await, "{fate:?}");
     }
+}
+
+/// Whoever comes to a store that is slow waits for a place, however long an answer takes.
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_not_sent_all_at_once() {
+    for slow in [Duration::from_millis(700), Duration::from_millis(1_500)] {
+        let (store, leases) = at_once(2);
+        store.fates_now(std::iter::repeat_n(Fate::AnswerLate(slow), 10_000));
+        let acquire = |number| {
+            leases
+                .acquire(format!("key {number}"), TTL * 10)
+                .into_future()
+        };
+        let held = join_all((0..1_000).map(acquire)).await;
+        assert!(held.iter().all(Result::is_ok), "{slow:?}");
+        // Ten batches would do; some ask once more, because the first answer is late.
+        let calls = store.calls().len();
+        assert!(calls <= 60, "{slow:?}: {calls} calls");
+    }
+}
+
+/// What waits for a place when its caller goes is never sent.
+#[tokio::test(start_paused = true)]
+async fn who_goes_before_its_turn_asks_for_nothing() {
+    let (store, leases) = at_once(1);
+    store.gates.close(0);
+    let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
+    store.gates.reached().await;
+    assert!(timeout(MOMENT, leases.acquire("key", TTL)).await.is_err());
+    store.gates.open();
+    let first = first.await.unwrap().unwrap();
+    sleep(LIMIT).await;
+    assert_eq!(store.calls(), ["acquire"]);
+    first.release().await.unwrap();
 }
 
 /// A request that hangs does not count for ever.

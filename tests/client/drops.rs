@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold::{Error, Leases, MemoryStore};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, time::sleep};
 
-use super::{MOMENT, PATIENCE, TTL, setup, until_free};
+use super::{Fate, FlakyStore, MOMENT, PATIENCE, TTL, setup, until_free};
 
 #[test]
 fn a_lease_can_be_dropped_without_a_runtime() {
@@ -41,6 +41,26 @@ fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
     });
     runtime.shutdown_timeout(Duration::from_secs(10));
     assert_eq!(was_dropped.recv(), Ok(false), "it panicked");
+}
+
+#[test]
+fn a_release_that_is_under_way_outlives_its_runtime() {
+    let store = FlakyStore::new();
+    let leases = Leases::new(store.clone());
+    let (ends, lives) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let lease = ends.block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
+    let other = lives.block_on(async { leases.acquire("other", TTL).await.unwrap() });
+    store.calls();
+    store.fates_now([Fate::Late(PATIENCE * 4)]);
+    drop(lease);
+    lives.block_on(async {
+        while store.calls() != ["release"] {
+            sleep(MOMENT).await;
+        }
+        ends.shutdown_background();
+        let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
+        drop((next.unwrap(), other));
+    });
 }
 
 /// Tells when it is dropped whether that is by a panic.

@@ -12,10 +12,12 @@ use std::{
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-    ConvertRequest, Error, Eviction, FreedKeys, Key, ListRequest, LockState, MAX_BATCH,
-    MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-    RenewRequest, Store,
+    Error, Key, LockState, MemoryStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
+        ConvertRequest, Eviction, FreedKeys, ListRequest, MAX_BATCH, Page, PermitAnswer,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+    },
 };
 use parking_lot::Mutex;
 use tokio::{

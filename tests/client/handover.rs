@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use leasehold::{Error, Lease, LeaseId, Leases, LossReason};
+use leasehold::{Error, Lease, Leases, LossReason, store::LeaseId};
 use tokio::{
     runtime,
     task::{JoinHandle, yield_now},

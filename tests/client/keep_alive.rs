@@ -172,10 +172,20 @@ async fn kept(leases: &Leases, key: &str) -> Lease {
 /// No runtime is left on which the lease could be renewed: that is what its loss says.
 #[test]
 fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
+    is_lost_at_its_deadline_without(ending());
+}
+
+/// The same when the task that renews did not even learn of the lease: nothing drives it on this runtime.
+#[test]
+fn without_a_runtime_a_lease_that_was_just_kept_is_lost_at_its_deadline() {
+    is_lost_at_its_deadline_without(living());
+}
+
+fn is_lost_at_its_deadline_without(first: Runtime) {
     let leases = Leases::new(FlakyStore::new());
-    let (first, second) = (ending(), living());
+    let second = living();
     let lease = first.block_on(kept(&leases, "key"));
-    let token = first.block_on(async { lease.cancellation_token() });
+    let token = lease.cancellation_token();
     drop(first);
     second.block_on(async {
         assert!(token.is_cancelled(), "nobody would cancel it any more");

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use leasehold::{
-    AcquireRequest, Attempt, Error, Key, LossReason, MAX_HOLDERS, MAX_TTL, Mode, Resumed, Store,
-    Ticket, Upgrade,
+    Attempt, Error, Key, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
+    limits::{MAX_HOLDERS, MAX_TTL},
+    store::AcquireRequest,
 };
 use tokio::time::{Instant, sleep, timeout};
 

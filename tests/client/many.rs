@@ -11,9 +11,12 @@ use std::{
 use async_trait::async_trait;
 use futures::{StreamExt, future::select_all, stream};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-    Error, Eviction, Key, Lease, Leases, ListRequest, LockState, LossReason, MemoryStore, Page,
-    PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Key, Lease, Leases, LockState, LossReason, MemoryStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
+    },
 };
 use tokio::{
     runtime::Handle,

@@ -187,7 +187,7 @@ async fn one_that_is_not_polled_does_not_hold_up_those_behind_it() {
     assert!(start.elapsed() <= TTL + MARGIN + Duration::from_secs(1));
     assert!(lease.is_live());
     let late = idle.await;
-    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    assert!(matches!(late, Err(Error::NotTaken { .. })), "{late:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,6 +254,8 @@ async fn what_nobody_polls_is_not_kept_alive() {
     assert!((&mut idle).now_or_never().is_none());
     let next = timeout(TTL * 2, leases.acquire("key", TTL)).await;
     next.unwrap().unwrap().release().await.unwrap();
+    let late = idle.await;
+    assert!(matches!(late, Err(Error::NotTaken { .. })), "{late:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,10 +321,12 @@ async fn no_length_of_time_is_too_long() {
     for limit in [Duration::ZERO, Duration::MAX] {
         let store = FlakyStore::new();
         let leases = Leases::builder(store).call_timeout(limit).build();
-        let acquire = leases.acquire("key", leasehold::MAX_TTL).keep_alive();
+        let acquire = leases
+            .acquire("key", leasehold::limits::MAX_TTL)
+            .keep_alive();
         let lease = acquire.wait_for(Duration::MAX).await.unwrap();
         for patience in [u64::MAX / 4, i64::MAX as u64 - 3_000_000] {
-            let waiting = leases.acquire("key", leasehold::MAX_TTL);
+            let waiting = leases.acquire("key", leasehold::limits::MAX_TTL);
             let waiting = waiting.wait_for(Duration::from_secs(patience));
             assert!(timeout(MOMENT, waiting).await.is_err());
         }

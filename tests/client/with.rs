@@ -179,7 +179,7 @@ async fn ordinary_bodies_cross_threads() {
                 Ok(written)
             })
             .await
-            .map_err(WithError::merge::<anyhow::Error>)?;
+            .map_err(WithError::merge)?;
         anyhow::Ok((fence, written))
     });
     assert_eq!(spawned.await.unwrap().unwrap().1, 2);

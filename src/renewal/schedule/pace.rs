@@ -87,7 +87,7 @@ impl Pace {
     }
 
     fn shrink(&mut self, leases: usize, sent: Instant, now: Instant) {
-        // What was under way at the same time is slow for the same reason.
+        // A batch that was under way at the last shrinking is slow for the same reason.
         let known = self.shrunk.is_some_and(|at| sent < at);
         // A small batch that is slow says nothing about large ones.
         if !known && leases >= self.size() {

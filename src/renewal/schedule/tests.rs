@@ -1,6 +1,6 @@
 //! Which leases go together and when, with a store that answers at once, never, or with an error.
 
-use super::{batches::*, *};
+use super::{under_way::*, *};
 
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Error, Eviction, Key,
-    Leases, ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, SqliteStore, Store,
+    Error, Key, Leases, LockState, MemoryStore, SqliteStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
+        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest,
+    },
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -307,7 +310,7 @@ impl Store for Indiscreet {
         self.memory.purge(retention).await
     }
 
-    async fn freed(&self) -> Result<Option<leasehold::FreedKeys>, Error> {
+    async fn freed(&self) -> Result<Option<leasehold::store::FreedKeys>, Error> {
         self.fate()?;
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! The batches of renewals that are under way, and whether there is a place for one more: pure.
+//! Which batches of renewals are under way, and whether one more may be sent: pure.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::lease_state::{LeaseNumber, timing::response_timeout};
 
-/// How many parts of batches without an answer are under way. Several leases may hang, and each part that has none
-/// of them is to be answered.
+/// How many parts of split batches are under way at most. Several leases may hang in the server, and the parts
+/// without such a lease have to get through.
 pub(super) const REPEATS: usize = 4;
 /// How many batches are under way at most, those included that are not answered in time: each has a connection.
 pub(super) const MOST_UNANSWERED: usize = 24;
@@ -18,7 +18,7 @@ const OVERTAKEN: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BatchId(pub(super) u64);
 
-/// What was sent and not answered, in the order in which it was sent.
+/// The batches that were sent and not answered, in the order in which they were sent.
 pub(super) type Batches = BTreeMap<BatchId, UnderWay>;
 
 /// A batch that was sent.
@@ -62,7 +62,7 @@ pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool
     let places = if is_repeat {
         REPEATS
     } else {
-        // One at least, to find out whether the store answers again.
+        // At least one batch may go, to find out whether the store answers again.
         most.saturating_sub(overdue.len()).max(1)
     };
     young.len() < places && batches.len() < MOST_UNANSWERED
