@@ -1,8 +1,8 @@
-//! What a store does.
+//! What a store does, and what an author of one needs: the requests, their answers, and the names in them.
 //!
-//! A store carries out the rules of [`rules`](crate::rules) on one document a key, each operation
-//! atomic, on the clock of its server, and in one round trip (a batch of several may take two). It never sleeps, never retries
-//! (but for a race that the database reports instead of resolving), and knows nothing of guards.
+//! A store carries out the [rules](crate::rules) on one document a key, each operation atomic, on the clock of its
+//! server, and in one round trip (a batch of several may take two). It never sleeps, never retries (but for a race
+//! that the database reports instead of resolving), and knows nothing of guards.
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
@@ -34,13 +34,17 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures::{future::join_all, stream::BoxStream};
 
-use crate::{
+use crate::model::{Error, Key, LockState};
+pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ConvertRequest, Eviction, Grant, KnownGrant, ListRequest, MAX_BATCH, MAX_RENEWALS, MinHold,
+        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockState},
+    model::{
+        Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Quota, SCHEMA,
+    },
 };
 
 /// A place that keeps locks and limiters.
@@ -69,7 +73,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// than that keeps its expiry, so that two renewals may be carried out in any order.
     ///
     /// The answers stand in the order of the requests; one that fails stops no other. An error of the
-    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](crate::MAX_RENEWALS) requests; two of
+    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](MAX_RENEWALS) requests; two of
     /// them may be of the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
@@ -126,7 +130,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// The answers stand in the order of the requests, each of the kind of its request; one that fails
     /// stops no other. An error of the whole call says nothing about any of them. There are at most
-    /// [`MAX_BATCH`](crate::MAX_BATCH) requests, each of another key.
+    /// [`MAX_BATCH`](MAX_BATCH) requests, each of another key.
     ///
     /// The provided method sends each alone.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {

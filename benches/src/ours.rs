@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Key, Lease, LeaseId, Leases, MongoStore, ReleaseAnswer,
-    ReleaseRequest, Store,
+    Attempt, Key, Lease, Leases, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use mongodb::{Collection, bson::Document};
 

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anstyle::{AnsiColor, Style};
 use chrono::{TimeDelta, Utc};
 use elasticsearch::Elasticsearch;
-use leasehold::{Error, Filter, LeaseId, Leases, ListRequest, Store};
+use leasehold::{
+    Error, Filter, Leases, Store,
+    store::{LeaseId, ListRequest},
+};
 use mongodb::{
     bson::{Document, doc},
     error::ErrorKind,

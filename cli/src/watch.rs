@@ -7,7 +7,7 @@ use std::{
 
 use chrono::Utc;
 use futures::TryStreamExt;
-use leasehold::{Holder, LeaseId, Leases, LockState};
+use leasehold::{Holder, Leases, LockState, store::LeaseId};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 

@@ -38,7 +38,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use leasehold::{Error, GuardedCollection, Lease, Leases};
+use leasehold::{Error, Lease, Leases, mongodb::GuardedCollection};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
@@ -103,7 +103,7 @@ async fn work(name: &str, args: &Args) -> Result<()> {
         let lease = match leases.acquire(&args.account, TTL).await {
             Ok(lease) => lease,
             // There was no answer within the ttl, or it lay here for longer.
-            Err(Error::TimedOut { .. }) => continue,
+            Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
         let paid = match args.fenced {
@@ -148,7 +148,7 @@ async fn pay_in_fenced(
 ) -> Result<i64> {
     let accounts = GuardedCollection::new(accounts, lease.fence());
     let filter = doc! { "_id": &args.account };
-    let before = balance(accounts.claim(filter.clone()).await?);
+    let before = balance(accounts.claim(&args.account).await?);
     let fence = lease.fence();
     println!("{name} has the lease, shows its fence {fence}, and reads {before}.");
     think(args).await?;

@@ -40,7 +40,7 @@ async fn write_document(leases: &Leases, index: &str, id: usize, at_work: &AtWor
         .shared()
         .with(async |_| {
             let work = document.with(async |_| at_work.on_a_document(id).await);
-            work.await.map_err(WithError::merge::<anyhow::Error>)
+            work.await.map_err(WithError::merge)
         })
         .await
         .map_err(WithError::merge)

@@ -82,7 +82,7 @@ async fn run(args: Args) -> Result<()> {
     // A loss, of which the log warns; or a grant that comes too late to be of use.
     match leases.acquire("careless", CARELESS).await {
         Ok(_careless) => sleep(CARELESS * 2).await,
-        Err(Error::TimedOut { .. }) => {}
+        Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
         Err(error) => return Err(error.into()),
     }
 

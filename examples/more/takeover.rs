@@ -58,7 +58,7 @@ async fn work(
                 ));
             }
             // There was no answer within the ttl, or it lay here for longer.
-            Err(Error::TimedOut { .. }) => {}
+            Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         let waited = leases.acquire(key, TTL).wait_for(PATIENCE).await;

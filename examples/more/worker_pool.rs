@@ -77,7 +77,9 @@ async fn worker(
             let lease = match lock.await {
                 Ok(Attempt::Acquired(lease)) => lease,
                 // It comes up again: held by another, or no answer in time.
-                Ok(Attempt::Held(_)) | Err(Error::TimedOut { .. }) => continue,
+                Ok(Attempt::Held(_)) | Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             if begin(&orders, order, lease.fence()) {

@@ -6,8 +6,8 @@ use std::{alloc::System, env, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Key, LeaseId, Leases, MemoryStore, ReleaseRequest,
-    Store,
+    Attempt, Key, Leases, MemoryStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest},
 };
 use leasehold_benches::results::{CaseResult, SideResult, grouped};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Key, LeaseId, Leases, MemoryStore, ReleaseRequest,
-    Store,
+    Attempt, Key, Leases, MemoryStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest},
 };
 use tokio::time::sleep;
 

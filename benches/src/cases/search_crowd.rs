@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use elasticsearch::http::Method;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Key, LeaseId, Leases, ReleaseAnswer, ReleaseRequest,
-    Store,
+    Attempt, Key, Leases, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;

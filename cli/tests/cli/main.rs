@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::LeaseId;
+use leasehold::store::LeaseId;
 use leasehold_tests::engine::Engine;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

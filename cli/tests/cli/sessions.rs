@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::LeaseId;
+use leasehold::store::LeaseId;
 use leasehold_tests::engine::Engine;
 use mongodb::{Client, bson::doc};
 use rustix::process::Signal;

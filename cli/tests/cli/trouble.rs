@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use leasehold::LeaseId;
+use leasehold::store::LeaseId;
 
 use super::{Place, leasehold, run, scratch};
 

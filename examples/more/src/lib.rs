@@ -19,8 +19,8 @@ use serde_json::Value;
 /// The options of every example.
 #[derive(clap::Args)]
 pub struct StoreArgs {
-    /// Where the locks are: file:PATH for a file, mongodb://HOST[:PORT][/DATABASE] for MongoDB,
-    /// http://HOST:PORT[/ALIAS] or https for Elasticsearch or OpenSearch. Without it, in the memory of
+    /// Where the locks are: file:PATH for a file, mongodb://HOST:PORT/DATABASE for MongoDB,
+    /// http://HOST:PORT/ALIAS or https for Elasticsearch or OpenSearch. Without it, in the memory of
     /// this process, which needs no server
     #[arg(long, value_name = "ADDRESS")]
     pub store: Option<String>,

@@ -1,0 +1,8 @@
+//! What to know about leases, a page for each topic.
+
+pub mod errors;
+pub mod fencing;
+pub mod holding;
+pub mod modes;
+pub mod observability;
+pub mod stores;

@@ -1,0 +1,33 @@
+//! Which database keeps the locks, and what it guarantees.
+//!
+//! A lock is one document, and each operation one atomic change of it, on the clock of the server.
+//! [`Leases`](crate::Leases) takes any [`Store`](crate::Store), also as `Arc<dyn Store>`.
+//!
+//! | store | for | what an acknowledged grant means | whose clock |
+//! |---|---|---|---|
+//! | [`MemoryStore`](crate::MemoryStore) | tests, examples, a single process | nobody else in this process has the lock | tokio's |
+//! | [`SqliteStore`](crate::SqliteStore) | several processes of one host, without a server | it is on the disk | the host's, counted from its boot |
+//! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |
+//! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
+//! | [`OpenSearchStore`](crate::OpenSearchStore) | several processes that share an OpenSearch | the same as on Elasticsearch | the same |
+//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | as far as that class goes: no fence | ours the server's, theirs their own |
+//!
+//! Each says more in its documentation. When another server takes over, another clock decides: a lease on a
+//! database is given up 100 ms early for that
+//! ([`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin)).
+//!
+//! # The databases' own clients
+//!
+//! A store takes the client that the application has already, so both must depend on the same major version:
+//!
+//! | feature | crate | versions |
+//! |---|---|---|
+//! | `mongodb` | `mongodb` | 3, from 3.9 on |
+//! | `elasticsearch` | `elasticsearch` | 9, from 9.1.0-alpha.1 on |
+//! | `opensearch` | `opensearch` | 2, from 2.4 on |
+//!
+//! - `mongodb` comes with rustls and the older BSON library; what the application chooses for its own dependency
+//!   (`dns-resolver` for `mongodb+srv` addresses, `bson-3`, `openssl-tls`, compression) holds here too.
+//! - `elasticsearch` and `opensearch` come without TLS: choose `native-tls` or `rustls-tls` for your own
+//!   dependency.
+//! - `sqlite` has an SQLite that is compiled in.
