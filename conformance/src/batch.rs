@@ -9,8 +9,11 @@ use super::{
     violation,
 };
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, Key, LeaseId, ReleaseAnswer,
-    ReleaseRequest, Store,
+    Key, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest,
+    },
 };
 
 async fn batch(

@@ -17,7 +17,10 @@ use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, expired, fresh_key, granted, request,
     sole_holder, violation,
 };
-use leasehold::{AcquireAnswer, ReleaseAnswer, ReleaseRequest, RenewAnswer, Store};
+use leasehold::{
+    Store,
+    store::{AcquireAnswer, ReleaseAnswer, ReleaseRequest, RenewAnswer},
+};
 
 /// A live lock stays, an expired or released one goes, and an absent one is no error.
 pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outcome {

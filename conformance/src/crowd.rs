@@ -3,7 +3,10 @@
 use super::{
     Clients, LONG, Outcome, SHORT, ensure, fresh_key, granted, refused, request, state, violation,
 };
-use leasehold::{AcquireAnswer, AcquireRequest, Held, ReleaseRequest, rules};
+use leasehold::{
+    Held, rules,
+    store::{AcquireAnswer, AcquireRequest, ReleaseRequest},
+};
 
 /// So few that a store has to write no great document.
 const PLACES: usize = 3;

@@ -11,7 +11,10 @@ use super::{
     Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, guard::pair, refused, request,
     state,
 };
-use leasehold::{AcquireAnswer, AcquireRequest, Leases, ReleaseRequest};
+use leasehold::{
+    Leases,
+    store::{AcquireAnswer, AcquireRequest, ReleaseRequest},
+};
 
 const TASKS: usize = 32;
 const ROUNDS: usize = 10;

@@ -10,8 +10,11 @@ use super::{
     refused, renew, request, sole_holder, state, until_free, violation,
 };
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Grant, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     Store,
+    store::{
+        AcquireAnswer, AcquireRequest, Grant, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewRequest,
+    },
 };
 
 /// A second client that keeps asking is granted the key at the expiry by the server's clock, not

@@ -5,8 +5,11 @@ use super::{
     sole_holder, state, until_free, violation,
 };
 use leasehold::{
-    AcquireAnswer, ConvertAnswer, ConvertRequest, Fence, Key, LeaseId, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    Fence, Key, Store,
+    store::{
+        AcquireAnswer, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest,
+        RenewAnswer, RenewRequest,
+    },
 };
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};

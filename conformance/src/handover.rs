@@ -6,7 +6,10 @@ use super::{
     Clients, LONG, Outcome, ensure, expired, fresh_key, granted, refused, renew, request,
     sole_holder, state, violation,
 };
-use leasehold::{AcquireAnswer, AcquireRequest, Key, ReleaseAnswer, ReleaseRequest, RenewAnswer};
+use leasehold::{
+    Key,
+    store::{AcquireAnswer, AcquireRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer},
+};
 
 fn next(key: &Key, before: &AcquireRequest) -> AcquireRequest {
     request(key, "the next", LONG).in_place_of(before.lease)

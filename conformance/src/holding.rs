@@ -156,7 +156,9 @@ pub async fn work_under_a_lease_holds_the_key_until_it_ends(clients: &Clients) -
         });
         match losing.await {
             Err(WithError::Lost { reason, .. }) => of_an_eviction(&reason),
-            Err(WithError::NotAcquired(Error::TimedOut { .. })) => Ok(Lived::TooShort),
+            Err(WithError::NotAcquired(Error::TimedOut { .. } | Error::NotTaken { .. })) => {
+                Ok(Lived::TooShort)
+            }
             outcome => violation(format!(
                 "work whose lease was evicted ended with {outcome:?}"
             )),

@@ -7,8 +7,9 @@ use super::{
     sole_holder, state, violation,
 };
 use leasehold::{
-    Error, Key, LeaseId, Leases, MAX_KEY_BYTES, MAX_OWNER_BYTES, MAX_TTL, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer,
+    Error, Key, Leases,
+    limits::{MAX_KEY_BYTES, MAX_OWNER_BYTES, MAX_TTL},
+    store::{LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer},
 };
 
 /// What a database, an address or a shell might take for something else than text. All of them are

@@ -108,8 +108,8 @@ pub use self::{
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
 };
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Grant, Held, Holder, Key, Lease, LeaseId, LockState,
-    RenewAnswer, RenewRequest, Store,
+    Error, Held, Holder, Key, Lease, LockState, Store,
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, RenewAnswer, RenewRequest},
 };
 
 /// Makes a test of every property of the [suite](crate).
@@ -381,7 +381,7 @@ async fn with_time_enough(attempt: impl AsyncFn(Duration) -> Result<Lived, Viola
 fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Violation> {
     match acquired {
         Ok(lease) => Ok(Some(lease)),
-        Err(Error::TimedOut { .. }) => Ok(None),
+        Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

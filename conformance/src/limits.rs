@@ -17,7 +17,10 @@ use super::{
     guard::{pair, patient},
     refused, request, violation,
 };
-use leasehold::{Error, Key, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store};
+use leasehold::{
+    Error, Key, PermitAttempt, Store,
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+};
 
 /// Windows that a property waits for. Long enough for a slow server to answer a few times in one.
 const WINDOW: Duration = Duration::from_millis(1_000);
@@ -381,7 +384,11 @@ pub async fn a_full_limiter_says_so(clients: &Clients) -> Outcome {
         leases.limiter(long, 1, WINDOW),
         leases.limiter(&key, 0, WINDOW),
         leases.limiter(&key, 1, Duration::ZERO),
-        leases.limiter(&key, 1, leasehold::MAX_WINDOW + Duration::from_nanos(1)),
+        leases.limiter(
+            &key,
+            1,
+            leasehold::limits::MAX_WINDOW + Duration::from_nanos(1),
+        ),
         leases.limiter(&key, 1, WINDOW).smooth(0),
         leases.limiter(&key, 1, WINDOW).smooth(2),
     ];

@@ -9,7 +9,10 @@ use super::{
     Clients, LONG, Outcome, Violation, ensure, granted, guard::patient, request, until_free,
     violation,
 };
-use leasehold::{Filter, Key, LeaseId, ListRequest, ReleaseRequest, Store};
+use leasehold::{
+    Filter, Key, Store,
+    store::{LeaseId, ListRequest, ReleaseRequest},
+};
 
 /// The keys that a filter shows, in the order of the stream.
 async fn listed(store: &Arc<dyn Store>, filter: Filter) -> Result<Vec<String>, Violation> {

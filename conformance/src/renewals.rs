@@ -4,7 +4,7 @@
 use super::{
     Clients, LONG, Outcome, SHORT, ensure, expired, fresh_key, granted, request, sole_holder, state,
 };
-use leasehold::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest};
+use leasehold::store::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest};
 
 /// How many leases stand around those that are over.
 const NEIGHBOURS: usize = 20;

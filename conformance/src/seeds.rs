@@ -3,7 +3,7 @@
 use super::{
     Clients, LONG, Outcome, ensure, expired, granted, refused, request, sole_holder, state,
 };
-use leasehold::{ReleaseAnswer, ReleaseRequest};
+use leasehold::store::{ReleaseAnswer, ReleaseRequest};
 
 /// The first race of the article on `MongoDistributedLock`: A and B both see an expired lock. B
 /// removes it and takes the key; then A comes to remove "the expired lock". If that removal were

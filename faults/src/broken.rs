@@ -7,9 +7,12 @@ use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Fence, Grant,
-    Key, ListRequest, LockState, Mode, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Fence, Key, LockState, Mode, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, ListRequest,
+        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest,
+    },
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use leasehold::LeaseId;
+use leasehold::store::LeaseId;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until, timeout};
 

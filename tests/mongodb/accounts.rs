@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, future::join_all};
 use leasehold::{
-    ConvertRequest, Error, Filter, Key, LeaseId, Leases, MongoStore, ReleaseRequest, RenewAnswer,
-    RenewRequest, Store as _,
+    Error, Filter, Key, Leases, MongoStore, Store as _,
+    store::{ConvertRequest, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest},
 };
 use leasehold_tests::every;
 use mongodb::{

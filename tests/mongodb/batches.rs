@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, BatchAnswer, BatchRequest, Error, Key, LeaseId, Leases,
-    MongoStore, ReleaseAnswer, ReleaseRequest, Store,
+    Attempt, Error, Key, Leases, MongoStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest,
+    },
 };
 use leasehold_tests::engine::Engine;
 use mongodb::bson::doc;

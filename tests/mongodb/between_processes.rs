@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use leasehold::{Error, Fence, GuardedCollection, MongoStore};
+use leasehold::{Error, Fence, MongoStore, mongodb::GuardedCollection};
 use leasehold_tests::processes::{self, Place, fencing, limits};
 use mongodb::{
     Client, Collection,
@@ -59,7 +59,7 @@ impl fencing::Documents for Documents {
         let document = match fence {
             Some(fence) => {
                 let guarded = GuardedCollection::new(&self.0, fence);
-                guarded.claim(doc! { "_id": id }).await?.unwrap()
+                guarded.claim(id).await?.unwrap()
             }
             None => self.find(id).await,
         };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Fence, Key, LeaseId, Leases, ReleaseRequest, RenewAnswer,
-    RenewRequest, Store,
+    Error, Fence, Key, Leases, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest},
 };
 use mongodb::{
     IndexModel,

@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, ConvertAnswer, ConvertRequest, Key, LeaseId, Leases,
-    MongoStore, ReleaseRequest, RenewRequest, Store,
+    Attempt, Key, Leases, MongoStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest,
+        RenewRequest,
+    },
 };
 use leasehold_tests::{long, many};
 use mongodb::{
@@ -129,7 +132,7 @@ async fn a_thousand_renewals_are_two_commands() {
     let requests: Vec<_> = (0..1_000)
         .map(|number| {
             let key = leasehold::Key::new(format!("key {number}")).unwrap();
-            RenewRequest::new(key, leasehold::LeaseId::random(), LONG)
+            RenewRequest::new(key, leasehold::store::LeaseId::random(), LONG)
         })
         .collect();
     let answers = store.renew(&requests).await.unwrap();
@@ -258,7 +261,7 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
     lease.renew().await.unwrap();
     let requests = ["one", "two"].map(|key| {
         let key = leasehold::Key::new(key).unwrap();
-        RenewRequest::new(key, leasehold::LeaseId::random(), LONG)
+        RenewRequest::new(key, leasehold::store::LeaseId::random(), LONG)
     });
     store.renew(&requests).await.unwrap();
     leases.inspect("key").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Error, MongoDistributedLock};
+use leasehold::{Error, mongodb::MongoDistributedLock};
 use mongodb::{
     Collection,
     bson::{Document, doc},

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, Leases, Mode,
-    ReleaseRequest, RenewRequest, Store,
+    Error, Filter, Key, Leases, Mode, Store,
+    store::{AcquireAnswer, AcquireRequest, ConvertRequest, LeaseId, ReleaseRequest, RenewRequest},
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
 

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    AcquireRequest, BatchRequest, Error, Fence, GuardedCollection, Key, LeaseId, Leases,
-    MongoDistributedLock, MongoStore, ReleaseRequest, Store, Upgrade,
+    Error, Fence, Key, Leases, MongoStore, Store, Upgrade,
+    mongodb::{GuardedCollection, MongoDistributedLock},
+    store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest},
 };
 use leasehold_tests::{
     every,
@@ -136,7 +137,7 @@ async fn every_write_under_a_fence_waits_for_the_journal_whatever_the_defaults_a
             .await
             .unwrap();
         guarded.find_one_and_update(seven(), set()).await.unwrap();
-        guarded.claim(seven()).await.unwrap();
+        guarded.claim(7).await.unwrap();
         guarded.delete_one(seven()).await.unwrap();
         let all = ["insert", "update", "findAndModify", "delete"];
         assert_durable(engine, &commands, &all);
@@ -256,11 +257,7 @@ async fn a_server_without_a_journal_is_told_as_what_it_is_and_can_be_used_all_th
         leases.evict("key").await.map(drop).unwrap_err(),
         leases.purge(LONG).await.map(drop).unwrap_err(),
         store.prepare().await.unwrap_err(),
-        guarded
-            .claim(doc! { "_id": 7 })
-            .await
-            .map(drop)
-            .unwrap_err(),
+        guarded.claim(7).await.map(drop).unwrap_err(),
         locks.increment("key", LONG).await.map(drop).unwrap_err(),
     ];
     for error in failures {

@@ -7,7 +7,10 @@ use std::sync::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{AcquireAnswer, AcquireRequest, Cause, Error, FreedKeys, Key, Store};
+use leasehold::{
+    Error, Key, Store,
+    store::{AcquireAnswer, AcquireRequest, Cause, FreedKeys},
+};
 use leasehold_tests::layer::Layer;
 
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use leasehold::{
-    Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, ReleaseAnswer, ReleaseRequest,
-    Store,
+    Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, Store,
+    store::{ReleaseAnswer, ReleaseRequest},
 };
 use mongodb::{
     ClientSession, Collection,
@@ -203,7 +203,7 @@ async fn enforced() -> (App, Lease, ClientSession) {
             Err(error) => error,
         };
         let late = match &error {
-            Error::TimedOut { .. } => true,
+            Error::TimedOut { .. } | Error::NotTaken { .. } => true,
             Error::Lost { reason, .. } => expired(reason),
             _ => false,
         };

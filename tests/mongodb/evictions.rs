@@ -1,8 +1,11 @@
 //! What an eviction leaves in the document.
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Key, LeaseId, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    Key, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use mongodb::bson::{Bson, DateTime, Document, doc};
 

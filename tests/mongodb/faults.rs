@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Error, Key, Lease, LeaseId, Leases, MongoStore, RenewRequest,
-    Store,
+    Error, Key, Lease, Leases, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, RenewRequest},
 };
 use leasehold_tests::proxy::Proxy;
 use mongodb::{
@@ -210,6 +211,41 @@ async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
     let error = leases.try_acquire("key", LONG).await.unwrap_err();
     assert!(error.is_ambiguous(), "{error:?}");
     until_free(&fixture).await;
+}
+
+/// A thousand tasks ask for a key each, and each command takes the server 700 ms.
+#[tokio::test]
+async fn a_slow_server_is_not_sent_all_at_once() {
+    let _turn = FAIL_POINT.lock().await;
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (mut options, name) = named(&fixture).await;
+    // The pool is not what bounds them.
+    options.max_pool_size = Some(2_000);
+    let under_way = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+    let counted = under_way.clone();
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        let (now, most) = &*counted;
+        let _ = match event {
+            CommandEvent::Started(_) => most.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed),
+            _ => now.fetch_sub(1, Relaxed),
+        };
+    }));
+    let store = MongoStore::new(&fixture.collection_with(options));
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 700 };
+    fail_point(&fixture, &name, i32::MAX, slow).await;
+    let leases = Leases::builder(store).call_timeout(PATIENCE).build();
+    let ask = |number| leases.acquire(format!("key {number}"), LONG).into_future();
+    let held = join_all((0..1_000).map(ask)).await;
+    let off = doc! { "configureFailPoint": "failCommand", "mode": "off" };
+    let admin = fixture.collection().await.client().database("admin");
+    admin.run_command(off).await.unwrap();
+    let refused: Vec<_> = held.iter().filter_map(|it| it.as_ref().err()).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    // Those that have a place, and one more each 200 ms while none is free.
+    let most = under_way.1.load(Relaxed);
+    println!("{most} commands at once");
+    assert!(most < 100, "{most} commands at once");
+    leases.close().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ mod sent;
 
 use std::error::Error as _;
 
-use leasehold::{Error, Fence, GuardedCollection};
+use leasehold::{Error, Fence, mongodb::GuardedCollection};
 use mongodb::{
     ClientSession, Collection,
     bson::{Bson, Document, doc},
@@ -109,7 +109,7 @@ impl Write {
                 assert!(found.as_ref().is_none_or(is_new), "as it is then");
                 return Ok(found.is_some());
             }
-            Self::Claim => return Ok(sent!(documents.claim(seven())).is_some()),
+            Self::Claim => return Ok(sent!(documents.claim(7)).is_some()),
             Self::Delete => return Ok(sent!(documents.delete_one(seven())).deleted_count > 0),
         };
         Ok(counted.matched_count > 0 || counted.upserted_id.is_some())

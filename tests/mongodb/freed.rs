@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, FreedKeys, Key, LeaseId, Leases, MemoryStore,
-    MongoStore, ReleaseRequest, RenewRequest, Store,
+    Attempt, Error, Key, Leases, MemoryStore, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, FreedKeys, LeaseId, ReleaseRequest, RenewRequest},
 };
 use leasehold_tests::proxy::Proxy;
 use mongodb::{

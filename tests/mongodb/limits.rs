@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold::{
-    Error, Key, Leases, MongoStore, PermitAnswer, PermitId, PermitRequest, Quota, Store,
+    Error, Key, Leases, MongoStore, Store,
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
 };
 use leasehold_tests::{long, permits, proxy::Proxy};
 use mongodb::{

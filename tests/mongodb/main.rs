@@ -30,7 +30,7 @@ mod wakeups;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use leasehold::{Error, Lease, LeaseId, Leases, MongoStore};
+use leasehold::{Error, Lease, Leases, MongoStore, store::LeaseId};
 use leasehold_conformance::Clients;
 use leasehold_tests::engine::Engine;
 use mongodb::{
@@ -140,7 +140,8 @@ where
             Ok(lease) => return lease,
             Err(error) => {
                 let took = start.elapsed();
-                let late = matches!(error, Error::TimedOut { .. }) && took >= ttl * 4 / 5;
+                let too_late = matches!(error, Error::TimedOut { .. } | Error::NotTaken { .. });
+                let late = too_late && took >= ttl * 4 / 5;
                 assert!(late, "{key}: {error:?} after {took:?} of {ttl:?}");
             }
         }

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{AcquireRequest, Error, Key, LeaseId, Leases, MongoStore, Store};
+use leasehold::{
+    Error, Key, Leases, MongoStore, Store,
+    store::{AcquireRequest, LeaseId},
+};
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply, always},

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Grant, Key, KnownGrant, Lease, LeaseId, Leases, MongoStore,
-    RenewAnswer, RenewRequest, Store,
+    Key, Lease, Leases, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, Grant, KnownGrant, LeaseId, RenewAnswer, RenewRequest},
 };
 use leasehold_tests::liar::{Liar, Reply};
 use mongodb::{

@@ -10,9 +10,11 @@ use std::{
 
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Fence, Grant, Key,
-    LeaseId, Leases, MemoryStore, MongoStore, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Store,
+    Error, Fence, Key, Leases, MemoryStore, MongoStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId,
+        ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use leasehold_tests::crowd::Crowd;
 use mongodb::bson::{Bson, doc};

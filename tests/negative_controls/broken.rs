@@ -12,11 +12,14 @@ use std::{
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-    ConvertRequest, Error, Eviction, Fence, Key, LeaseId, LimiterRecord, ListRequest, LockRecord,
-    LockState, Mode, Page, PermitAnswer, PermitId, PermitRequest, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewAnswers, RenewRequest, Store,
+    Error, Fence, Key, LockState, Mode, Store,
     rules::{self, Decision, Write},
+    store::{
+        Access, AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest,
+        ConvertAnswer, ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord,
+        Page, PermitAnswer, PermitId, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewAnswers, RenewRequest,
+    },
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -183,8 +186,10 @@ impl Store for BrokenStore {
         if self.is(Fault::ForgetsLease) {
             request.lease = LeaseId::random();
         }
-        if self.is(Fault::PermitsWithoutCount) {
-            request.capacity = i64::MAX;
+        if let Access::Permits { of, .. } = &mut request.access
+            && self.is(Fault::PermitsWithoutCount)
+        {
+            *of = i64::MAX;
         }
         if self.is(Fault::HoldersWithoutBound) {
             request.max_holders = usize::MAX;
@@ -273,7 +278,7 @@ impl Store for BrokenStore {
                     &request.key,
                     rules::renew(record.as_ref(), &asked, now).write,
                 );
-                answers.push(Ok(RenewAnswer::Renewed(leasehold::Grant {
+                answers.push(Ok(RenewAnswer::Renewed(leasehold::store::Grant {
                     fence: known.fence,
                     acquired_at: known.acquired_at,
                     expires_at: now + request.ttl,
@@ -300,7 +305,7 @@ impl Store for BrokenStore {
                 (Fault::RenewsBlindly, _) => {
                     let now = self.now();
                     let fence = self.fences.lock().get(&request.lease).copied();
-                    RenewAnswer::Renewed(leasehold::Grant {
+                    RenewAnswer::Renewed(leasehold::store::Grant {
                         fence: fence.unwrap_or(Fence::new(1)),
                         acquired_at: now,
                         expires_at: now + request.ttl,
@@ -468,7 +473,7 @@ impl Store for BrokenStore {
                 request.permits = request.permits.min(left.max(1));
             }
             (Fault::SmoothIsFixed, _) => {
-                request.quota = leasehold::Quota::fixed(quota.limit(), quota.window())?;
+                request.quota = leasehold::store::Quota::fixed(quota.limit(), quota.window())?;
             }
             // As long as somebody asks, it is the same window.
             (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,

@@ -3,12 +3,20 @@
 
 mod broken;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use broken::{BrokenStore, Fault};
-use leasehold::Store;
+use leasehold::{
+    Key, Store,
+    store::{AcquireRequest, LeaseId, RenewRequest},
+};
 use leasehold_conformance::{self as conformance, Clients};
-use leasehold_tests::{model, permits, soak};
+use leasehold_tests::{
+    model, permits,
+    renewal_log::{RenewalLog, Renewals},
+    soak,
+};
+use tokio::time::{Instant, advance};
 
 /// Two clients of the same broken store, the second with its own clock an hour ahead.
 fn broken(fault: Fault) -> Clients {
@@ -216,6 +224,63 @@ async fn work_tells_a_broken_store_from_a_whole_one() {
     }
     let tally = work(Fault::None).await.unwrap();
     assert_eq!(tally.unlucky, 0, "{tally:?}");
+}
+
+/// What excuses a lost lease in that work: renewals that were asked for, and not answered.
+#[tokio::test(start_paused = true)]
+async fn only_renewals_in_vain_since_the_last_answer_excuse_a_loss() {
+    const TTL: Duration = Duration::from_secs(9);
+    let log = RenewalLog::default();
+    let store = log.around(Arc::new(BrokenStore::new(Fault::None)));
+    let (key, lease) = (Key::new("key").unwrap(), LeaseId::random());
+    let renewal = [RenewRequest::new(key.clone(), lease, TTL)];
+    let renewals = || log.of(lease, Instant::now());
+    for times in 1..=2 {
+        store.renew(&renewal).await.unwrap();
+        advance(TTL / 9).await;
+        let of_none = renewals();
+        assert_eq!(of_none.in_vain.len(), times, "the lease does not exist");
+    }
+    let acquire = AcquireRequest::exclusive(key, lease, "owner".into(), TTL);
+    store.acquire(&acquire).await.unwrap();
+    store.renew(&renewal).await.unwrap();
+    let answered = Instant::now();
+    advance(TTL / 9).await;
+    assert_eq!(renewals().last, Some((answered, answered)));
+    assert_eq!(renewals().in_vain, []);
+    let before = log.of(lease, answered);
+    assert_eq!((before.last, before.in_vain.len()), (None, 2));
+    advance(TTL).await;
+    store.renew(&renewal).await.unwrap();
+    let late = Instant::now();
+    advance(TTL / 9).await;
+    assert_eq!(renewals().in_vain, [late], "the lease is over");
+}
+
+/// How many those have to be: one every 1.5 s, from when the lease is due, or was last heard of.
+#[test]
+fn a_lease_is_lost_after_as_many_renewals_in_vain_as_there_was_time_for() {
+    let (start, second) = (Instant::now(), Duration::from_secs(1));
+    let until = start + 9 * second;
+    for (taken, attempts) in [(0, 3), (3, 3), (4, 3), (5, 2), (7, 1), (8, 0), (9, 0)] {
+        let seen = soak::Seen {
+            lease: LeaseId::random(),
+            taken: start + taken * second,
+            until,
+        };
+        let none = Renewals {
+            last: None,
+            in_vain: Vec::new(),
+        };
+        assert_eq!(seen.attempts(&none), attempts, "taken after {taken} s");
+        // Later it was renewed, and the answer took a second.
+        let sent = until + 3 * second;
+        let renewed = Renewals {
+            last: Some((sent, sent + second)),
+            ..none
+        };
+        assert_eq!(seen.attempts(&renewed), 3);
+    }
 }
 
 /// The controls mean something only if the same store without a fault passes.

@@ -7,8 +7,11 @@ use std::{convert::Infallible, fmt::Debug};
 
 use futures::future::{join_all, try_join_all};
 use leasehold::{
-    AcquireAnswer, Error, Key, PermitAnswer, PermitId, PermitRequest, Quota, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest,
+    Error, Key,
+    store::{
+        AcquireAnswer, PermitAnswer, PermitId, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest,
+        RenewAnswer, RenewRequest,
+    },
 };
 
 use super::{BOTH, Fixture, LONG, ask, granted};

@@ -1,6 +1,6 @@
 //! The suite, on both engines, and with scripts that are stored in the cluster.
 
-use leasehold::ReleaseRequest;
+use leasehold::store::ReleaseRequest;
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use elasticsearch::http::Method::{Get, Put};
 use futures::TryStreamExt;
 use leasehold::{
-    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, ListRequest, ReleaseRequest,
-    RenewRequest,
+    Error, Filter, Key,
+    store::{AcquireRequest, ConvertRequest, LeaseId, ListRequest, ReleaseRequest, RenewRequest},
 };
 use serde_json::{Value, json};
 

@@ -4,7 +4,10 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use futures::future::{join, join_all};
-use leasehold::{AcquireRequest, ElasticsearchStore, Error, Key, LeaseId, Leases, Store};
+use leasehold::{
+    ElasticsearchStore, Error, Key, Leases, Store,
+    store::{AcquireRequest, LeaseId},
+};
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply},

@@ -2,8 +2,11 @@
 
 use elasticsearch::http::Method::{Get, Put};
 use leasehold::{
-    ConvertAnswer, ConvertRequest, Key, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest,
+    Key,
+    store::{
+        ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewRequest,
+    },
 };
 use serde_json::{Value, json};
 
@@ -38,7 +41,7 @@ async fn an_evicted_lease_is_over_whatever_the_clock_says() {
         let key = Key::new("key").unwrap();
         let ask = || {
             let lease = LeaseId::random();
-            leasehold::AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG)
+            leasehold::store::AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG)
         };
         for leases in [
             vec![ask().note("alone")],

@@ -8,7 +8,7 @@ use elasticsearch::{
     Elasticsearch,
     http::Method::{Get, Post, Put},
 };
-use leasehold::{Error, Fence, GuardedIndex};
+use leasehold::{Error, Fence, elasticsearch::GuardedIndex};
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use futures::future::join_all;
-use leasehold::{Error, Key, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota, Store};
+use leasehold::{
+    Error, Key, PermitAttempt, Store,
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+};
 use leasehold_tests::{permits, proxy::Proxy};
 use serde_json::{Value, json};
 

@@ -38,8 +38,8 @@ use elasticsearch::{
     },
 };
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ElasticsearchStore, Error, Grant, Key, LeaseId, Leases,
-    LeasesBuilder, OpenSearchStore, Store,
+    ElasticsearchStore, Error, Key, Leases, LeasesBuilder, OpenSearchStore, Store,
+    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId},
 };
 use leasehold_conformance::Clients;
 use leasehold_tests::engine::Engine;

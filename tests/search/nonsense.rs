@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use leasehold::{ElasticsearchStore, Error, Key, LeaseId, ReleaseAnswer, ReleaseRequest, Store};
+use leasehold::{
+    ElasticsearchStore, Error, Key, Store,
+    store::{LeaseId, ReleaseAnswer, ReleaseRequest},
+};
 use leasehold_tests::{
     every,
     liar::{Liar, Lie, Reply, always},

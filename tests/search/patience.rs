@@ -4,9 +4,12 @@ use std::{any::Any, net::SocketAddr, time::Duration};
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-    Error, Eviction, FreedKeys, Key, ListRequest, LockState, Page, PermitAnswer, PermitRequest,
-    ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Key, LockState, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
+        Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
+    },
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

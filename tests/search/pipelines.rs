@@ -1,7 +1,10 @@
 //! Ingest pipelines, which can change what is written: its id, its index, its fields.
 
 use elasticsearch::http::Method::{Delete, Put};
-use leasehold::{AcquireAnswer, AcquireRequest, Attempt, Error, Key, LeaseId, Store};
+use leasehold::{
+    Attempt, Error, Key, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId},
+};
 use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, ask, fencing::Documents, leases};

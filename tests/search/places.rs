@@ -6,8 +6,8 @@ use std::sync::Arc;
 use elasticsearch::http::Method::{Delete, Get, Post, Put};
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, Attempt, ElasticsearchStore, Error, OpenSearchStore, ReleaseAnswer,
-    ReleaseRequest, Store,
+    Attempt, ElasticsearchStore, Error, OpenSearchStore, Store,
+    store::{AcquireAnswer, ReleaseAnswer, ReleaseRequest},
 };
 use leasehold_tests::proxy::Proxy;
 use serde_json::{Value, json};
@@ -135,7 +135,7 @@ async fn a_move_to_another_index_is_told_and_then_followed() {
     }
 }
 
-fn ask_for(key: &str) -> leasehold::AcquireRequest {
+fn ask_for(key: &str) -> leasehold::store::AcquireRequest {
     let mut request = ask();
     request.key = leasehold::Key::new(key).unwrap();
     request

@@ -5,8 +5,11 @@ use std::{future::IntoFuture, time::Duration};
 use elasticsearch::http::Method::{Get, Post};
 use futures::{StreamExt, TryStreamExt, future::join_all, stream};
 use leasehold::{
-    AcquireAnswer, Attempt, ConvertAnswer, ConvertRequest, Error, Key, Lease, LeaseId, LossReason,
-    MAX_RENEWALS, Mode, ReleaseRequest, RenewRequest, Store,
+    Attempt, Error, Key, Lease, LossReason, Store,
+    store::{
+        Access, AcquireAnswer, ConvertAnswer, ConvertRequest, LeaseId, MAX_RENEWALS,
+        ReleaseRequest, RenewRequest,
+    },
 };
 use leasehold_tests::{layer::Layered, proxy::Proxy};
 use serde_json::{Value, json};
@@ -395,7 +398,7 @@ async fn fifty_losing_attempts_write_nothing() {
             assert_eq!(after.0, written + 1);
             // Those in a bulk are counted by later versions only, but none is anything else.
             let counted = after.1 - noops;
-            let uncounted = counted == 0 && attempt.mode != Mode::Exclusive;
+            let uncounted = counted == 0 && attempt.access != Access::Exclusive;
             assert!(counted == 50 || uncounted, "{counted} of 50");
         }
     }

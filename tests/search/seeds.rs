@@ -40,9 +40,9 @@ async fn nobody_but_its_holder_releases_the_global_lock() {
         let (one, two) = (leases(fixture.store()), leases(fixture.store()));
         let first = one.acquire("files/global", LONG).await.unwrap();
         let slow = two.acquire("other", LONG).await.unwrap();
-        let request = leasehold::ReleaseRequest::new(first.key().clone(), slow.id());
+        let request = leasehold::store::ReleaseRequest::new(first.key().clone(), slow.id());
         let answer = fixture.store().release(&request).await.unwrap();
-        assert_eq!(answer, leasehold::ReleaseAnswer::NotHeld);
+        assert_eq!(answer, leasehold::store::ReleaseAnswer::NotHeld);
         let held = two.try_acquire("files/global", LONG).await.unwrap();
         assert!(matches!(held, Attempt::Held(_)));
 

@@ -11,8 +11,11 @@ use std::{
 use elasticsearch::http::Method::{Get, Put};
 use futures::future::join_all;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Key, LeaseId,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    Error, Key, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use leasehold_tests::crowd::Crowd;
 use serde_json::{Value, json};

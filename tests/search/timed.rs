@@ -10,8 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Error, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest,
+    },
 };
 use leasehold_tests::layer::Layer;
 use parking_lot::Mutex;

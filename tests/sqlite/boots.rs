@@ -20,7 +20,7 @@ async fn hold(leases: &Leases, key: &str) {
         loop {
             match leases.acquire(key, TTL).await {
                 Ok(lease) => return lease.detach(),
-                Err(Error::TimedOut { .. }) => {}
+                Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -19,7 +19,7 @@ pub async fn churn(store: Arc<dyn Store>) {
         let key = number % KEYS;
         let lease = match leases.acquire(format!("key {key}"), TTL).await {
             // This process stood still for longer than the lease is.
-            Err(Error::TimedOut { .. }) => continue,
+            Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => continue,
             acquired => acquired.unwrap(),
         };
         println!("\ntold granted {key} {}", lease.fence().get());

@@ -4,7 +4,8 @@ use std::{error::Error as _, fs, path::Path};
 
 use futures::TryStreamExt;
 use leasehold::{
-    Error, Filter, Key, LeaseId, Leases, RenewAnswer, RenewRequest, SqliteStore, Store,
+    Error, Filter, Key, Leases, SqliteStore, Store,
+    store::{LeaseId, RenewAnswer, RenewRequest},
 };
 use leasehold_tests::every;
 use rusqlite::Connection;

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{LeaseId, SqliteStore, Store};
+use leasehold::{SqliteStore, Store, store::LeaseId};
 use leasehold_conformance::Clients;
 
 /// A time to live that outlasts any test.

@@ -12,7 +12,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, stream};
-use leasehold::{Error, Key, Lease, LeaseId, Leases, LockState, Store};
+use leasehold::{Error, Key, Lease, Leases, LockState, Store, store::LeaseId};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,

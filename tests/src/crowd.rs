@@ -8,9 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures::TryStreamExt;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, Attempt, Error, Filter, Key, LeaseId, MAX_HOLDERS,
-    MAX_NOTE_BYTES, MAX_OWNER_BYTES, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
-    Store,
+    Attempt, Error, Filter, Key, Store,
+    limits::{MAX_HOLDERS, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
+    store::{
+        AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+        RenewRequest,
+    },
 };
 
 use super::patient;

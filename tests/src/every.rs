@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use futures::{FutureExt, TryStreamExt, future::BoxFuture};
 use leasehold::{
-    AcquireRequest, ConvertRequest, Error, Filter, Key, LeaseId, Leases, PermitId, PermitRequest,
-    Quota, ReleaseRequest, RenewRequest, Store,
+    Error, Filter, Key, Leases, Store,
+    store::{
+        AcquireRequest, ConvertRequest, LeaseId, PermitId, PermitRequest, Quota, ReleaseRequest,
+        RenewRequest,
+    },
 };
 use tokio::time::{Instant, timeout};
 

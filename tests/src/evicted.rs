@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use leasehold::{AcquireAnswer, AcquireRequest, Key, LeaseId, Mode, Store};
+use leasehold::{
+    Key, Store,
+    store::{Access, AcquireAnswer, AcquireRequest, LeaseId},
+};
 use tokio::time::Instant;
 
 use super::{PATIENCE, cancel::Setting, proxy::Proxy};
@@ -45,16 +48,16 @@ async fn time_of_evictions(
     let start = Instant::now();
 
     // MongoDB tells the time when the first of these is exclusive.
-    for mode in [Mode::Shared, Mode::Exclusive] {
+    for access in [Access::Shared, Access::Exclusive] {
         setting.direct.acquire(&ask("key")).await.unwrap();
         let evicted = store.evict(&Key::new("key").unwrap()).await.unwrap();
         assert_eq!(evicted.unwrap().evicted.len(), 1);
         let mut request = ask("key").in_place_of(LeaseId::random()).fresh();
-        request.mode = mode;
+        request.access = access;
         let AcquireAnswer::Held(held) = store.acquire(&request).await.unwrap() else {
             panic!("granted in the place of nobody");
         };
-        assert_eq!(held.holders(), [], "{mode:?}");
+        assert_eq!(held.holders(), [], "{access:?}");
     }
     start.elapsed()
 }

@@ -7,8 +7,8 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold::{
-    Attempt, Error, Filter, Leases, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, PermitAttempt,
-    Store,
+    Attempt, Error, Filter, Leases, PermitAttempt, Store,
+    limits::{MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
 };
 
 use super::{patient, text::Texts};

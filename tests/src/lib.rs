@@ -14,6 +14,7 @@ pub mod permits;
 pub mod processes;
 pub mod protocol;
 pub mod proxy;
+pub mod renewal_log;
 pub mod soak;
 pub mod stalls;
 pub mod text;

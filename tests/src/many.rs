@@ -11,7 +11,10 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold::{Error, Lease, Leases, LossReason, RenewAnswers, RenewRequest, Store};
+use leasehold::{
+    Error, Lease, Leases, LossReason, Store,
+    store::{RenewAnswers, RenewRequest},
+};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 

@@ -11,9 +11,12 @@ use std::{
 };
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest, Fence,
-    Grant, Holder, Key, LeaseId, LockState, MAX_HOLDERS, MemoryStore, Mode, ReleaseRequest,
-    RenewAnswer, RenewRequest, Store,
+    Fence, Holder, Key, LockState, MemoryStore, Mode, Store,
+    limits::MAX_HOLDERS,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
+        Grant, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
 };
 use proptest::{
     collection::vec,

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use leasehold::{
-    Error, Key, Leases, MemoryStore, PermitAnswer, PermitAttempt, PermitId, PermitRequest, Quota,
-    Store,
+    Error, Key, Leases, MemoryStore, PermitAttempt, Store,
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
 };
 use proptest::{
     collection::vec,

@@ -6,17 +6,27 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use fastrand::Rng;
-use leasehold::{Acquire, Error, Fence, Lease, LeaseId, Leases, LossReason, Store, WithError};
+use leasehold::{
+    Acquire, Error, Fence, Lease, Leases, LossReason, Store, WithError, store::LeaseId,
+};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
-use super::{patient, stalls::Stalls};
+use super::{
+    patient,
+    renewal_log::{RenewalLog, Renewals},
+    stalls::Stalls,
+};
 
 /// A kept lease is renewed after 3 s, and without an answer again at 4.5 s, 6 s and 7.5 s.
 const KEPT: Duration = Duration::from_secs(9);
+/// How long the answer to a renewal is waited for before it is asked for again.
+const PERIOD: Duration = Duration::from_millis(1_500);
+/// How long before its expiry on the server a holder gives its lease up, at the most.
+const MARGIN: Duration = Duration::from_millis(100);
 /// What leaks shows: no expiry frees it.
 const LEAKING: Duration = Duration::from_secs(600);
 /// A request without an answer is soon sent again.
@@ -38,10 +48,10 @@ pub struct Tally {
     pub refused: usize,
     /// Acquires and leases that were dropped midway.
     pub dropped: usize,
-    /// Leases of which four renewals in a row were not answered: one in 160 000, at a share of 5% of
-    /// answers that never come. Two are no coincidence.
+    /// Leases that ended because none of their renewals was answered, often enough in a row: four were not, one
+    /// in 160 000, at a share of 5% of answers that never come. Two are no coincidence.
     pub unlucky: usize,
-    /// Leases that ended while the machine or the server stood still.
+    /// Leases that ended while the machine, the server or the way to it stood still.
     pub stalled: usize,
     /// How long it took at the end until every key was free.
     pub free_after: Duration,
@@ -79,15 +89,22 @@ pub async fn soak(
     let world = Arc::new(World {
         spots: spots.into_iter().flatten().collect(),
         tally: Mutex::default(),
+        renewals: RenewalLog::default(),
         stalls: Stalls::of(server.clone()),
+        losses: Mutex::default(),
     });
     let mut tasks = JoinSet::new();
     for (number, store) in (0..).zip(clients) {
-        let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
+        let store = world.renewals.around(store);
+        let client = Arc::new(Client {
+            // A look loses no answer, and needs a connection of the same pool.
+            stalls: Stalls::of(store.clone()),
+            leases: Leases::builder(store).call_timeout(CALL_TIMEOUT).build(),
+        });
         for task in 0..TASKS {
-            let (world, leases) = (world.clone(), leases.clone());
+            let (world, client) = (world.clone(), client.clone());
             let random = Rng::with_seed(number * TASKS + task);
-            let work = async move { world.work(&leases, random).await };
+            let work = async move { world.work(&client, random).await };
             tasks.spawn(work);
         }
     }
@@ -110,15 +127,71 @@ pub async fn soak(
     }
     calm();
     let mut tally = world.tally.lock().clone();
-    ensure!(tally.unlucky <= 1, "too many were lost: {tally:?}");
+    let losses = world.losses.lock().join("; ");
+    ensure!(
+        tally.unlucky <= 1,
+        "too many were lost: {tally:?}; {losses}"
+    );
     ensure!(tally.renewed > 0, "nothing was renewed: {tally:?}");
     tally.free_after = world.until_free(patient(server)).await?;
     Ok(tally)
 }
 
+/// What a holder knew of its lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub lease: LeaseId,
+    /// When it came to the holder.
+    pub taken: Instant,
+    /// The last deadline that the holder saw.
+    pub until: Instant,
+}
+
+impl Seen {
+    fn of(lease: &Lease, taken: Instant) -> Self {
+        Self {
+            lease: lease.id(),
+            taken,
+            until: lease.deadline(),
+        }
+    }
+
+    /// How many renewals have to be asked for in vain before the lease may be lost: one a period, from the moment
+    /// at which it is due, or was heard of for the last time if that was later. The first may wait for a place
+    /// until the answer to another is overdue.
+    pub fn attempts(&self, renewals: &Renewals) -> usize {
+        let (heard, until) = match renewals.last {
+            Some((sent, answered)) => (answered, self.until.max(sent + KEPT - MARGIN)),
+            None => (self.taken, self.until),
+        };
+        let due = until - KEPT * 2 / 3;
+        let time = until.saturating_duration_since(heard.max(due) + MARGIN);
+        usize::try_from(time.as_millis() / PERIOD.as_millis()).unwrap_or(usize::MAX)
+    }
+}
+
 struct World {
     spots: Vec<Spot>,
     tally: Mutex<Tally>,
+    renewals: RenewalLog,
+    /// Of the machine and the server.
+    stalls: Stalls,
+    /// What is known of the leases that were lost by bad luck.
+    losses: Mutex<Vec<String>>,
+}
+
+/// Who works, and on which key.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    client: &'a Client,
+    spot: &'a Spot,
+}
+
+/// One process.
+struct Client {
+    leases: Leases,
+    /// Of its way to the server: a connection that is cut has the driver open its connections anew, which takes
+    /// a slow machine seconds.
     stalls: Stalls,
 }
 
@@ -137,7 +210,7 @@ struct Section {
 }
 
 impl World {
-    async fn work(&self, leases: &Leases, mut random: Rng) -> anyhow::Result<()> {
+    async fn work(&self, client: &Client, mut random: Rng) -> anyhow::Result<()> {
         loop {
             let spot = &self.spots[random.usize(..self.spots.len())];
             let patience = Duration::from_millis(random.u64(..3_000));
@@ -145,12 +218,13 @@ impl World {
                 0 if spot.ttl == KEPT => KEPT.mul_f64(1.0 + random.f64()),
                 _ => Duration::from_millis(random.u64(..300)),
             };
-            let ask = leases.acquire(&spot.key, spot.ttl);
+            let ask = client.leases.acquire(&spot.key, spot.ttl);
+            let at = At { client, spot };
             match random.u32(..4) {
-                0 => self.release(spot, ask.wait_for(patience), stay).await?,
-                1 => self.drop(spot, ask.wait_for(patience), stay).await?,
-                2 => self.with(spot, ask.wait_for(patience), stay).await?,
-                _ => match timeout(patience, self.drop(spot, ask, stay)).await {
+                0 => self.release(at, ask.wait_for(patience), stay).await?,
+                1 => self.drop(at, ask.wait_for(patience), stay).await?,
+                2 => self.with(at, ask.wait_for(patience), stay).await?,
+                _ => match timeout(patience, self.drop(at, ask, stay)).await {
                     Ok(outcome) => outcome?,
                     Err(_) => self.tally.lock().dropped += 1,
                 },
@@ -158,14 +232,16 @@ impl World {
         }
     }
 
-    async fn release(&self, spot: &Spot, ask: Acquire, time: Duration) -> anyhow::Result<()> {
-        match ask.keep_alive().await {
-            Ok(lease) if self.stay(spot, &lease, time).await? => {
+    async fn release(&self, at: At<'_>, ask: Acquire, time: Duration) -> anyhow::Result<()> {
+        let lease = ask.keep_alive().await;
+        let taken = Instant::now();
+        match lease {
+            Ok(lease) if self.stay(at, &lease, time).await? => {
                 self.tally.lock().released += 1;
-                let until = lease.deadline();
+                let last = Some(Seen::of(&lease, taken));
                 match lease.release().await {
                     Err(Error::Lost { reason, .. }) => {
-                        let lost = self.lost(spot, &reason, Some(until)).await;
+                        let lost = self.lost(at, &reason, last).await;
                         lost.context("a live lease is released")
                     }
                     // It goes on in the background.
@@ -177,43 +253,44 @@ impl World {
         }
     }
 
-    async fn drop(&self, spot: &Spot, ask: Acquire, time: Duration) -> anyhow::Result<()> {
+    async fn drop(&self, at: At<'_>, ask: Acquire, time: Duration) -> anyhow::Result<()> {
         match ask.keep_alive().await {
-            Ok(lease) => self.stay(spot, &lease, time).await.map(drop),
+            Ok(lease) => self.stay(at, &lease, time).await.map(drop),
             Err(error) => self.refused(error),
         }
     }
 
-    async fn with(&self, spot: &Spot, ask: Acquire, time: Duration) -> anyhow::Result<()> {
-        let mut until = None;
+    async fn with(&self, at: At<'_>, ask: Acquire, time: Duration) -> anyhow::Result<()> {
+        let mut last = None;
         let body = async |lease: &Lease| {
-            until = Some(lease.deadline());
-            self.stay(spot, lease, time).await
+            last = Some(Seen::of(lease, Instant::now()));
+            self.stay(at, lease, time).await
         };
         match ask.with(body).await {
             Ok(_) => Ok(()),
             Err(WithError::NotAcquired(error)) => self.refused(error),
-            Err(WithError::Lost { reason, .. }) => self.lost(spot, &reason, until).await,
+            Err(WithError::Lost { reason, .. }) => self.lost(at, &reason, last).await,
             Err(WithError::Body(error)) => Err(error),
         }
     }
 
     /// Works under the lease for a while, alone. Says whether it was kept.
-    async fn stay(&self, spot: &Spot, lease: &Lease, time: Duration) -> anyhow::Result<bool> {
+    async fn stay(&self, at: At<'_>, lease: &Lease, time: Duration) -> anyhow::Result<bool> {
         self.tally.lock().granted += 1;
-        let end = Instant::now() + time;
-        let mut until = lease.deadline();
-        let _inside = spot.enter(lease)?;
+        let taken = Instant::now();
+        let end = taken + time;
+        let mut seen = Seen::of(lease, taken);
+        let _inside = at.spot.enter(lease)?;
         loop {
             tokio::select! {
                 reason = lease.lost() => {
-                    self.lost(spot, &reason, Some(until)).await?;
+                    self.lost(at, &reason, Some(seen)).await?;
                     return Ok(false);
                 }
-                () = sleep(STEP) => spot.look(lease)?,
+                () = sleep(STEP) => at.spot.look(lease)?,
             }
-            if lease.deadline() > until {
-                until = lease.deadline();
+            if lease.deadline() > seen.until {
+                seen.until = lease.deadline();
                 self.tally.lock().renewed += 1;
             }
             if Instant::now() >= end {
@@ -222,35 +299,42 @@ impl World {
         }
     }
 
-    /// Nobody evicts. So a lease is lost only after its deadline: because no renewal was answered until then,
-    /// or because the machine or the server stood still.
+    /// Nobody evicts. So a lease, of which a deadline was seen, is lost only after that: because no renewal was
+    /// answered until then, or because the machine, the server or the way to it stood still.
     async fn lost(
         &self,
-        spot: &Spot,
+        at: At<'_>,
         reason: &LossReason,
-        until: Option<Instant>,
+        last: Option<Seen>,
     ) -> anyhow::Result<()> {
-        let over = until.is_none_or(|until| Instant::now() >= until);
+        let (now, key) = (Instant::now(), &at.spot.key);
         let passing = match reason {
             LossReason::Unreachable(error) => error.is_retryable(),
             // Heard of while its holder still counted on it.
             LossReason::TakenOver | LossReason::Closed => false,
             _ => true,
         };
-        ensure!(over && passing, "{} was lost wrongly: {reason}", spot.key);
-        let stalled = self.stalled().await;
-        let mut tally = self.tally.lock();
-        match stalled {
-            true => tally.stalled += 1,
-            false => tally.unlucky += 1,
+        let over = last.is_none_or(|seen| now >= seen.until);
+        ensure!(over && passing, "{key} was lost wrongly: {reason}");
+        for stalls in [&self.stalls, &at.client.stalls] {
+            // Within the life of a kept lease that ends now, for as long as costs it its renewals.
+            if stalls.since(now - KEPT * 2).await >= KEPT / 3 {
+                self.tally.lock().stalled += 1;
+                return Ok(());
+            }
         }
+        let Some(seen) = last else {
+            bail!("{key} was lost before anybody saw it: {reason}");
+        };
+        let renewals = self.renewals.of(seen.lease, now);
+        let known = format!("{key} at {now:?}: {seen:?}, {renewals:?}");
+        ensure!(
+            renewals.in_vain.len() >= seen.attempts(&renewals),
+            "lost after too few renewals in vain: {known}"
+        );
+        self.losses.lock().push(known);
+        self.tally.lock().unlucky += 1;
         Ok(())
-    }
-
-    /// Whether the machine or the server stood still, within the life of a kept lease that ends now, for as long
-    /// as costs it its renewals.
-    async fn stalled(&self) -> bool {
-        self.stalls.since(Instant::now() - KEPT * 2).await >= KEPT / 3
     }
 
     fn refused(&self, error: Error) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use leasehold::{Fence, GuardedCollection, Leases, MongoStore};
+use leasehold::{Fence, Leases, MongoStore, mongodb::GuardedCollection};
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},

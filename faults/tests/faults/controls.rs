@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use chrono::TimeDelta;
 use fastrand::Rng;
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Error, Eviction, Key, Leases,
-    ListRequest, LockState, MemoryStore, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-    ReleaseRequest, RenewAnswers, RenewRequest, Store,
+    Error, Key, Leases, LockState, MemoryStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+    },
 };
 use tokio::{
     task::JoinSet,

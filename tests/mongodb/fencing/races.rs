@@ -98,7 +98,7 @@ async fn halved(collection: &Collection<Document>, claims: bool) -> i64 {
     collection.insert_one(account).await.unwrap();
     let new = under(collection, 2);
     let read = match claims {
-        true => new.claim(seven()).await.unwrap(),
+        true => new.claim(7).await.unwrap(),
         false => stored(collection).await,
     };
     let half = read.unwrap().get_i64("balance").unwrap() / 2;

@@ -3,7 +3,7 @@
 use std::{error::Error as _, time::Duration};
 
 use futures::FutureExt;
-use leasehold::{Error, Fence, GuardedCollection};
+use leasehold::{Error, Fence, mongodb::GuardedCollection};
 use leasehold_tests::proxy::Proxy;
 use mongodb::{
     Collection,
@@ -126,7 +126,7 @@ async fn the_types_of_the_application_are_written_and_read_as_by_the_driver() {
         let mut by_the_driver = stored(&plain).await.unwrap();
         by_the_driver.insert("leasehold_fence", 7_i64);
 
-        assert_eq!(guarded.claim(seven()).await.unwrap().as_ref(), Some(&order));
+        assert_eq!(guarded.claim(7).await.unwrap().as_ref(), Some(&order));
         let replaced = guarded.replace_one(seven(), &order).await.unwrap();
         assert_eq!(replaced.matched_count, 1);
         assert_eq!(stored(&plain).await.as_ref(), Some(&by_the_driver));
@@ -134,6 +134,35 @@ async fn the_types_of_the_application_are_written_and_read_as_by_the_driver() {
         guarded.insert_one(&order).await.unwrap();
         assert_eq!(stored(&plain).await, Some(by_the_driver));
         assert_eq!(orders.find_one(seven()).await.unwrap(), Some(order.clone()));
+    }
+}
+
+#[tokio::test]
+async fn a_claim_inserts_the_document_that_is_not_there() {
+    #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+    struct Order {
+        _id: i32,
+        total: i32,
+    }
+    for engine in BOTH {
+        let plain = Fixture::new(engine).collection().await;
+        let guarded =
+            |fence| GuardedCollection::new(&plain.clone_with_type::<Order>(), Fence::new(fence));
+        assert_eq!(guarded(7).claim(7).await.unwrap(), None);
+        assert_eq!(stored(&plain).await, None, "a claim alone inserts nothing");
+        // It has the name that was asked for, whatever its own.
+        let first = Order { _id: 8, total: 1 };
+        let claimed = guarded(7).claim_or_insert(7, &first).await.unwrap();
+        let order = Order { _id: 7, total: 1 };
+        assert_eq!(claimed.as_ref(), Some(&order));
+        assert_eq!(fence_of(&stored(&plain).await.unwrap()), Some(7));
+        // One that is there keeps its state.
+        let other = Order { _id: 7, total: 2 };
+        let claimed = guarded(8).claim_or_insert(7, &other).await.unwrap();
+        assert_eq!(claimed, Some(order));
+        assert_eq!(fence_of(&stored(&plain).await.unwrap()), Some(8));
+        let late = guarded(7).claim_or_insert(7, &other).await;
+        assert!(matches!(late, Err(Error::Fenced { .. })), "{late:?}");
     }
 }
 
@@ -148,7 +177,7 @@ async fn a_document_that_is_not_of_the_type_is_named() {
     let text = doc! { "_id": 7, "total": "much" };
     plain.insert_one(text).await.unwrap();
     let guarded = GuardedCollection::new(&plain.clone_with_type::<Order>(), Fence::new(7));
-    let error = guarded.claim(seven()).await.unwrap_err();
+    let error = guarded.claim(7).await.unwrap_err();
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
     assert!(!error.is_retryable() && !error.is_ambiguous());
     let said = error.source().map(ToString::to_string).unwrap_or_default();
@@ -166,7 +195,7 @@ async fn an_error_shows_no_credentials() {
     options.server_selection_timeout = Some(Duration::from_millis(200));
     let collection = Fixture::new(Engine::MongoDb).collection_with(options);
     let guarded = under(&collection, 7);
-    let error = guarded.claim(seven()).await.unwrap_err();
+    let error = guarded.claim(7).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     let shown = format!("{error} {error:?} {:?} {guarded:?}", error.source());
     assert!(!shown.contains("hunter2"), "{shown}");

@@ -1,8 +1,11 @@
 //! What is told of a key that several hold.
 
 use leasehold::{
-    AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Key, LeaseId, MongoStore,
-    ReleaseRequest, RenewAnswer, RenewRequest, Store,
+    Key, MongoStore, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest,
+        RenewAnswer, RenewRequest,
+    },
 };
 
 use super::{LONG, free, next, told};

@@ -1,4 +1,5 @@
-//! Serves engines to the programs of a run, each started once: `leasehold-engines SOCKET`.
+//! Serves engines to the programs of a run, each started once: `leasehold-engines SOCKET [ENGINE...]`. Those that
+//! are named start before anybody asks for them.
 //!
 //! They end with its standard input.
 
@@ -7,11 +8,12 @@ use std::{env, path::Path, process::ExitCode};
 use leasehold_tests::engine::shared;
 
 fn main() -> ExitCode {
-    let Some(socket) = env::args_os().nth(1) else {
-        eprintln!("Usage: leasehold-engines SOCKET");
+    let mut arguments = env::args().skip(1);
+    let Some(socket) = arguments.next() else {
+        eprintln!("Usage: leasehold-engines SOCKET [ENGINE...]");
         return ExitCode::from(2);
     };
-    match shared::serve(Path::new(&socket)) {
+    match shared::serve(Path::new(&socket), arguments.collect()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("engines: {}: {error}", Path::new(&socket).display());

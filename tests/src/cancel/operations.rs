@@ -2,7 +2,10 @@
 
 use anyhow::{Result, ensure};
 use futures::join;
-use leasehold::{AcquireRequest, Attempt, Error, Key, Lease, LeaseId, WithError};
+use leasehold::{
+    Attempt, Error, Key, Lease, WithError,
+    store::{AcquireRequest, LeaseId},
+};
 use tokio::{task::JoinHandle, time::sleep};
 
 use super::{Cell, MOMENT, TTL, Waiting};
@@ -76,9 +79,7 @@ impl Cell {
                 lease.release().await?;
             }
             Operation::WithAcquiring | Operation::WithRenewing | Operation::WithReleasing => {
-                self.work()
-                    .await
-                    .map_err(WithError::merge::<anyhow::Error>)?;
+                self.work().await.map_err(WithError::merge)?;
             }
             Operation::QueuedRefused => {
                 self.hold_elsewhere().await?;

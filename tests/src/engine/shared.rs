@@ -41,9 +41,16 @@ fn exchange(socket: &Path, engine: Engine) -> io::Result<Result<String, String>>
     })
 }
 
-/// Serves engines until standard input ends, and all of them with it.
-pub fn serve(socket: &Path) -> io::Result<()> {
+/// Serves engines until standard input ends, and all of them with it. Those with these names start before
+/// anybody asks for them.
+pub fn serve(socket: &Path, early: Vec<String>) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
+    thread::spawn(move || {
+        for name in early {
+            // Who asks for it is told what is wrong.
+            drop(found(&name));
+        }
+    });
     thread::spawn(|| {
         let end = io::copy(&mut io::stdin(), &mut io::sink());
         process::exit(i32::from(end.is_err()));
@@ -63,14 +70,16 @@ pub fn serve(socket: &Path) -> io::Result<()> {
 fn answer(mut connection: UnixStream) -> io::Result<()> {
     let mut name = String::new();
     BufReader::new(&connection).read_line(&mut name)?;
-    let name = name.trim_end();
-    let answer = match Engine::ALL.into_iter().find(|engine| engine.name() == name) {
-        Some(engine) => engine.found(|| start(engine)),
-        None => Err("there is no such engine".to_owned()),
-    };
-    match answer {
+    match found(name.trim_end()) {
         Ok(address) => writeln!(connection, "{READY}{address}"),
         Err(problem) => writeln!(connection, "{FAILED}{}", problem.replace('\n', " ")),
+    }
+}
+
+fn found(name: &str) -> Result<String, String> {
+    match Engine::ALL.into_iter().find(|engine| engine.name() == name) {
+        Some(engine) => engine.found(|| start(engine)),
+        None => Err("there is no such engine".to_owned()),
     }
 }
 

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::Utc;
 use futures::future::join_all;
-use leasehold::{Error, PermitAnswer, PermitRequest, Store};
+use leasehold::{
+    Error, Store,
+    store::{PermitAnswer, PermitRequest},
+};
 use tokio::time::{Instant, sleep};
 
 use super::{
