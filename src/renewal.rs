@@ -5,6 +5,7 @@ mod host;
 mod overload;
 mod requests;
 mod schedule;
+mod state;
 mod task;
 
 pub(crate) use self::handle::RenewalHandle;

@@ -4,20 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    sync::{
-        mpsc::{UnboundedSender, unbounded_channel},
-        watch,
-    },
-    time::timeout,
+    sync::watch,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{
-    host::Host,
-    overload::Overload,
-    schedule::Schedule,
-    task::{Message, RenewalTask},
-};
+use super::{host::Host, overload::Overload, state::RenewalState, task::RenewalTask};
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
     model::Error,
@@ -25,14 +17,13 @@ use crate::{
     store::Store,
 };
 
-/// The inbox of the task.
+/// What the rest of the client sees of the task.
 ///
-/// Sending never blocks, spawns or panics, so that guards can do it as they drop, with or without
-/// a runtime. The task starts with the first acquire and ends when the last handle is gone. When its
-/// runtime shuts down it goes on on another one that acquires came from.
+/// The task starts with the first acquire and ends when the last handle is gone. When its runtime shuts down it goes on
+/// on another one that acquires came from.
 #[derive(Debug)]
 pub(crate) struct RenewalHandle {
-    inbox: UnboundedSender<Message>,
+    state: Arc<RenewalState>,
     host: Arc<Host>,
     /// Whether renewals are late.
     late: watch::Receiver<bool>,
@@ -45,18 +36,16 @@ impl RenewalHandle {
         late: Arc<watch::Sender<bool>>,
         closing: CancellationToken,
     ) -> Self {
-        let (inbox, messages) = unbounded_channel();
+        let state = RenewalState::new();
         let is_late = late.subscribe();
         let task = RenewalTask {
             store,
             releaser,
-            schedule: Schedule::new(),
-            inbox: messages,
-            back: inbox.downgrade(),
+            state: state.clone(),
             overload: Overload::new(late),
         };
         Self {
-            inbox,
+            state,
             host: Host::new(task, closing),
             late: is_late,
         }
@@ -85,18 +74,18 @@ impl RenewalHandle {
         // The task may have ended with its runtime while the acquire was waiting.
         self.ensure_running()?;
         lease.keep(true);
-        self.send(Message::Keep(Arc::downgrade(lease)));
+        self.state.keep(lease, Instant::now());
         Ok(())
     }
 
     /// A lease that was kept alive is given up.
     pub(crate) fn forget(&self, lease: LeaseNumber) {
-        self.send(Message::Forget(lease));
+        self.state.forget(lease);
     }
 
     /// Releases a lease in the background.
     pub(crate) fn release(&self, pending: PendingRelease) {
-        self.send(Message::Release(pending));
+        self.state.release(pending);
         self.host.drop_releases();
     }
 
@@ -116,12 +105,13 @@ impl RenewalHandle {
                 drop(token);
             })),
             Err(_) if self.host.have_ended() => {}
-            Err(_) => self.send(Message::Tell(watcher, token)),
+            Err(_) => self.state.tell(watcher, token),
         }
     }
+}
 
-    fn send(&self, message: Message) {
-        // The other end is there as long as this one.
-        let _ = self.inbox.send(message);
+impl Drop for RenewalHandle {
+    fn drop(&mut self) {
+        self.state.change(|work| work.is_last = true);
     }
 }

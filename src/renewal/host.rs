@@ -4,10 +4,7 @@
 use std::{fmt, mem, sync::Arc};
 
 use parking_lot::Mutex;
-use tokio::{
-    runtime::{Handle, Id, RuntimeFlavor},
-    time::Instant,
-};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio_util::sync::CancellationToken;
 
 use super::task::RenewalTask;
@@ -24,9 +21,9 @@ pub(super) struct Host {
 }
 
 struct State {
-    /// The one that was used last stands last.
+    /// The runtime that was used last stands last.
     known: Vec<Handle>,
-    /// What the task has to do with, while there is no task.
+    /// The task, while no runtime runs it.
     parked: Option<RenewalTask>,
 }
 
@@ -67,16 +64,16 @@ impl Host {
     /// that could do it. The close waits for them, and may be all that goes on.
     pub(super) fn drop_releases(&self) {
         if self.closing.is_cancelled() {
-            let mut state = self.state.lock();
-            let dropped = state.parked.as_mut().map(RenewalTask::take_releases);
-            // Dropping the releases wakes those who wait for them: not under the lock.
+            let state = self.state.lock();
+            let dropped = state.parked.as_ref().map(|task| task.state.take_releases());
+            // Dropping the releases wakes tasks that wait for them: not under the lock.
             drop(state);
             drop(dropped);
         }
     }
 
     /// Has the task go on after its runtime has ended.
-    fn move_from(self: &Arc<Self>, ended: Id, mut task: RenewalTask) {
+    fn move_from(self: &Arc<Self>, ended: Id, task: RenewalTask) {
         let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
         // A runtime of a single thread may live, and have nothing that drives it.
@@ -90,7 +87,7 @@ impl Host {
             }
             None => {
                 // The guards that live tell by it why they will be lost.
-                let interrupted = task.interrupt(Instant::now());
+                let interrupted = task.interrupt();
                 state.parked = Some(task);
                 drop(state);
                 self.drop_releases();

@@ -38,8 +38,9 @@ impl Overload {
         }
     }
 
-    /// Looks at the schedule, at all of its leases now and then.
-    pub(super) fn look(&mut self, schedule: &Schedule<Weak<LeaseState>>, now: Instant) {
+    /// Looks at the schedule, at all of its leases now and then, and gives what there is to tell.
+    #[must_use]
+    pub(super) fn look(&mut self, schedule: &Schedule<Weak<LeaseState>>, now: Instant) -> Findings {
         let late = schedule.is_late(now);
         let was_late = *self.late.borrow();
         self.late.send_if_modified(|told| {
@@ -49,30 +50,58 @@ impl Overload {
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
         let often = since(self.looked).is_some_and(|since| since < LOOK);
         if often && late == was_late && schedule.len() == self.told.kept {
-            return;
+            return Findings::default();
         }
         // Counting those at risk takes a look at all.
-        let load = match often {
-            true => Load {
+        let load = if often {
+            Load {
                 kept: schedule.len(),
                 ..self.told
-            },
-            false => schedule.load(now),
+            }
+        } else {
+            schedule.load(now)
         };
-        telemetry::kept(shown(self.told), shown(load));
+        let mut findings = Findings {
+            change: Some((self.told, load)),
+            ..Findings::default()
+        };
         self.told = load;
         if often {
-            return;
+            return findings;
         }
         self.looked = Some(now);
         if late && since(self.warned).is_none_or(|since| since >= WARNING) {
             self.warned = Some(now);
-            let load = schedule.load(now);
-            telemetry::renewals_late(shown(load), load.waiting, schedule.lag(now));
+            findings.warning = Some((load, schedule.lag(now)));
         }
-        let waiting = schedule.at_risk_and_waiting(now);
-        for lease in waiting.filter_map(Weak::upgrade) {
-            lease.record_delay(|| overloaded(load.kept));
+        let delayed = schedule.at_risk_and_waiting(now);
+        findings.delayed = delayed.filter_map(Weak::upgrade).collect();
+        findings
+    }
+}
+
+/// The findings of a look at the schedule. They are told after the look, without the lock on the schedule: the
+/// listeners for events and metrics belong to the application.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// The load as it was told before, and as it is.
+    change: Option<(Load, Load)>,
+    /// The load and the delay, if it is time to warn of late renewals.
+    warning: Option<(Load, Duration)>,
+    /// The leases that wait for their renewal, and have little time left.
+    delayed: Vec<Arc<LeaseState>>,
+}
+
+impl Findings {
+    pub(super) fn tell(self) {
+        if let Some((before, load)) = self.change {
+            telemetry::kept(shown(before), shown(load));
+            for lease in &self.delayed {
+                lease.record_delay(|| overloaded(load.kept));
+            }
+        }
+        if let Some((load, lag)) = self.warning {
+            telemetry::renewals_late(shown(load), load.waiting, lag);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     telemetry,
 };
 
-/// What is asked for leases that are renewed together. It keeps none of them: a guard may be gone before the
+/// The renewals of leases that are renewed together. They keep none of the leases alive in memory: a guard may be gone before the
 /// store has answered.
 pub(super) struct Renewals {
     requests: Vec<RenewRequest>,

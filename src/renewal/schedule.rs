@@ -1,6 +1,6 @@
 //! Which leases are renewed when, and which go together: pure, times come in as arguments.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! - A lease is in one state: planned for later, ready to be sent, sent in a batch, or to be sent once more.
 //! - It is due at a third of its ttl. What will be due soon goes along as far as the batch has room, so that
@@ -89,7 +89,7 @@ enum State {
     Repeat,
 }
 
-/// What is to be done now.
+/// The work that is due now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due<T> {
     /// The batches to send.
@@ -109,7 +109,7 @@ pub(crate) struct Batch<T> {
     pub(crate) lag: Duration,
 }
 
-/// What became of a renewal.
+/// The outcome of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The lease is live until this deadline.
@@ -191,9 +191,12 @@ impl<T: Clone> Schedule<T> {
             return Some(now);
         }
         let batches = self.under_way.values();
-        let changes = batches.map(|batch| match batch.is_overdue {
-            false => batch.overdue_at(),
-            true => batch.forgotten_at(),
+        let changes = batches.map(|batch| {
+            if batch.is_overdue {
+                batch.forgotten_at()
+            } else {
+                batch.overdue_at()
+            }
         });
         let late = self.late_at().filter(|at| *at > now);
         [
@@ -452,9 +455,10 @@ impl<T: Clone> Schedule<T> {
         entry.deadline = entry.deadline.max(deadline);
         entry.errors = 0;
         let period = entry.ttl / PERIOD;
-        let earlier = match spread {
-            true => (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0)),
-            false => Duration::ZERO,
+        let earlier = if spread {
+            (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0))
+        } else {
+            Duration::ZERO
         };
         self.set_state(id, State::Planned, sent + period - earlier);
     }

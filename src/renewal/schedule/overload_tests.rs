@@ -95,9 +95,10 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
                     .leases
                     .get(id)
                     .is_some_and(|entry| now < entry.deadline);
-                match server.renew(*id, ttl, now) && live {
-                    true => (*id, Outcome::Renewed(sent + ttl - MARGIN)),
-                    false => (*id, Outcome::Lost),
+                if server.renew(*id, ttl, now) && live {
+                    (*id, Outcome::Renewed(sent + ttl - MARGIN))
+                } else {
+                    (*id, Outcome::Lost)
                 }
             };
             let outcomes: Vec<_> = batch.iter().map(outcome).collect();

@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(places(&pace), (4, 1_000));
         pace.answered(1_000, start, slow, TARGET);
         assert_eq!(places(&pace), (2, 1_000));
-        // Those that were under way with it say the same.
+        // The batches that were under way with it say the same.
         pace.unanswered(1_000, start, slow);
         assert_eq!(places(&pace), (2, 1_000));
         pace.unanswered(1_000, slow, slow);

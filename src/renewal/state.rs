@@ -1,0 +1,113 @@
+//! The work of the renewal task: the handle adds to it, and the task carries it out.
+
+use std::{
+    fmt, mem,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::DropGuard;
+
+use super::schedule::Schedule;
+use crate::{
+    lease_state::{LeaseNumber, LeaseState, LossWatcher},
+    release::PendingRelease,
+};
+
+/// The work, which outlives the runtimes that the task runs on.
+///
+/// Changing it never blocks, spawns or panics, so that guards can do it as they drop, with or without a runtime.
+/// Nothing is dropped or told under its lock that could come back to it.
+pub(super) struct RenewalState {
+    work: Mutex<Work>,
+    changed: Notify,
+}
+
+pub(super) struct Work {
+    pub(super) schedule: Schedule<Weak<LeaseState>>,
+    pub(super) todo: Todo,
+    /// Whether the handle is gone, so that no more work comes.
+    pub(super) is_last: bool,
+}
+
+/// The work that the task carries out as soon as it can.
+#[derive(Default)]
+pub(super) struct Todo {
+    /// The leases to release in the background.
+    pub(super) releases: Vec<PendingRelease>,
+    /// The tokens to cancel when their leases are lost or given up.
+    pub(super) tokens: Vec<(LossWatcher, DropGuard)>,
+}
+
+impl RenewalState {
+    pub(super) fn new() -> Arc<Self> {
+        let work = Work {
+            schedule: Schedule::new(),
+            todo: Todo::default(),
+            is_last: false,
+        };
+        Arc::new(Self {
+            work: Mutex::new(work),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Looks at the work, or takes some of it.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Work) -> T) -> T {
+        look(&mut self.work.lock())
+    }
+
+    /// Changes the work, and tells the task.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Work) -> T) -> T {
+        let changed = self.with(change);
+        self.changed.notify_one();
+        changed
+    }
+
+    /// Waits for a change; one since the last wait counts. Only the task waits.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Keeps a lease alive until it is lost or given up.
+    pub(super) fn keep(&self, lease: &Arc<LeaseState>, now: Instant) {
+        self.change(|work| work.plan(lease, now));
+    }
+
+    /// A lease that was kept alive is given up.
+    pub(super) fn forget(&self, lease: LeaseNumber) {
+        self.change(|work| drop(work.schedule.remove(lease)));
+    }
+
+    /// Releases a lease in the background.
+    pub(super) fn release(&self, pending: PendingRelease) {
+        self.change(|work| work.todo.releases.push(pending));
+    }
+
+    /// Cancels a token when this lease is lost or given up.
+    pub(super) fn tell(&self, watcher: LossWatcher, token: DropGuard) {
+        self.change(|work| work.todo.tokens.push((watcher, token)));
+    }
+
+    /// Takes out the releases that wait to be done.
+    pub(super) fn take_releases(&self) -> Vec<PendingRelease> {
+        self.with(|work| mem::take(&mut work.todo.releases))
+    }
+}
+
+impl Work {
+    /// Plans the renewals of a lease.
+    pub(super) fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
+        let (number, ttl) = (lease.number(), lease.ttl());
+        let (due, deadline) = (lease.first_renewal(now), lease.deadline());
+        self.schedule
+            .insert(number, Arc::downgrade(lease), ttl, due, deadline);
+    }
+}
+
+impl fmt::Debug for RenewalState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RenewalState").finish_non_exhaustive()
+    }
+}
