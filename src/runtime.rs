@@ -4,6 +4,7 @@
 mod call;
 pub(crate) mod in_flight;
 pub(crate) mod inline_task;
+mod inline_tasks;
 pub(crate) mod lifecycle;
 
 pub(crate) use self::call::{call, caught, ended, no_outcome, spawn};

@@ -17,7 +17,7 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 /// futures are not cancel safe. So whoever owns this must let it [finish](InFlight::finish), in
 /// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
 pub(crate) struct InFlight<T> {
-    /// They are few, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
+    /// There are few calls, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
     /// and a second thread woken for that.
     running: Vec<Call<T>>,
     /// Answers that came while something else was waited for.

@@ -1,47 +1,45 @@
-//! Work that is done by whoever waits for it, and goes on in a task of its own as soon as it is left
-//! alone.
+//! Work that its caller does, and that goes on in a task of its own as soon as the caller leaves it alone.
 //!
-//! A task for each request would do, and costs more than all else that the client does: where the program
-//! has little to do, two threads wake each other for every request (`docs/performance.md`). But work that
-//! only its caller does stands still while nobody polls the caller's future. So the work is
-//! [detached](InlineTask::detach) to a task when its future is dropped, when a close or another who waits for the same
-//! key depends on it, and when it takes long.
+//! A task for each request would do, and costs more than all else that the client does: where the program has little
+//! to do, two threads wake each other for every request (`docs/performance.md`). But work that only its caller does
+//! stands still while the caller's future is not polled.
+//!
+//! Invariants:
+//!
+//! - Work that has begun is polled until it is over: by its caller, or by a task.
+//! - It becomes a task, [detached](InlineTask::detach), when its future is dropped, when a close or another waiter for
+//!   the same key depends on it, and when it takes long (`inline_tasks.rs`). After that its caller waits for the outcome.
+//! - Only one of the two polls it, and it does not get lost between them: see the [slot](Slot).
+
+mod slot;
 
 use std::{
-    collections::{HashMap, HashSet},
     fmt,
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering, fence},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use tokio::{
-    runtime::{Handle, Id},
+    runtime::Handle,
     sync::oneshot::{self, error::TryRecvError},
-    time::{Instant, sleep},
 };
 
+use self::slot::{Slot, Stepped};
 use crate::model::Error;
 
-/// Work that somebody waits for.
+/// Work that a caller waits for.
 pub(crate) struct InlineTask {
     runtime: Handle,
-    /// `None` before it begins, and after it has ended or was left.
-    here: Mutex<Option<Here>>,
-    left: AtomicBool,
+    slot: Slot<Work>,
 }
 
-struct Here {
+struct Work {
     work: BoxFuture<'static, ()>,
-    /// The one who does it.
+    /// Wakes the caller who does it.
     waker: Option<Waker>,
 }
 
@@ -50,9 +48,13 @@ impl InlineTask {
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
-            here: Mutex::default(),
-            left: AtomicBool::new(false),
+            slot: Slot::new(),
         }))
+    }
+
+    /// The runtime that it goes on on.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// Does the work until its outcome is there; `None` if it ends without one. Dropping the future leaves
@@ -62,20 +64,21 @@ impl InlineTask {
         work: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
     ) -> Option<T> {
-        *self.here.lock() = Some(Here { work, waker: None });
+        self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
-        // Dropped before the rest is left, so that the work knows by then that nobody waits any more.
+        // Dropped before the rest is left to a task, so that the work knows by then that its caller has gone.
         let mut outcome = outcome;
         poll_fn(|cx| {
-            match here.0.poll_here(cx) {
+            if here.0.poll_here(cx) {
                 // The outcome comes of the steps that are taken here. Told of it besides, this future would
                 // be polled once more, and a thread woken for nothing else.
-                true => match outcome.try_recv() {
+                match outcome.try_recv() {
                     Ok(outcome) => Poll::Ready(Some(outcome)),
                     Err(TryRecvError::Empty) => Poll::Pending,
                     Err(TryRecvError::Closed) => Poll::Ready(None),
-                },
-                false => Pin::new(&mut outcome).poll(cx).map(Result::ok),
+                }
+            } else {
+                Pin::new(&mut outcome).poll(cx).map(Result::ok)
             }
         })
         .await
@@ -83,44 +86,38 @@ impl InlineTask {
 
     /// Takes the next steps of the work. Says whether there are more to take here.
     fn poll_here(&self, cx: &mut Context<'_>) -> bool {
-        let mut here = self.here.lock();
-        if let Some(Here { work, waker }) = &mut *here {
-            if !waker
-                .as_ref()
-                .is_some_and(|known| known.will_wake(cx.waker()))
-            {
+        let stepped = self.slot.step(|Work { work, waker }| {
+            let known = waker.as_ref();
+            if !known.is_some_and(|known| known.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
             // The caller may poll the work on another runtime, whose end takes its timers along: then the
             // work ends without an outcome, as it would in a task.
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
-            if !matches!(polled, Ok(Poll::Pending)) {
-                *here = None;
+            polled.unwrap_or(Poll::Ready(()))
+        });
+        match stepped {
+            Stepped::Here => true,
+            Stepped::Left(work) => {
+                self.go_on_in_a_task(work);
+                false
             }
+            Stepped::Gone => false,
         }
-        let more = here.is_some();
-        drop(here);
-        // After the lock: whoever could not get it has said so before.
-        fence(Ordering::SeqCst);
-        if more && self.left.load(Ordering::SeqCst) {
-            self.detach();
-            return false;
-        }
-        more
     }
 
     /// Has a task go on with the work, if it is not at its end.
     pub(crate) fn detach(&self) {
-        self.left.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        // A thread that has the lock is polling the work, and sees `left` when it is done.
-        let here = self.here.try_lock().and_then(|mut here| here.take());
-        if let Some(Here { work, waker }) = here {
-            self.runtime.spawn(work);
-            // From now on it waits for the outcome.
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+        if let Some(work) = self.slot.leave() {
+            self.go_on_in_a_task(work);
+        }
+    }
+
+    fn go_on_in_a_task(&self, Work { work, waker }: Work) {
+        self.runtime.spawn(work);
+        // From now on the caller waits for the outcome.
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
@@ -139,114 +136,11 @@ impl fmt::Debug for InlineTask {
     }
 }
 
-/// All the work that somebody waits for.
-#[derive(Debug, Default)]
-pub(crate) struct InlineTasks(Mutex<Entries>);
-
-#[derive(Debug, Default)]
-struct Entries {
-    works: HashMap<u64, (Weak<InlineTask>, Instant)>,
-    /// The name of the next.
-    next: u64,
-    /// When they were last looked through.
-    swept: Option<Instant>,
-    /// The runtimes that have a sweeper. One at the most each: of those that stand still none would end.
-    sweeping: HashSet<Id>,
-}
-
-/// How long work may take before a task goes on with it, be its future polled or not: while nobody does, it
-/// keeps what others wait for, a key or a connection.
-const PATIENCE: Duration = Duration::from_millis(50);
-
-/// Takes the work out again.
-pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
-
-impl InlineTasks {
-    pub(crate) fn enter(self: &Arc<Self>, work: &Arc<InlineTask>, now: Instant) -> Entry<'_> {
-        let mut entries = self.0.lock();
-        let name = entries.next;
-        entries.next += 1;
-        entries.works.insert(name, (Arc::downgrade(work), now));
-        // The sweeper that is there may be on a runtime that stands still.
-        let swept = |at| now.saturating_duration_since(at) < PATIENCE * 4;
-        let runtime = work.runtime.id();
-        if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
-            entries.swept = Some(now);
-            let sweeper = Sweeper {
-                tasks: Arc::downgrade(self),
-                runtime,
-            };
-            drop(entries);
-            work.runtime.spawn(sweeper.run());
-        }
-        Entry(self, name)
-    }
-
-    /// Leaves all of it to tasks.
-    pub(crate) fn detach(&self) {
-        self.detach_those(|_| true);
-    }
-
-    /// Leaves what takes long to tasks, and says whether there is any other work.
-    fn sweep(&self, now: Instant) -> bool {
-        self.detach_those(|since| now.saturating_duration_since(since) >= PATIENCE);
-        let mut entries = self.0.lock();
-        let any = !entries.works.is_empty();
-        entries.swept = any.then_some(now);
-        any
-    }
-
-    /// What is detached is not looked at again.
-    fn detach_those(&self, which: impl Fn(Instant) -> bool) {
-        let mut entries = self.0.lock();
-        let mut chosen = Vec::new();
-        entries.works.retain(|_, (work, since)| {
-            let is_chosen = which(*since);
-            if is_chosen {
-                chosen.extend(work.upgrade());
-            }
-            !is_chosen
-        });
-        drop(entries);
-        chosen.iter().for_each(|work| work.detach());
-    }
-}
-
-/// Looks through the work from time to time, on one runtime.
-struct Sweeper {
-    tasks: Weak<InlineTasks>,
-    runtime: Id,
-}
-
-impl Sweeper {
-    async fn run(self) {
-        loop {
-            sleep(PATIENCE).await;
-            match self.tasks.upgrade() {
-                Some(tasks) if tasks.sweep(Instant::now()) => {}
-                _ => return,
-            }
-        }
-    }
-}
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        if let Some(tasks) = self.tasks.upgrade() {
-            tasks.0.lock().sweeping.remove(&self.runtime);
-        }
-    }
-}
-
-impl Drop for Entry<'_> {
-    fn drop(&mut self) {
-        self.0.0.lock().works.remove(&self.1);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
+    use std::time::Duration;
+
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -308,47 +202,7 @@ mod tests {
         );
     }
 
-    /// A runtime that stands still has its sweeper run late.
-    #[tokio::test(start_paused = true)]
-    async fn a_stall_starts_no_other_sweeper_and_what_is_detached_needs_none() {
-        let tasks = Arc::<InlineTasks>::default();
-        let start = Instant::now();
-        let (outcome, told) = oneshot::channel::<u8>();
-        let long = InlineTask::new().unwrap();
-        let _entry = tasks.enter(&long, start);
-        for stall in 1..10 {
-            let short = InlineTask::new().unwrap();
-            drop(tasks.enter(&short, start + PATIENCE * 5 * stall));
-        }
-        assert_eq!(Arc::weak_count(&tasks), 1);
-        let waiting = tokio::spawn(long.clone().wait(Box::pin(std::future::pending()), told));
-        sleep(PATIENCE * 60).await;
-        assert_eq!(
-            Arc::weak_count(&tasks),
-            0,
-            "work that is detached is not looked at again"
-        );
-        let _ = outcome.send(7);
-        assert_eq!(waiting.await.unwrap(), Some(7));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn sweepers_do_not_pile_up_while_there_is_work() {
-        let tasks = Arc::<InlineTasks>::default();
-        for stall in 0..10 {
-            let work = InlineTask::new().unwrap();
-            drop(tasks.enter(&work, Instant::now() + PATIENCE * 5 * stall));
-        }
-        let works: Vec<_> = (0..100).map(|_| InlineTask::new().unwrap()).collect();
-        for work in &works {
-            let _entry = tasks.enter(work, Instant::now());
-            sleep(PATIENCE / 2).await;
-        }
-        let sweepers = Arc::weak_count(&tasks);
-        assert!(sweepers <= 1, "{sweepers} sweepers");
-    }
-
-    /// Whoever leaves it, from whichever thread and at whichever moment, it comes to its end.
+    /// From whichever thread it is left, and at whichever moment, it comes to its end.
     #[test]
     fn it_is_left_from_any_thread() {
         let threads = tokio::runtime::Builder::new_multi_thread();

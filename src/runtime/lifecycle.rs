@@ -10,7 +10,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::inline_task::{InlineTask, InlineTasks};
+use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
 
 /// Whether a handle closes, and what it waits for then.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Lifecycle {
         self.closing.is_cancelled()
     }
 
-    /// Counts somebody among those that a [close](Lifecycle::finish) waits for.
+    /// Counts one more piece of work among those that a [close](Lifecycle::finish) waits for.
     pub(crate) fn at_work(&self) -> TaskTrackerToken {
         self.at_work.token()
     }

@@ -1,0 +1,158 @@
+//! Where work lies while its caller polls it: the caller takes its steps, and any thread may take it away.
+//!
+//! Invariants:
+//!
+//! - The work is in one place: in the slot, with the one who took it away, or nowhere once it is over.
+//! - Leaving the work never waits. A thread that finds the slot locked goes away: the one that has locked it looks,
+//!   after it has unlocked it, whether the work was left meanwhile, and takes it away itself.
+//! - So work that was left does not stay in the slot. The two looks cannot miss each other: each thread writes (the
+//!   mark, or the end of the lock), passes a fence, and only then looks at what the other wrote.
+
+#[cfg(not(leasehold_loom))]
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Poll;
+
+#[cfg(leasehold_loom)]
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
+#[cfg(not(leasehold_loom))]
+use parking_lot::Mutex;
+
+#[cfg(leasehold_loom)]
+use self::loom_mutex::Mutex;
+
+/// Work, if it is here.
+pub(super) struct Slot<W> {
+    /// `None` before the work begins, and after it is over or was taken away.
+    work: Mutex<Option<W>>,
+    is_left: AtomicBool,
+}
+
+/// Where the work is after a step.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stepped<W> {
+    /// There is more to do here.
+    Here,
+    /// The work was left while the step was taken: it has to go on elsewhere.
+    Left(W),
+    /// The work is over, or goes on elsewhere.
+    Gone,
+}
+
+impl<W> Slot<W> {
+    pub(super) fn new() -> Self {
+        Self {
+            work: Mutex::new(None),
+            is_left: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts the work here.
+    pub(super) fn put(&self, work: W) {
+        *self.work.lock() = Some(work);
+    }
+
+    /// Takes a step of the work, if it is here.
+    pub(super) fn step(&self, step: impl FnOnce(&mut W) -> Poll<()>) -> Stepped<W> {
+        let mut work = self.work.lock();
+        let is_here = work.as_mut().is_some_and(|work| step(work).is_pending());
+        if !is_here {
+            *work = None;
+        }
+        drop(work);
+        fence(Ordering::SeqCst);
+        if !is_here {
+            Stepped::Gone
+        } else if !self.is_left.load(Ordering::SeqCst) {
+            Stepped::Here
+        } else {
+            // Another thread may have taken it in between.
+            self.take().map_or(Stepped::Gone, Stepped::Left)
+        }
+    }
+
+    /// Takes the work away. `None` if it is not here, or a step of it is being taken: the end of that takes it away.
+    pub(super) fn leave(&self) -> Option<W> {
+        self.is_left.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.take()
+    }
+
+    fn take(&self) -> Option<W> {
+        self.work.try_lock().and_then(|mut work| work.take())
+    }
+}
+
+/// Loom's lock, which tries every order in which threads can take their steps, with the interface of `parking_lot`.
+#[cfg(leasehold_loom)]
+mod loom_mutex {
+    use loom::sync::{self, MutexGuard};
+
+    pub(super) struct Mutex<T>(sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(sync::Mutex::new(value))
+        }
+
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+
+        pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+}
+
+/// `RUSTFLAGS='--cfg leasehold_loom' cargo test --lib --target-dir target/loom slot`
+///
+/// Loom takes the state of a lock for sequentially consistent, so that it does not miss the fences: they stand for
+/// the reason that the invariants give.
+#[cfg(all(test, leasehold_loom))]
+mod tests {
+    use loom::{sync::Arc, thread};
+
+    use super::*;
+
+    fn in_every_order(leaving: usize, steps: usize) {
+        loom::model(move || {
+            let slot = Arc::new(Slot::new());
+            let leave = |slot: Arc<Slot<usize>>| thread::spawn(move || slot.leave().is_some());
+            let leaving: Vec<_> = (0..leaving).map(|_| leave(slot.clone())).collect();
+            slot.put(steps);
+            let step = |left: &mut usize| {
+                *left -= 1;
+                if *left == 0 {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            };
+            let stepped = slot.step(step);
+            let taken = leaving.into_iter().map(|leaving| leaving.join().unwrap());
+            let taken = taken.filter(|taken| *taken).count();
+            match stepped {
+                // The caller sleeps now, so that somebody else must have it.
+                Stepped::Here => assert_eq!(taken, 1, "it stays where nobody polls it"),
+                Stepped::Left(_) => assert_eq!(taken, 0, "two have it"),
+                Stepped::Gone if steps == 1 => assert!(taken <= 1, "two have it"),
+                Stepped::Gone => assert_eq!(taken, 1, "nobody has it"),
+            }
+        });
+    }
+
+    #[test]
+    fn work_that_is_left_during_a_step_goes_on_elsewhere() {
+        in_every_order(1, 2);
+    }
+
+    #[test]
+    fn work_that_is_left_twice_goes_on_once() {
+        in_every_order(2, 2);
+    }
+
+    #[test]
+    fn work_that_is_left_during_its_last_step_is_over_or_goes_on() {
+        in_every_order(1, 1);
+    }
+}

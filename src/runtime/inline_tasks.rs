@@ -1,0 +1,167 @@
+//! All the work of a handle that callers do themselves, and what has tasks go on with the work that takes long.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Id,
+    time::{Instant, sleep},
+};
+
+use super::inline_task::InlineTask;
+
+/// How long work may take before a task goes on with it, whether its future is polled or not: while it is not, the work
+/// keeps what others wait for, a key or a connection.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// The work that callers do themselves.
+#[derive(Debug, Default)]
+pub(crate) struct InlineTasks(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    tasks: HashMap<u64, (Weak<InlineTask>, Instant)>,
+    /// The name of the next.
+    next: u64,
+    /// When they were last looked through.
+    swept: Option<Instant>,
+    /// The runtimes that have a sweeper. One at the most each: on a runtime that stands still no sweeper would end.
+    sweeping: HashSet<Id>,
+}
+
+/// Takes the work out again.
+pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
+
+impl InlineTasks {
+    pub(crate) fn enter(self: &Arc<Self>, task: &Arc<InlineTask>, now: Instant) -> Entry<'_> {
+        let mut entries = self.0.lock();
+        let name = entries.next;
+        entries.next += 1;
+        entries.tasks.insert(name, (Arc::downgrade(task), now));
+        // The sweeper that is there may be on a runtime that stands still.
+        let swept = |at| now.saturating_duration_since(at) < LONGEST * 4;
+        let runtime = task.runtime().id();
+        if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
+            entries.swept = Some(now);
+            let sweeper = Sweeper {
+                tasks: Arc::downgrade(self),
+                runtime,
+            };
+            drop(entries);
+            task.runtime().spawn(sweeper.run());
+        }
+        Entry(self, name)
+    }
+
+    /// Leaves all of it to tasks.
+    pub(crate) fn detach(&self) {
+        self.detach_those(|_| true);
+    }
+
+    /// Leaves to tasks the work that takes long, and says whether there is any other.
+    fn sweep(&self, now: Instant) -> bool {
+        self.detach_those(|since| now.saturating_duration_since(since) >= LONGEST);
+        let mut entries = self.0.lock();
+        let any = !entries.tasks.is_empty();
+        entries.swept = any.then_some(now);
+        any
+    }
+
+    /// Work that is detached is not looked at again.
+    fn detach_those(&self, which: impl Fn(Instant) -> bool) {
+        let mut entries = self.0.lock();
+        let mut chosen = Vec::new();
+        entries.tasks.retain(|_, (task, since)| {
+            let is_chosen = which(*since);
+            if is_chosen {
+                chosen.extend(task.upgrade());
+            }
+            !is_chosen
+        });
+        drop(entries);
+        chosen.iter().for_each(|task| task.detach());
+    }
+}
+
+/// Looks through the work from time to time, on one runtime.
+struct Sweeper {
+    tasks: Weak<InlineTasks>,
+    runtime: Id,
+}
+
+impl Sweeper {
+    async fn run(self) {
+        loop {
+            sleep(LONGEST).await;
+            match self.tasks.upgrade() {
+                Some(tasks) if tasks.sweep(Instant::now()) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        if let Some(tasks) = self.tasks.upgrade() {
+            tasks.0.lock().sweeping.remove(&self.runtime);
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().tasks.remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A runtime that stands still has its sweeper run late.
+    #[tokio::test(start_paused = true)]
+    async fn a_stall_starts_no_other_sweeper_and_what_is_detached_needs_none() {
+        let tasks = Arc::<InlineTasks>::default();
+        let start = Instant::now();
+        let (outcome, told) = oneshot::channel::<u8>();
+        let long = InlineTask::new().unwrap();
+        let _entry = tasks.enter(&long, start);
+        for stall in 1..10 {
+            let short = InlineTask::new().unwrap();
+            drop(tasks.enter(&short, start + LONGEST * 5 * stall));
+        }
+        assert_eq!(Arc::weak_count(&tasks), 1);
+        let waiting = tokio::spawn(long.clone().wait(Box::pin(std::future::pending()), told));
+        sleep(LONGEST * 60).await;
+        assert_eq!(
+            Arc::weak_count(&tasks),
+            0,
+            "work that is detached is not looked at again"
+        );
+        let _ = outcome.send(7);
+        assert_eq!(waiting.await.unwrap(), Some(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sweepers_do_not_pile_up_while_there_is_work() {
+        let tasks = Arc::<InlineTasks>::default();
+        for stall in 0..10 {
+            let work = InlineTask::new().unwrap();
+            drop(tasks.enter(&work, Instant::now() + LONGEST * 5 * stall));
+        }
+        let works: Vec<_> = (0..100).map(|_| InlineTask::new().unwrap()).collect();
+        for work in &works {
+            let _entry = tasks.enter(work, Instant::now());
+            sleep(LONGEST / 2).await;
+        }
+        let sweepers = Arc::weak_count(&tasks);
+        assert!(sweepers <= 1, "{sweepers} sweepers");
+    }
+}
