@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use self::{
-    policy::{Limits, Next},
+    policy::{LEAST, Limits, Next},
     queue::{HANGS, Queue, YOUNG},
 };
 use crate::{
@@ -44,6 +44,17 @@ use crate::{
 
 /// How long to wait for the answer to a request that has gone together with others.
 const OVERDUE: Duration = Duration::from_secs(1);
+
+/// Which requests a request may share a batch with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Batching {
+    /// With any that wait for a place at the same time.
+    Any,
+    /// With none: it is sent again, because its batch was not answered.
+    Never,
+    /// With those of its set, which are all submitted before [any is sent](Coalescer::send_set).
+    Set,
+}
 
 /// A request that is to be sent.
 pub(crate) struct Submission<F> {
@@ -79,7 +90,7 @@ impl Overdue {
 
 pub(crate) struct Coalescer {
     store: Arc<dyn Store>,
-    at_once: usize,
+    max_concurrent: usize,
     /// Whether renewals are late: then they go first.
     late: watch::Receiver<bool>,
     queue: Mutex<Queue<Unsent>>,
@@ -97,7 +108,7 @@ struct Unsent {
 
 type Reply = oneshot::Sender<Dispatch>;
 
-/// What becomes of a request that waits.
+/// The end of the wait of a request.
 enum Dispatch {
     /// The request may be sent alone now.
     Go(InFlightPermit),
@@ -116,20 +127,20 @@ enum Route {
 impl Coalescer {
     pub(crate) fn new(store: Arc<dyn Store>, late: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
-            at_once: store.at_once().max(1),
+            max_concurrent: store.max_concurrent().max(1),
             late,
             store,
             queue: Mutex::new(Queue::new()),
         })
     }
 
-    /// Asks for a lease, together with others unless it is to go alone.
+    /// Asks for a lease.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
-        alone: bool,
+        batching: Batching,
     ) -> Submission<impl Future<Output = Answer<AcquireAnswer>> + Send + use<>> {
-        let route = self.route(alone, || BatchRequest::Acquire(request.clone()));
+        let route = self.route(batching, || BatchRequest::Acquire(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
         self.clone().send(route, alone, |answer| match answer {
@@ -138,13 +149,13 @@ impl Coalescer {
         })
     }
 
-    /// Releases a lease, together with others unless it is to go alone.
+    /// Releases a lease.
     pub(crate) fn release(
         self: &Arc<Self>,
         request: ReleaseRequest,
-        alone: bool,
+        batching: Batching,
     ) -> Submission<impl Future<Output = Answer<ReleaseAnswer>> + Send + use<>> {
-        let route = self.route(alone, || BatchRequest::Release(request.clone()));
+        let route = self.route(batching, || BatchRequest::Release(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.release(&request).await };
         self.clone().send(route, alone, |answer| match answer {
@@ -194,7 +205,7 @@ impl Coalescer {
     }
 
     /// Waits until a request is dispatched; `None` if that went down with its runtime. Each that waits looks
-    /// from time to time whether any may go, because a request that hangs tells nobody that it does.
+    /// from time to time whether any may go, because a request that hangs gives no sign of it.
     async fn dispatched(
         self: &Arc<Self>,
         mut reply: oneshot::Receiver<Dispatch>,
@@ -210,14 +221,20 @@ impl Coalescer {
     }
 
     /// How the next request goes.
-    fn route(self: &Arc<Self>, alone: bool, request: impl FnOnce() -> BatchRequest) -> Route {
-        let (false, Ok(runtime)) = (self.at_once == usize::MAX, Handle::try_current()) else {
+    fn route(
+        self: &Arc<Self>,
+        batching: Batching,
+        request: impl FnOnce() -> BatchRequest,
+    ) -> Route {
+        let (false, Ok(runtime)) = (self.max_concurrent == usize::MAX, Handle::try_current())
+        else {
             return Route::Now(None);
         };
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.load(now);
-        if load.waiting == 0 && load.young == 0 && load.alone < self.limits().at_once {
+        let is_quiet = load.waiting == 0 && load.young == 0;
+        if is_quiet && batching != Batching::Set && load.alone < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
         let (reply, answer) = oneshot::channel();
@@ -230,9 +247,11 @@ impl Coalescer {
             went,
             runtime,
         };
-        let number = queue.push(key, alone, id, unsent);
+        let number = queue.push(key, batching == Batching::Never, id, unsent);
         drop(queue);
-        self.dispatch();
+        if batching != Batching::Set {
+            self.dispatch();
+        }
         Route::Later(number, answer, together)
     }
 
@@ -250,26 +269,37 @@ impl Coalescer {
     }
 
     fn limits(&self) -> Limits {
-        match *self.late.borrow() {
-            true => Limits::LEAST,
-            false => Limits::of(self.at_once),
+        if *self.late.borrow() {
+            Limits::LEAST
+        } else {
+            Limits::of(self.max_concurrent)
         }
+    }
+
+    /// Sends the requests of a [set](Batching::Set), in one batch if there is a place for one.
+    pub(crate) fn send_set(self: &Arc<Self>) {
+        self.dispatch_together(2);
     }
 
     /// Sends what waits, if it may go.
     fn dispatch(self: &Arc<Self>) {
+        self.dispatch_together(LEAST);
+    }
+
+    /// The same, where so many requests are enough for a batch.
+    fn dispatch_together(self: &Arc<Self>, least: usize) {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let limits = self.limits();
-        if queue.load(now).next(limits) == Next::Stay {
+        if queue.load(now).next(limits, least) == Next::Stay {
             return;
         }
         // An operation that went down with its runtime would not take what it is granted.
         queue.retain(|unsent| !unsent.reply.is_closed());
         let load = queue.load(now);
-        let mut next = load.next(limits);
+        let mut next = load.next(limits, least);
         if next == Next::Together {
-            if let Some(batch) = queue.take_batch()
+            if let Some(batch) = queue.take_batch(least)
                 && let Some(runtime) = batch.first().map(|unsent| unsent.runtime.clone())
             {
                 let permit = self.permit(&mut queue, now, batch.len());

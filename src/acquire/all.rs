@@ -1,8 +1,14 @@
 //! Several keys at once.
 
-use std::{collections::BTreeSet, future::IntoFuture, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::{IntoFuture, poll_fn},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -13,6 +19,7 @@ use super::{
     options::{LeaseOptions, lease_options},
 };
 use crate::{
+    coalescer::Batching,
     lease::LeaseSet,
     model::{Error, Key, WaitPolicy},
     telemetry,
@@ -21,9 +28,10 @@ use crate::{
 /// A request for several keys, all or nothing, made by
 /// [`Leases::acquire_all`](crate::Leases::acquire_all). Await it.
 ///
-/// The keys are taken one after the other in the order of their bytes, each once. That order is the same
-/// for everybody, so two callers who want the same keys never wait for each other in a circle. What is
-/// taken already is kept alive while the rest is waited for.
+/// All keys are asked for in one go first, in one or two round trips. If some of them are not free, those that were
+/// granted are given back, and the keys are taken one after the other in the order of their bytes, each once. That
+/// order is the same for everybody, so two callers who want the same keys never wait for each other in a circle. What
+/// is taken already is kept alive while the rest is waited for.
 ///
 /// # Errors
 ///
@@ -66,24 +74,11 @@ impl AcquireAll {
 
     async fn run(self) -> Result<LeaseSet, Error> {
         let start = Instant::now();
-        let keys = self.keys?;
-        let mut taken = LeaseSet::new();
-        for key in &keys {
-            let mut ask = self.ask.clone();
-            // The first ones have to live until the last one is there.
-            ask.keep_alive |= keys.len() > 1;
-            // Once the set has leases it does not give way: they would be held for nothing meanwhile.
-            ask.gives_way &= taken.leases().is_empty();
-            let patience = match self.patience {
-                WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),
-                patience => patience,
-            };
-            let outcome = operation::acquire_one_of_several(ask, Ok(key.clone()), patience).await;
-            match outcome.and_then(Attempt::acquired) {
-                Ok(lease) => taken.push(lease),
-                Err(error) => return Err(taken.give_back(error).await),
-            }
-        }
+        let keys = self.keys.clone()?;
+        let taken = match self.take_in_one_go(&keys).await? {
+            Some(taken) => taken,
+            None => self.take_in_order(&keys, start).await?,
+        };
         if keys.len() > 1 && !self.ask.keep_alive {
             for lease in taken.leases() {
                 lease.state().keep(false);
@@ -99,6 +94,67 @@ impl AcquireAll {
         }
         for lease in taken.leases() {
             lease.state().set_min_hold(self.ask.min_hold);
+        }
+        Ok(taken)
+    }
+
+    /// Asks for all keys at the same time, once, and waits for none. `None` if they were not all free: then nothing is
+    /// left of it.
+    async fn take_in_one_go(&self, keys: &BTreeSet<Key>) -> Result<Option<LeaseSet>, Error> {
+        if keys.len() < 2 {
+            return Ok(None);
+        }
+        let coalescer = &self.ask.context.coalescer;
+        let asked = keys.iter().map(|key| {
+            let (ask, key) = (self.ask.clone(), Ok(key.clone()));
+            operation::acquire_one_of_several(ask, key, WaitPolicy::None, Batching::Set)
+        });
+        let mut asked = pin!(join_all(asked));
+        let answers = poll_fn(|cx| {
+            let answers = asked.as_mut().poll(cx);
+            // The requests that were submitted by this poll go together.
+            coalescer.send_set();
+            answers
+        });
+        let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
+        for answer in answers.await {
+            match answer {
+                Ok(Attempt::Acquired(lease)) => taken.push(lease),
+                Ok(Attempt::Held(_)) => is_whole = false,
+                Err(error) => {
+                    is_whole = false;
+                    if !error.is_retryable() {
+                        fatal = Err(error);
+                    }
+                }
+            }
+        }
+        if is_whole {
+            return Ok(Some(taken));
+        }
+        // A release that fails goes on in the background, and its key is waited for.
+        let _ = taken.release().await;
+        fatal.map(|()| None)
+    }
+
+    async fn take_in_order(&self, keys: &BTreeSet<Key>, start: Instant) -> Result<LeaseSet, Error> {
+        let mut taken = LeaseSet::new();
+        for key in keys {
+            let mut ask = self.ask.clone();
+            // The first ones have to live until the last one is there.
+            ask.keep_alive |= keys.len() > 1;
+            // Once the set has leases it does not give way: they would be held for nothing meanwhile.
+            ask.gives_way &= taken.leases().is_empty();
+            let patience = match self.patience {
+                WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),
+                patience => patience,
+            };
+            let key = Ok(key.clone());
+            let outcome = operation::acquire_one_of_several(ask, key, patience, Batching::Any);
+            match outcome.await.and_then(Attempt::acquired) {
+                Ok(lease) => taken.push(lease),
+                Err(error) => return Err(taken.give_back(error).await),
+            }
         }
         Ok(taken)
     }

@@ -19,7 +19,7 @@ use crate::{
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
 /// it.
 ///
-/// It does not stand in the queue of those who wait with [`Leases::acquire`](crate::Leases::acquire):
+/// It does not stand in the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire):
 /// it may be granted a key that is just released before the first of them.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What is left to do when an acquire is over: the requests that were sent and not answered, and what they
+//! The rest of an acquire that is over: requests that were sent and not answered, and the leases that they
 //! may have been granted.
 
 use std::sync::Arc;
@@ -18,36 +18,67 @@ use crate::{
     },
 };
 
-/// What an acquire leaves behind.
+/// The rest of an acquire that is over.
 pub(super) struct Cleanup {
     pub(super) context: Arc<AcquireContext>,
     pub(super) request: Arc<AcquireRequest>,
     pub(super) calls: InFlight<AcquireAnswer>,
-    /// Whether there is a grant that is of no use.
-    pub(super) granted: bool,
-    /// Whether a request ended without telling its outcome: it may have been granted, or may still
-    /// be on its way to the server.
-    pub(super) open: bool,
+    pub(super) left: Leftover,
+}
+
+/// What the requests that have ended left in the store, of no use to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Leftover {
+    Nothing,
+    /// A grant.
+    Granted,
+    /// Perhaps a grant: a request ended without telling its outcome. It may have been granted, or may still be on
+    /// its way to the server.
+    Unclear,
+}
+
+impl Leftover {
+    /// What a request leaves that was answered so, if it is granted nothing that its caller takes.
+    fn of(answer: &Result<AcquireAnswer, Error>) -> Self {
+        match answer {
+            Ok(AcquireAnswer::Granted(_)) => Self::Granted,
+            Ok(AcquireAnswer::Held(_)) => Self::Nothing,
+            Err(error) => Self::of_error(error),
+        }
+    }
+
+    /// What a request leaves that ended with this error. An error counts unless it says for certain that nothing
+    /// was changed: a release too many costs nothing.
+    pub(super) fn of_error(error: &Error) -> Self {
+        match error {
+            // The last of the nodes that were asked said so, and perhaps not the first.
+            Error::Store { .. } | Error::Overloaded { .. } => Self::Unclear,
+            error if error.is_ambiguous() => Self::Unclear,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 impl Cleanup {
     /// A grant of an earlier request has no effect while the lease is held, and has to be
     /// released after it.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
-        (self.granted, self.open) = (false, false);
+        self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             return self.leave(state.fence()).await;
         }
         // These requests were carried out before the release, but for those whose outcome is not known.
-        let open = |(_, answer): &Answer<_>| leaves_open(answer);
-        self.open = self.calls.answered().iter().any(open);
+        let unclear = |(_, answer): &Answer<_>| Leftover::of(answer) == Leftover::Unclear;
+        if self.calls.answered().iter().any(unclear) {
+            self.left = Leftover::Unclear;
+        }
         // A release of ours must not come before the holder's own, which would be told of a loss.
         self.calls.drive_while(state.released()).await;
         self.run(at_work).await;
     }
 
-    /// Nobody may release a detached lease any more; but what a late request is granted after it is
+    /// A detached lease must not be released any more; but what a late request is granted after it is
     /// over is another.
     async fn leave(mut self, fence: Fence) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
@@ -60,15 +91,15 @@ impl Cleanup {
     /// Releases what was granted and is of no use, now and whenever a request ends that was not
     /// waited for.
     pub(super) async fn run(mut self, at_work: TaskTrackerToken) {
-        if self.calls.is_empty() && !self.granted && !self.open {
+        if self.calls.is_empty() && self.left == Leftover::Nothing {
             return;
         }
         let limit = self.context.registry.call_timeout;
-        // After that nobody waits for a request that hangs; this task still does.
+        // After that a close does not wait for a request that hangs; this task still does.
         let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
         let (mut at_work, mut silent) = (Some(at_work), false);
         loop {
-            if self.granted || self.open {
+            if self.left != Leftover::Nothing {
                 self.release().await;
             }
             if self.calls.is_empty() {
@@ -81,10 +112,7 @@ impl Cleanup {
                 (true, None) => self.calls.next_at_last().await,
             };
             match answer {
-                Some((_, answer)) => {
-                    self.granted = matches!(answer, Ok(AcquireAnswer::Granted(_)));
-                    self.open = leaves_open(&answer);
-                }
+                Some((_, answer)) => self.left = Leftover::of(&answer),
                 // The request may have been carried out long ago, on a connection that has died unnoticed.
                 None if !silent => {
                     silent = true;
@@ -101,7 +129,7 @@ impl Cleanup {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
         let unused = ReleaseJob {
-            open: true,
+            maybe_in_flight: true,
             ..self.unused()
         };
         // This task runs, so there is a runtime.
@@ -123,7 +151,7 @@ impl Cleanup {
             .releaser
             .release_until_confirmed(&unused, None, &mut calls);
         self.calls.drive_while(release).await;
-        (self.granted, self.open) = (false, false);
+        self.left = Leftover::Nothing;
         // A request of it that still hangs has been given up: a close does not wait for its answer.
         if !calls.is_empty() {
             // This task runs, so there is a runtime.
@@ -139,20 +167,9 @@ impl Cleanup {
             ttl: self.request.ttl,
             // The work has not begun.
             min_hold: None,
-            open: self.open,
+            maybe_in_flight: self.left == Leftover::Unclear,
             alone: self.request.access == Access::Exclusive,
-            makes_way: false,
+            can_hand_off: false,
         }
-    }
-}
-
-/// Whether the lease may be granted although the answer does not say so. An error counts unless it
-/// says for certain that nothing was changed: a release too many costs nothing.
-pub(super) fn leaves_open(answer: &Result<AcquireAnswer, Error>) -> bool {
-    match answer {
-        Ok(_) => false,
-        // The last of the nodes that were asked said so, and perhaps not the first.
-        Err(Error::Store { .. } | Error::Overloaded { .. }) => true,
-        Err(error) => error.is_ambiguous(),
     }
 }

@@ -1,14 +1,14 @@
-//! What the acquires of a handle have in common.
+//! `AcquireContext`: the parts of a handle that its acquires use.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{coalescer::Coalescer, lease::LeaseRegistry};
 
-/// What an acquire needs beside what is asked for.
+/// The parts of a handle that an acquire uses.
 pub(crate) struct AcquireContext {
     pub(crate) registry: Arc<LeaseRegistry>,
     pub(crate) coalescer: Arc<Coalescer>,
-    /// Who the leases belong to, unless an acquire says otherwise.
+    /// The owner of the leases, unless an acquire says otherwise.
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
 }

@@ -1,5 +1,5 @@
 //! One acquire from its first request to its last: work of its own, which the caller does as long as
-//! nobody else depends on it.
+//! no other task depends on it.
 //!
 //! Dropping the caller's future at any point drops no request: the rest is left to a task, which notices,
 //! waits for what was sent, and releases what that granted.
@@ -20,11 +20,12 @@ use tracing::Instrument;
 
 use super::{
     attempt::Attempt,
-    cleanup::{Cleanup, leaves_open},
+    cleanup::{Cleanup, Leftover},
     context::AcquireContext,
     options::LeaseOptions,
 };
 use crate::{
+    coalescer::Batching,
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
@@ -46,25 +47,26 @@ pub(crate) async fn acquire(
     patience: WaitPolicy,
 ) -> Result<Attempt, Error> {
     let min_hold = ask.min_hold;
-    let end = acquire_one_of_several(ask, key, patience).await;
+    let end = acquire_one_of_several(ask, key, patience, Batching::Any).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
         lease.state().set_min_hold(min_hold);
     }
     end
 }
 
-/// The same for a set of leases, of which nobody has any before all are there: without the minimum hold,
+/// The same for a set of leases, of which the caller has none before all are there: without the minimum hold,
 /// which would keep what is given back from the set that asks for it again.
 pub(crate) async fn acquire_one_of_several(
     ask: LeaseOptions,
     key: Result<Key, Error>,
     patience: WaitPolicy,
+    batching: Batching,
 ) -> Result<Attempt, Error> {
     let waits = patience != WaitPolicy::None;
     let span = AcquireSpan::begin(key.as_ref().ok(), ask.fields(), waits);
     let (context, keep_alive) = (ask.context.clone(), ask.keep_alive);
     let (reply, outcome) = oneshot::channel();
-    let mut end = match begin(ask, key, patience, span.since(), reply) {
+    let mut end = match begin(ask, key, patience, batching, span.since(), reply) {
         Ok((work, asking)) => {
             let waiting = context
                 .registry
@@ -93,13 +95,14 @@ fn begin(
     ask: LeaseOptions,
     key: Result<Key, Error>,
     patience: WaitPolicy,
+    batching: Batching,
     since: Instant,
     reply: Reply,
 ) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
     // Counted before the look at what is closed, so that a close waits for it or is seen here.
     let at_work = ask.context.registry.lifecycle.at_work();
     let work = InlineTask::new()?;
-    let acquisition = AcquireOperation::new(ask, key?, since, &work)?;
+    let acquisition = AcquireOperation::new(ask, key?, batching, since, &work)?;
     // In a box at once: a future has room for all that it was ever given by value.
     let asking = Box::pin(acquisition.run(patience, reply, at_work));
     Ok((work, asking))
@@ -113,7 +116,7 @@ fn in_hand(
     now: Instant,
 ) -> Result<(), Error> {
     match lease.is_live_at(now) {
-        // Not before somebody has it in hand: what nobody polls is not to be held for ever.
+        // Not before the caller has it: a future that is not polled must not hold a key for ever.
         true if keep_alive => lease.keep(),
         true => Ok(()),
         false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
@@ -134,22 +137,20 @@ struct AcquireOperation {
     /// When the caller began to wait.
     since: Instant,
     calls: InFlight<AcquireAnswer>,
-    /// Whether there is a grant that is of no use.
-    granted: bool,
-    /// Whether a request ended without telling its outcome: it may have been granted, or may still
-    /// be on its way to the server.
-    open: bool,
+    /// What the requests that have ended left in the store.
+    left: Leftover,
     /// The work that all of this is.
     work: Weak<InlineTask>,
-    /// Whether a request failed. The later ones are sent alone and not in a batch, and take it that an earlier one may
-    /// have been granted.
-    alone: bool,
+    /// How the next request is sent. After one that failed: alone, and taking it that an earlier one may have been
+    /// granted.
+    batching: Batching,
 }
 
 impl AcquireOperation {
     fn new(
         ask: LeaseOptions,
         key: Key,
+        batching: Batching,
         since: Instant,
         work: &Arc<InlineTask>,
     ) -> Result<Self, Error> {
@@ -165,10 +166,9 @@ impl AcquireOperation {
             gives_way: ask.gives_way,
             since,
             calls: InFlight::new(),
-            granted: false,
-            open: false,
+            left: Leftover::Nothing,
             work: Arc::downgrade(work),
-            alone: false,
+            batching,
         })
     }
 
@@ -185,15 +185,14 @@ impl AcquireOperation {
             Ok(Attempt::Acquired(lease)) => Some(lease.state()),
             _ => None,
         };
-        // A lease that nobody takes is released by its drop.
+        // A lease that the caller does not take is released by its drop.
         let _ = reply.send(outcome);
         self.calls.withdraw_unsent();
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
             calls: self.calls,
-            granted: self.granted,
-            open: self.open,
+            left: self.left,
         };
         match state {
             None => cleanup.run(at_work).await,
@@ -208,7 +207,7 @@ impl AcquireOperation {
         }
         match patience {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
-            // An owner who holds the key already must not wait behind those who wait for it to release.
+            // An owner that holds the key already must not stand behind waiters that wait for it to release.
             _ if self.request.reentrant => match self.attempt().await {
                 Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
                 Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
@@ -236,9 +235,12 @@ impl AcquireOperation {
     /// Asks without waiting for a holder.
     async fn ask_now(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
+        // A set asks for its keys once in this way, and then for one after the other.
+        let asks_once = self.batching == Batching::Set;
         let mut tries = Tries::default();
         loop {
             match self.attempt().await {
+                Err(error) if asks_once => return Err(error),
                 Ok(Attempt::Held(held))
                     if patience != WaitPolicy::None || rules::is_full(&held, &self.request) =>
                 {
@@ -342,11 +344,12 @@ impl AcquireOperation {
 
     /// Why the lease was not to be had in the time that was allowed for it.
     fn refusal(&self, waited: Duration, held: Held) -> Error {
-        match rules::is_full(&held, &self.request) {
-            true => Error::TooManyHolders {
+        if rules::is_full(&held, &self.request) {
+            Error::TooManyHolders {
                 key: self.request.key.clone(),
-            },
-            false => Error::WaitTimedOut { waited, held },
+            }
+        } else {
+            Error::WaitTimedOut { waited, held }
         }
     }
 
@@ -370,15 +373,17 @@ impl AcquireOperation {
     }
 
     async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
-        if self.alone {
+        if self.batching == Batching::Never {
             // An earlier request with this lease id may have been granted.
             Arc::make_mut(&mut request).fresh = false;
         }
-        let submission = self.context.coalescer.acquire(request, self.alone);
+        let submission = self.context.coalescer.acquire(request, self.batching);
         self.calls.start(submission.answer, submission.withdraw);
         let limit = submission.overdue.or_after(self.longest());
         let attempt = self.answer(limit).await;
-        self.alone |= attempt.is_err();
+        if attempt.is_err() {
+            self.batching = Batching::Never;
+        }
         attempt
     }
 
@@ -401,7 +406,9 @@ impl AcquireOperation {
             self.calls.withdraw_unsent();
             return Err(self.failed(too_late(waited)));
         };
-        self.open |= leaves_open(&answer);
+        if let Err(error) = &answer {
+            self.left = self.left.max(Leftover::of_error(error));
+        }
         let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
@@ -410,20 +417,23 @@ impl AcquireOperation {
         let terms = GrantTerms {
             request: self.request.clone(),
             clock_margin: self.context.clock_margin,
-            asked_once: !self.alone && !self.open && self.calls.is_empty(),
+            asked_once: self.batching != Batching::Never
+                && self.left == Leftover::Nothing
+                && self.calls.is_empty(),
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
-            self.granted = true;
+            self.left = self.left.max(Leftover::Granted);
             return Err(self.failed(too_late(waited)));
         };
-        if self.open {
+        if self.left == Leftover::Unclear {
             state.leave_open();
         }
         let lease = Lease::new(self.context.registry.clone(), state);
         // A close that came before the lease was taken in did not see it.
-        match self.context.registry.lifecycle.is_closing() {
-            true => Err(Error::Closed),
-            false => Ok(Attempt::Acquired(lease)),
+        if self.context.registry.lifecycle.is_closing() {
+            Err(Error::Closed)
+        } else {
+            Ok(Attempt::Acquired(lease))
         }
     }
 }

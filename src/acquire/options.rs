@@ -1,4 +1,4 @@
-//! What is asked for, as the builders collect it.
+//! The options of an acquire, as the builders collect them.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -149,7 +149,7 @@ macro_rules! lease_options {
             /// another clock would run it again.
             ///
             /// It counts on the server's clock and in whole milliseconds, and not for a holder that dies:
-            /// then the ttl counts; nor for a grant that nobody took, or a set of which a part was not to be
+            /// then the ttl counts; nor for a grant that its caller did not take, or a set of which a part was not to be
             /// had. At most [`MAX_TTL`](crate::limits::MAX_TTL).
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.ask.min_hold = Some(time);
@@ -167,7 +167,7 @@ macro_rules! lease_options {
             /// Renews the lease in the background at every third of its ttl, until its guard is
             /// released, dropped or detached, or the lease is lost.
             ///
-            /// What is due goes in batches of up to [`MAX_RENEWALS`](crate::store::MAX_RENEWALS), a few at a time:
+            /// Leases that are due go in batches of up to [`MAX_RENEWALS`](crate::store::MAX_RENEWALS), a few at a time:
             /// ten thousand leases cost a handful of commands. A renewal that fails is tried again until
             /// the lease runs out; [`at_risk`](crate::Lease::at_risk) warns before that, and
             /// [`lost`](crate::Lease::lost) tells of the loss.

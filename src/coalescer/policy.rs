@@ -1,7 +1,7 @@
 //! Whether the acquires and releases that wait are sent now, and each alone or as a batch: a rule without I/O
 //! and without a clock.
 
-/// Fewer than this do not go together.
+/// Fewer than this do not go together, unless they are a set.
 pub(super) const LEAST: usize = 8;
 /// How many batches are under way at the most.
 const BATCHES: usize = 3;
@@ -21,21 +21,21 @@ pub(super) enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// How many single requests.
-    pub(super) at_once: usize,
+    pub(super) max_concurrent: usize,
     batches: usize,
 }
 
 impl Limits {
     /// While renewals are late, which go before all else.
     pub(super) const LEAST: Self = Self {
-        at_once: 1,
+        max_concurrent: 1,
         batches: 1,
     };
 
     /// Where the store likes to have so many single requests at once.
-    pub(super) fn of(at_once: usize) -> Self {
+    pub(super) fn of(max_concurrent: usize) -> Self {
         Self {
-            at_once,
+            max_concurrent,
             batches: BATCHES,
         }
     }
@@ -55,14 +55,14 @@ pub(super) struct LoadSnapshot {
 }
 
 impl LoadSnapshot {
-    /// Which of the waiting requests are sent now.
-    pub(super) fn next(self, limits: Limits) -> Next {
+    /// Which of the waiting requests are sent now, where so many are enough for a batch.
+    pub(super) fn next(self, limits: Limits, least: usize) -> Next {
         let Self {
             waiting, batches, ..
         } = self;
         let fair = waiting >= self.crowd / (BATCHES + 1);
         let has_place = batches == 0 || batches < limits.batches && fair;
-        if waiting >= LEAST && (has_place || self.stalled) {
+        if waiting >= least && (has_place || self.stalled) {
             return Next::Together;
         }
         self.each_alone(limits)
@@ -70,7 +70,11 @@ impl LoadSnapshot {
 
     /// The same if they cannot go together.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
-        match limits.at_once.saturating_sub(self.alone).min(self.waiting) {
+        match limits
+            .max_concurrent
+            .saturating_sub(self.alone)
+            .min(self.waiting)
+        {
             // While a batch is young, requests wait for the next batch instead of going alone.
             free if free > 0 && self.young == 0 => Next::Alone(free),
             _ if self.stalled && self.waiting > 0 => Next::Alone(1),
@@ -95,14 +99,14 @@ mod tests {
                 crowd,
                 stalled: false,
             };
-            load.next(limits)
+            load.next(limits, LEAST)
         };
-        // Nobody is in the way.
+        // There are places for all.
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
         assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
         assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
         assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
-        // Those that come while a batch is under way gather for the next.
+        // Requests that come while a batch is under way gather for the next.
         assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
         assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
         assert_eq!(next(15, 2, 0, 64), Next::Stay);
@@ -120,16 +124,27 @@ mod tests {
             crowd: 100,
             stalled: false,
         };
-        assert_eq!(few.next(Limits::LEAST), Next::Together);
+        assert_eq!(few.next(Limits::LEAST, LEAST), Next::Together);
         assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
         let busy = LoadSnapshot {
             batches: 1,
             alone: 1,
             ..few
         };
-        assert_eq!(busy.next(Limits::LEAST), Next::Stay);
-        assert_ne!(busy.next(limits), Next::Stay, "the control");
-        // One that takes long holds up nobody.
+        assert_eq!(busy.next(Limits::LEAST, LEAST), Next::Stay);
+        assert_ne!(busy.next(limits, LEAST), Next::Stay, "the control");
+        // A set goes together, however small it is.
+        let set = LoadSnapshot {
+            waiting: 2,
+            batches: 0,
+            young: 0,
+            alone: 0,
+            crowd: 2,
+            stalled: false,
+        };
+        assert_eq!(set.next(limits, 2), Next::Together);
+        assert_eq!(set.next(limits, LEAST), Next::Alone(2), "the control");
+        // A batch that takes long delays no others.
         let load = LoadSnapshot {
             waiting: 2,
             batches: 1,
@@ -138,7 +153,7 @@ mod tests {
             crowd: 20,
             stalled: false,
         };
-        assert_eq!(load.next(limits), Next::Alone(2));
+        assert_eq!(load.next(limits, LEAST), Next::Alone(2));
     }
 
     #[test]
@@ -152,17 +167,17 @@ mod tests {
             crowd: 400,
             stalled: false,
         };
-        assert_eq!(full.next(limits), Next::Stay);
+        assert_eq!(full.next(limits, LEAST), Next::Stay);
         let stalled = LoadSnapshot {
             stalled: true,
             ..full
         };
-        assert_eq!(stalled.next(limits), Next::Together);
+        assert_eq!(stalled.next(limits, LEAST), Next::Together);
         assert_eq!(stalled.each_alone(limits), Next::Alone(1));
         let nobody = LoadSnapshot {
             waiting: 0,
             ..stalled
         };
-        assert_eq!(nobody.next(limits), Next::Stay);
+        assert_eq!(nobody.next(limits, LEAST), Next::Stay);
     }
 }

@@ -1,6 +1,6 @@
 //! Which requests wait for a place, and which are under way: without I/O, times come in as arguments.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! - What was sent has its place until it has ended. If something that was sent after it is answered before it,
 //!   it hangs by itself, in a transaction for example, and loses its place after [`HANGS`]. An error that comes
@@ -15,7 +15,7 @@ use std::{
 
 use tokio::{runtime::Id, time::Instant};
 
-use super::policy::{LEAST, LoadSnapshot};
+use super::policy::LoadSnapshot;
 use crate::model::Key;
 
 /// How long a request has its place although it was overtaken. If nothing was sent for so long for want of a
@@ -25,10 +25,10 @@ pub(super) const HANGS: Duration = Duration::from_millis(200);
 /// How long a batch keeps others from going alone: one that takes longer may hang.
 pub(super) const YOUNG: Duration = Duration::from_millis(50);
 
-/// How many go in one batch: more would hold up those who wait for an answer.
+/// How many go in one batch: more would delay every answer of the batch.
 const LARGEST: usize = 100;
 
-/// How many of those who wait are looked at for a batch.
+/// How many of the waiting requests are looked at for a batch.
 const LOOK: usize = 4 * LARGEST;
 
 /// The requests of a handle. Each that waits has something to be sent.
@@ -131,8 +131,8 @@ impl<W> Queue<W> {
     }
 
     /// Takes out what goes together: the first that wait, of one runtime, because another one may stand still;
-    /// but for a second request for one key. `None`, and nothing is taken out, if those are too few.
-    pub(super) fn take_batch(&mut self) -> Option<Vec<W>> {
+    /// but for a second request for one key. `None`, and nothing is taken out, if those are fewer than `least`.
+    pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
         let runtime = self.waiting.front()?.runtime;
         let looked_at = self.waiting.len().min(LOOK);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
@@ -142,12 +142,13 @@ impl<W> Queue<W> {
                 && !waiting.alone
                 && waiting.runtime == runtime
                 && keys.insert(waiting.key.clone());
-            match goes {
-                true => batch.push(waiting),
-                false => left.push(waiting),
+            if goes {
+                batch.push(waiting)
+            } else {
+                left.push(waiting)
             }
         }
-        let few = batch.len() < LEAST;
+        let few = batch.len() < least;
         if few {
             left.append(&mut batch);
             left.sort_by_key(|waiting| waiting.number);
@@ -176,7 +177,7 @@ impl<W> Queue<W> {
         number
     }
 
-    /// What was sent under this number has ended: with an answer, or with an error.
+    /// The request or batch of this number has ended: with an answer, or with an error.
     pub(super) fn ended(&mut self, number: u64, answered: bool) {
         let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
             return;
@@ -197,7 +198,7 @@ impl<W> Queue<W> {
 mod tests {
     use tokio::runtime::{Builder, Runtime};
 
-    use super::*;
+    use super::{super::policy::LEAST, *};
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().build().unwrap()
@@ -258,8 +259,8 @@ mod tests {
         queue.push(key(101), true, here, 101);
         queue.push(key(102), false, there, 102);
         let batch: Vec<_> = (0..LEAST).collect();
-        assert_eq!(queue.take_batch(), Some(batch));
-        assert_eq!(queue.take_batch(), None, "they are few");
+        assert_eq!(queue.take_batch(LEAST), Some(batch));
+        assert_eq!(queue.take_batch(LEAST), None, "they are few");
         assert_eq!(queue.take_first(9), [100, 101, 102], "in their order");
     }
 

@@ -24,7 +24,7 @@ pub(crate) async fn release_all(
     releaser: Releaser,
     pending: Vec<PendingRelease>,
 ) {
-    let (together, singly) = match store.at_once() {
+    let (together, singly) = match store.max_concurrent() {
         // A store without a limit carries out a batch one by one.
         usize::MAX => (Vec::new(), pending),
         _ => separate(pending),
@@ -48,9 +48,10 @@ fn separate(
     for pending in all {
         let job = pending.job();
         // A lease that a late request may be granted anew has to be released more than once.
-        match !job.open && keys.insert(job.key.clone()) {
-            true => together.push((pending, job)),
-            false => singly.push(pending),
+        if !job.maybe_in_flight && keys.insert(job.key.clone()) {
+            together.push((pending, job))
+        } else {
+            singly.push(pending)
         }
     }
     if together.len() < LEAST {

@@ -1,4 +1,4 @@
-//! What there is to be released, and how it is asked for.
+//! A lease that is to be released, and the request for it.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::{
 pub(crate) struct ReleaseJob {
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
-    /// `None` if nobody ever had it.
+    /// `None` if no caller ever had it.
     pub(crate) fence: Option<Fence>,
     pub(crate) ttl: Duration,
     /// For how long, counted from the grant, the key stays held all the same.
     pub(crate) min_hold: Option<MinHold>,
     /// Whether a request for it may still be on its way to the server.
-    pub(crate) open: bool,
+    pub(crate) maybe_in_flight: bool,
     /// Whether it is exclusive, and so likely to be the only one of its key.
     pub(crate) alone: bool,
-    /// Whether the next who waits for the key may have it in the place of this one.
-    pub(crate) makes_way: bool,
+    /// Whether the next waiter may be granted the key in the place of this lease.
+    pub(crate) can_hand_off: bool,
 }
 
 impl ReleaseJob {
     /// The release of a lease that was held.
     pub(super) fn of(state: &LeaseState) -> Self {
-        let (open, min_hold) = (state.may_be_in_flight(), state.min_hold());
+        let (maybe_in_flight, min_hold) = (state.may_be_in_flight(), state.min_hold());
         let (mode, fence) = state.mode_and_fence();
         let alone = mode == Mode::Exclusive;
         Self {
@@ -40,11 +40,11 @@ impl ReleaseJob {
             ttl: state.ttl(),
             min_hold: min_hold.map(|time| MinHold {
                 time,
-                under: LeaseId::random(),
+                placeholder: LeaseId::random(),
             }),
-            open,
-            // Beside others it would free nothing, and what is open is to be released more than once.
-            makes_way: alone && min_hold.is_none() && !open,
+            maybe_in_flight,
+            // Beside others it would free nothing, and one that may be in flight is released more than once.
+            can_hand_off: alone && min_hold.is_none() && !maybe_in_flight,
             alone,
         }
     }

@@ -33,7 +33,7 @@ impl PendingRelease {
         }
     }
 
-    /// What there is to be released.
+    /// The lease, as a request for its release needs it.
     pub(super) fn job(&self) -> ReleaseJob {
         ReleaseJob::of(&self.state)
     }
@@ -43,7 +43,7 @@ impl PendingRelease {
         &self.state
     }
 
-    /// Releases the lease, with somebody waiting for the outcome or not.
+    /// Releases the lease, with a caller that waits for the outcome or without.
     pub(crate) async fn settle(self, releaser: Releaser, reply: Option<ReleaseReply>) {
         let mut calls = InFlight::new();
         self.release(&releaser, reply, &mut calls).await;

@@ -1,4 +1,4 @@
-//! Releases a lease until that is confirmed: with somebody waiting for the outcome, or in the background.
+//! Releases a lease until that is confirmed: with a caller that waits for the outcome, or in the background.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use super::job::ReleaseJob;
 use crate::{
-    coalescer::Coalescer,
+    coalescer::{Batching, Coalescer},
     messages::{ReleaseAnswer, ReleaseRequest},
     model::Error,
     retry::{self, Tries},
@@ -70,7 +70,7 @@ impl Releaser {
 
     /// Releases a lease, and tries again until it is released or its ttl is over.
     ///
-    /// Somebody who waits for the outcome gets it after a few tries at the latest, whatever it is. The
+    /// A caller that waits for the outcome gets it after a few tries at the latest, whatever it is. The
     /// calls that are left have to be [finished](InFlight::finish).
     pub(crate) async fn release_until_confirmed(
         &self,
@@ -88,7 +88,7 @@ impl Releaser {
         let mut released = false;
         let mut pauses = 0;
         let waited_for = reply.is_some();
-        if job.makes_way {
+        if job.can_hand_off {
             let handed = self.queues.hand_over(&job.key, job.lease);
             match calls.drive_while(handed).await {
                 HandoffOutcome::Over => {
@@ -122,7 +122,7 @@ impl Releaser {
                     }
                     let over = settled.is_none_or(|at| now >= at);
                     // A request that comes yet may be granted the same lease anew.
-                    if !job.open || over {
+                    if !job.maybe_in_flight || over {
                         return;
                     }
                     None
@@ -166,7 +166,12 @@ impl Releaser {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        let submission = self.coalescer.release(request, alone);
+        let batching = if alone {
+            Batching::Never
+        } else {
+            Batching::Any
+        };
+        let submission = self.coalescer.release(request, batching);
         calls.start(submission.answer, submission.withdraw);
         let mut waited = self.call_timeout;
         let limit = submission.overdue.or_after(self.call_timeout);

@@ -161,7 +161,7 @@ async fn the_clean_up_of_an_acquire_that_hangs_does_not_hold_it_up_for_ever() {
     fates.resize(100, Fate::Late(TTL * 1_000));
     store.next(fates);
     let attempt = timeout(MOMENT, leases.try_acquire("key", TTL)).await;
-    assert!(attempt.is_err(), "it is given up on its second try");
+    assert!(attempt.is_err(), "it is given up before its second try");
     let start = Instant::now();
     leases.close().await;
     assert!(start.elapsed() <= TTL + LIMIT * 2, "{:?}", start.elapsed());

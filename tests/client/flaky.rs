@@ -236,7 +236,7 @@ impl Store for FlakyStore {
         self.meet("release", self.memory.release(request)).await
     }
 
-    fn at_once(&self) -> usize {
+    fn max_concurrent(&self) -> usize {
         self.at_once
     }
 

@@ -199,9 +199,10 @@ async fn a_grant_that_nobody_took_leaves_no_minimum_hold() {
         let mut acquire = acquire.into_future();
         assert!(futures::poll!(&mut acquire).is_pending());
         sleep(late).await;
-        match late == TTL {
-            true => assert!(acquire.await.is_err()),
-            false => drop(acquire),
+        if late == TTL {
+            assert!(acquire.await.is_err())
+        } else {
+            drop(acquire)
         }
         assert!(until_free(&store).await < TTL);
     }

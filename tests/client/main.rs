@@ -19,6 +19,7 @@ mod observe;
 mod queue;
 mod release;
 mod renew;
+mod sets;
 mod wakeups;
 mod with;
 

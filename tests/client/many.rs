@@ -63,7 +63,7 @@ impl Store for SlowStore {
         Duration::from_millis(100)
     }
 
-    fn at_once(&self) -> usize {
+    fn max_concurrent(&self) -> usize {
         16
     }
 

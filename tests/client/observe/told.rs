@@ -244,12 +244,13 @@ struct Indiscreet {
 impl Indiscreet {
     fn fate(&self) -> Result<(), Error> {
         let source = Cause::text(format!("mongodb://app:{PASSWORD}@db: broken"));
-        match *self.fails.lock() {
-            true => Err(Error::Unreachable {
+        if *self.fails.lock() {
+            Err(Error::Unreachable {
                 store: "the store",
                 source,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -1,0 +1,153 @@
+//! Sets of leases: all keys in one go, and one after the other where that does not give all.
+
+use std::time::Duration;
+
+use leasehold::{Error, Leases};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Fate, FlakyStore, MOMENT, TTL};
+
+/// A store that likes to have few requests at once, and a set of keys.
+fn setup() -> (FlakyStore, Leases) {
+    let mut store = FlakyStore::new();
+    store.at_once = 16;
+    (store.clone(), Leases::new(store))
+}
+
+fn keys(number: usize) -> Vec<String> {
+    (0..number)
+        .map(|number| format!("key {number:03}"))
+        .collect()
+}
+
+async fn is_free(store: &FlakyStore, key: &str) -> bool {
+    let state = Leases::new(store.memory.clone()).inspect(key).await;
+    state.unwrap().is_none_or(|state| state.is_free())
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_keys_are_taken_by_one_batch() {
+    for number in [2, 8, 100] {
+        let (store, leases) = setup();
+        let set = leases.acquire_all(keys(number), TTL).await.unwrap();
+        assert_eq!(set.leases().len(), number);
+        let taken = set.leases().iter().map(|lease| lease.key().as_str());
+        assert!(taken.eq(keys(number)), "they have the order of the keys");
+        assert_eq!(*store.batched.lock(), [number]);
+        assert_eq!(store.calls(), ["batch"]);
+        set.release().await.unwrap();
+    }
+}
+
+/// One key alone is asked for as any other.
+#[tokio::test(start_paused = true)]
+async fn a_set_of_one_waits_like_an_acquire() {
+    let (store, leases) = setup();
+    let held = leases.acquire("key 000", TTL * 10).await.unwrap();
+    store.calls();
+    let waiting = timeout(MOMENT, leases.acquire_all(keys(1), TTL));
+    assert!(waiting.await.is_err());
+    assert_eq!(store.calls()[0], "acquire");
+    held.release().await.unwrap();
+}
+
+/// Only then it waits with those that it has: two that do so in the same order are in no circle.
+#[tokio::test(start_paused = true)]
+async fn what_one_go_does_not_give_whole_is_given_back_and_taken_in_order() {
+    let (store, leases) = setup();
+    let held = leases.acquire("key 001", TTL * 10).await.unwrap();
+    store.calls();
+    let waiting = tokio::spawn(leases.acquire_all(keys(3), TTL).into_future());
+    sleep(MOMENT).await;
+    let calls = store.calls();
+    // The releases are confirmed before anything else is asked for.
+    assert_eq!(
+        calls[..4],
+        ["batch", "release", "release", "acquire"],
+        "{calls:?}"
+    );
+    assert!(!is_free(&store, "key 000").await, "the first is taken");
+    assert!(
+        is_free(&store, "key 002").await,
+        "the last is not held meanwhile"
+    );
+    held.release().await.unwrap();
+    let set = waiting.await.unwrap().unwrap();
+    assert!(set.is_live());
+    set.release().await.unwrap();
+}
+
+/// A batch that fails, or whose answer is lost, costs nothing but the time.
+#[tokio::test(start_paused = true)]
+async fn what_one_go_fails_at_is_taken_in_order() {
+    for fate in [
+        Fate::NotSent,
+        Fate::AnswerLost,
+        Fate::AnswerCut,
+        Fate::Panic,
+    ] {
+        let (store, leases) = setup();
+        store.next([fate]);
+        let set = leases.acquire_all(keys(3), TTL).await.unwrap();
+        assert!(set.is_live(), "{fate:?}");
+        assert_eq!(store.batched.lock()[0], 3, "{fate:?}");
+        set.release().await.unwrap();
+        sleep(TTL / 2).await;
+        for key in keys(3) {
+            assert!(is_free(&store, &key).await, "{fate:?}");
+        }
+    }
+}
+
+/// An error that does not pass is told, and nothing is left.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_does_not_pass_is_told_at_once() {
+    let (store, leases) = setup();
+    store.next([Fate::Denied]);
+    let error = leases.acquire_all(keys(3), TTL).await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert_eq!(store.calls(), ["batch"]);
+}
+
+/// In the middle of the batch, and in that of the releases.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_is_dropped_in_one_go_leaves_no_lock() {
+    let (store, leases) = setup();
+    let late = Duration::from_millis(100);
+    store.next([Fate::AnswerLate(late)]);
+    let dropped = timeout(late / 2, leases.acquire_all(keys(3), TTL * 100));
+    assert!(dropped.await.is_err());
+    sleep(late * 2).await;
+    for key in keys(3) {
+        assert!(
+            is_free(&store, &key).await,
+            "dropped in the middle of the batch"
+        );
+    }
+
+    let held = leases.acquire("key 002", TTL * 100).await.unwrap();
+    store.fates_now([Fate::AnswerLate(MOMENT), Fate::AnswerLate(late)]);
+    let dropped = timeout(late / 2, leases.acquire_all(keys(3), TTL * 100));
+    assert!(dropped.await.is_err());
+    sleep(late * 2).await;
+    for key in keys(2) {
+        assert!(
+            is_free(&store, &key).await,
+            "dropped in the middle of the releases"
+        );
+    }
+    held.release().await.unwrap();
+}
+
+/// The attempt in one go is within the time of the whole.
+#[tokio::test(start_paused = true)]
+async fn a_set_waits_no_longer_than_it_may() {
+    let (_, leases) = setup();
+    let held = leases.acquire("key 001", TTL * 100).await.unwrap();
+    let start = Instant::now();
+    let set = leases.acquire_all(keys(3), TTL).wait_for(MOMENT * 10);
+    let error = set.await.unwrap_err();
+    assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
+    assert_eq!(start.elapsed(), MOMENT * 10);
+    held.release().await.unwrap();
+}
