@@ -14,16 +14,16 @@ pub struct AcquireRequest {
     pub key: Key,
     /// The name of the grant, new for each acquire and the same in its retries.
     pub lease: LeaseId,
-    /// Who asks.
+    /// The owner that the holders of the key are told by.
     pub owner: Arc<str>,
     /// How long the grant lives, in whole milliseconds.
     pub ttl: Duration,
-    /// What it is to have of the key.
+    /// The part of the key that the lease is to have.
     pub access: Access,
     /// Whether holders of the same owner do not count.
     pub reentrant: bool,
-    /// How many live holders the key may have with this one: [`MAX_HOLDERS`] of a lease, fewer where a
-    /// test wants to see the end.
+    /// How many live holders the key may have with this one: [`MAX_HOLDERS`]. The bound comes with the request, so that
+    /// no store has one of its own.
     pub max_holders: usize,
     /// A remark for people.
     pub note: Option<Arc<str>>,
@@ -92,7 +92,7 @@ impl AcquireRequest {
         self
     }
 
-    /// The same for a lease id that nobody has asked for before.
+    /// The same for a lease id that was in no request before.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self

@@ -11,7 +11,7 @@ pub struct ConvertRequest {
     pub key: Key,
     /// The name of the grant.
     pub lease: LeaseId,
-    /// What it becomes.
+    /// The mode that it is to have.
     pub conversion: Conversion,
 }
 

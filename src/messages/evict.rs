@@ -1,8 +1,8 @@
-//! What an eviction did.
+//! The answer of an eviction.
 
 use crate::model::{Fence, Holder};
 
-/// What [`Leases::evict`](crate::Leases::evict) did.
+/// The answer of [`Leases::evict`](crate::Leases::evict).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// The key's fence after the eviction, greater than that of any evicted holder.

@@ -20,12 +20,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Every lock that has a document, also those that nobody holds any more.
+    /// Every lock that has a document, also those without a live holder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only locks that somebody holds.
+    /// Only locks with a live holder.
     pub fn live(mut self) -> Self {
         self.live = true;
         self

@@ -19,13 +19,13 @@ pub struct ReleaseRequest {
     pub alone: bool,
 }
 
-/// What stays of a grant that is released early.
+/// A minimum hold: the holder that stays after an early release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinHold {
     /// For how long after the grant the key stays held, in whole milliseconds.
     pub time: Duration,
-    /// The name under which it stays, which is nobody's.
-    pub under: LeaseId,
+    /// The lease id under which it stays, which no request has.
+    pub placeholder: LeaseId,
 }
 
 impl ReleaseRequest {
@@ -40,8 +40,8 @@ impl ReleaseRequest {
     }
 
     /// The same with a time, counted from the grant, for which the key stays held.
-    pub fn min_hold(mut self, time: Duration, under: LeaseId) -> Self {
-        self.min_hold = Some(MinHold { time, under });
+    pub fn min_hold(mut self, time: Duration, placeholder: LeaseId) -> Self {
+        self.min_hold = Some(MinHold { time, placeholder });
         self
     }
 

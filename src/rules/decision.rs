@@ -1,4 +1,4 @@
-//! What a decision is, and what all rules ask of a record.
+//! `Decision`: the outcome of a rule; and the questions that all rules ask of a record.
 
 use chrono::{DateTime, Utc};
 
@@ -7,16 +7,16 @@ use crate::{
     model::{Fence, Holder, LeaseId, LockRecord},
 };
 
-/// What an operation does to the document, and what it answers.
+/// The outcome of a rule: the change of the document, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision<A, R = LockRecord> {
-    /// What becomes of the document.
+    /// The change of the document.
     pub write: Write<R>,
     /// The answer.
     pub answer: A,
 }
 
-/// What becomes of a document.
+/// The change of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<R = LockRecord> {
     /// Nothing is written.

@@ -57,7 +57,7 @@ pub fn answer_renew(
     }
 }
 
-/// Makes a live lease shared, or exclusive if nobody else is live.
+/// Makes a live lease shared, or exclusive if no other holder is live.
 ///
 /// An upgrade has a new fence: readers that came after it may have shown theirs to the resource.
 pub fn convert(
@@ -128,7 +128,7 @@ pub fn answer_convert(
 
 /// Drops one lease from the holders and keeps everything else, the fence above all.
 ///
-/// A live one with a minimum hold that is not over stays until then, under a name that nobody has.
+/// A live one with a minimum hold that is not over stays until then, under a lease id that no request has.
 /// One that has expired is not revived for that.
 pub fn release(
     record: Option<&LockRecord>,
@@ -146,13 +146,13 @@ pub fn release(
         if holder.lease != request.lease {
             return true;
         }
-        let Some(MinHold { time, under }) = request.min_hold else {
+        let Some(MinHold { time, placeholder }) = request.min_hold else {
             return false;
         };
         let until = after(holder.acquired_at, time);
         let stays = holder.is_live(now) && until > now;
         if stays {
-            (holder.lease, holder.expires_at) = (under, until);
+            (holder.lease, holder.expires_at) = (placeholder, until);
         }
         stays
     });

@@ -66,13 +66,14 @@ pub fn answer_permit(
     now: DateTime<Utc>,
 ) -> PermitAnswer {
     let usage = Usage::new(Some(record), &request.quota, now);
-    match usage.is_newest(record, request) {
-        true => PermitAnswer::Granted {
+    if usage.is_newest(record, request) {
+        PermitAnswer::Granted {
             permits: u32::try_from(record.granted).unwrap_or(u32::MAX),
             granted_at: record.granted_at,
             retry_in: usage.wait(&request.quota, request.permits),
-        },
-        false => usage.full(request),
+        }
+    } else {
+        usage.full(request)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be done with a key by who does not hold it.
+//! What can be done with a key without holding it.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn useless_from(record: &LockRecord) -> DateTime<Utc> {
     record.expires_at.max(passed)
 }
 
-/// What a document says about its key at this time.
+/// The state of a key at this time, by its document.
 pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
     LockState {
         key: record.key.clone(),

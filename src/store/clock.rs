@@ -17,7 +17,7 @@ pub(crate) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 
 impl ServerClock {
     /// The server told its time, in an answer that came now.
-    pub(crate) fn told(&self, time: DateTime<Utc>, now: Instant) {
+    pub(crate) fn record_time(&self, time: DateTime<Utc>, now: Instant) {
         // A time that is behind what is known came with an answer that took longer.
         if self.at(now).is_none_or(|known| known <= time) {
             *self.0.lock() = Some((now, time));
@@ -49,14 +49,14 @@ mod tests {
         let (clock, start) = (ServerClock::default(), Instant::now());
         assert_eq!(clock.at(start), None);
         let noon: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
-        clock.told(noon, start);
+        clock.record_time(noon, start);
         assert_eq!(clock.at(start), Some(noon));
         let second = Duration::from_secs(1);
         assert_eq!(clock.at(start + second), Some(noon + second));
         // A request that was sent before the answer came.
         assert_eq!(clock.at(start - second), Some(noon));
         assert_eq!(clock.at(start + USE), None);
-        clock.told(noon + second, start + USE);
+        clock.record_time(noon + second, start + USE);
         assert_eq!(clock.at(start + USE + second), Some(noon + second * 2));
     }
 }

@@ -1,6 +1,7 @@
 //! Locks and limiters in Elasticsearch and OpenSearch.
 
-// The index of a JSON value that is not there gives null, and those that are set are our own.
+// Reading a missing field of a `Value` gives null instead of a panic, and only values that are built here are
+// written to.
 #![allow(clippy::indexing_slicing)]
 
 mod acquire;
@@ -42,9 +43,10 @@ use crate::{
     store::{Store, explained, listing},
 };
 
-/// How far the clocks of two nodes are taken to differ.
+/// The largest difference that is assumed between the clocks of two nodes.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
-/// How many requests for locks are under way at once before those that come go together.
+/// How many acquires and releases are sent at the same time. Further ones wait until one of those is
+/// answered, and may then go together in a batch.
 const AT_ONCE: usize = 8;
 
 /// Keeps locks in an Elasticsearch index. See [`IndexStore`].
@@ -102,7 +104,7 @@ impl<C: Transport> Store for IndexStore<C> {
         self.released(&request.key, outcome).await
     }
 
-    fn at_once(&self) -> usize {
+    fn max_concurrent(&self) -> usize {
         AT_ONCE
     }
 
@@ -125,7 +127,7 @@ impl<C: Transport> Store for IndexStore<C> {
             })
             .unzip();
         let outcomes = self.change_many(changes).await?;
-        // The requests that need another look do not wait for each other.
+        // Some of the answers take a second request. Those requests run concurrently.
         let answers = requests.iter().zip(times).zip(outcomes);
         let answers = answers.map(async |((request, at), outcome)| {
             Ok(match request {
@@ -152,7 +154,8 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let index = self.located().await?;
         if request.after.is_none() {
-            // Searches see what was written up to a refresh.
+            // A search sees only what was written before the last refresh. One refresh serves all pages of a
+            // list.
             self.ask(&self.dialect.refresh()).await?;
         }
         let answer = self.ask(&self.dialect.search(request)).await?;
@@ -166,10 +169,12 @@ impl<C: Transport> Store for IndexStore<C> {
                 let problem = format!("a search of {index} found {} in it", hit["_index"]);
                 return Err(self.elsewhere(&index, problem));
             }
-            // Pages go by the sort value, whatever the document's id is.
+            // The next page is asked for by the sort value, so the key is read from there and not from the
+            // id.
             let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
-                // Behind the last key with the prefix there is no other.
+                // Keys come in order: behind the first one without the prefix there is none with it, so this
+                // page is the last.
                 looked_at = 0;
                 break;
             }
@@ -189,7 +194,7 @@ impl<C: Transport> Store for IndexStore<C> {
         };
         let (mut record, now) = outcome.record(key)?;
         if let Some(now) = now {
-            self.clock.told(now, Instant::now());
+            self.clock.record_time(now, Instant::now());
         }
         match outcome.effect {
             Effect::Written => {
@@ -213,7 +218,7 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.located().await?;
         self.ask(&self.dialect.refresh()).await?;
-        // The search inside may run on a replica, by the clock of its node.
+        // The search of a `_delete_by_query` may run on a replica, and goes by the clock of that node.
         let retention = retention.saturating_add(CLOCK_MARGIN);
         let answer = self.ask(&self.dialect.purge(retention)).await?;
         match answer["deleted"].as_u64() {
@@ -254,7 +259,7 @@ impl<C: Transport> IndexStore<C> {
         let (record, now) = outcome.record(key)?;
         match now {
             Some(now) => {
-                self.clock.told(now, Instant::now());
+                self.clock.record_time(now, Instant::now());
                 Ok((record, now))
             }
             None => Err(self.senseless("it tells no time")),

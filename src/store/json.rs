@@ -72,7 +72,7 @@ pub(crate) fn lock(document: &Value, key: &Key) -> Result<LockRecord, Error> {
     ))
 }
 
-/// Reads who was evicted from the document of a lock as the eviction left it.
+/// Reads the evicted holders from the document of a lock as the eviction left it.
 ///
 /// # Errors
 ///

@@ -2,22 +2,23 @@
 
 mod acquire;
 mod batch;
+mod bson_compat;
+mod bulk;
+mod change_stream;
 mod concern;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
-mod freed;
-mod guard;
+mod fence_filter;
 pub(crate) mod guarded;
-mod many;
 mod permit;
 mod prepare;
 #[cfg(test)]
 mod protocol;
+mod release;
 mod renew;
 pub(crate) mod transaction;
-mod write_down;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -32,8 +33,8 @@ use tokio::time::Instant;
 
 use self::{
     concern::DurableCollection,
-    decode::Told,
-    error::{DUPLICATE_KEY, STORE, code, sorted},
+    decode::Decoded,
+    error::{DUPLICATE_KEY, STORE, classify, code},
 };
 use crate::{
     messages::{
@@ -46,36 +47,37 @@ use crate::{
     store::{FreedKeys, Store, clock::ServerClock, listing},
 };
 
-/// How far the clocks of two members of a replica set are taken to differ.
+/// The largest difference that is assumed between the clocks of two members of a replica set.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// How long the document of a dead lock is kept unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a command is sent again at once because its answer is of no use. After a lost race
-/// between two inserts of one key the document exists, so a third time is only needed if it was
-/// removed in between; after an answer out of the driver's retry the next one is an ordinary one.
+/// How often a command is sent at most, while its answer is of no use: after a lost race between two inserts
+/// of one key, or if the answer comes out of the driver's retry, without the time. The second attempt finds
+/// the document, unless it was removed in between, and has an ordinary answer.
 const RESENDS: u32 = 3;
-/// How many commands for locks are under way at once before those that come go together.
+/// How many acquires and releases are sent at the same time. Further ones wait until one of those is
+/// answered, and may then go together in a batch.
 const AT_ONCE: usize = 16;
 
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
-/// application's, and asks for a majority and its journal in every write and for the primary in every read,
-/// whatever the defaults of the client and the collection. The collection should hold nothing but locks and limiters. It needs
-/// MongoDB 4.4 or newer, and the role `readWrite` on the database. A [`retention`](MongoStore::retention)
-/// that was changed since the first [`prepare`](MongoStore::prepare) also takes the right `collMod`,
-/// which is in `dbAdmin`.
+/// application's. Whatever the defaults of the client and the collection, each write asks for a majority and
+/// its journal, and each read for the primary. The collection should hold nothing but locks and limiters. It
+/// needs MongoDB 4.4 or newer, and the role `readWrite` on the database. A
+/// [`retention`](MongoStore::retention) that was changed since the first [`prepare`](MongoStore::prepare)
+/// also takes the right `collMod`, which is in `dbAdmin`.
 ///
 /// The collection must have no collation of its own: one that ignores case, for example, would take
 /// two keys for one. A sharded one must be sharded by `_id`.
 ///
-/// The driver looks for a server for 30 s by default. Set `server_selection_timeout` of its options
-/// below the [`call_timeout`](crate::LeasesBuilder::call_timeout), and a server that cannot be reached,
-/// or that refused the password and is left alone by the driver for a while, is named as such, instead
-/// of as one that does not answer. It waits for an answer without a limit, so a connection that dies
-/// without a word keeps its place in the pool until the operating system gives it up, and so does a
-/// renewal of a lease whose document a transaction holds: a `max_pool_size` above the 10 of the driver
-/// leaves room for that (up to 24 batches of renewals without an answer are under way).
+/// The driver looks for a server for 30 s by default. Set `server_selection_timeout` in its options below the
+/// [`call_timeout`](crate::LeasesBuilder::call_timeout): then the error says that a server cannot be reached
+/// or refused the password, instead of that it did not answer in time. The driver waits for an answer without
+/// a limit. So a dead connection keeps its place in the pool until the operating system closes it, and the
+/// connection of a renewal keeps its place as long as a transaction holds the document of the lease. A
+/// `max_pool_size` above the driver's default of 10 leaves room for that: up to 24 batches of renewals
+/// without an answer may be under way.
 ///
 /// # What it guarantees
 ///
@@ -85,26 +87,28 @@ const AT_ONCE: usize = 16;
 ///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
 ///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
 ///   where a majority alone says nothing of the journal. The same goes for renewals, conversions, evictions,
-///   permits and releases. The next primary may have another clock: the clock margin of 100 ms covers a difference up to that, and
-///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater one.
+///   permits and releases. The next primary may have another clock: the clock margin of 100 ms covers a
+///   difference up to that, and [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater
+///   one.
 /// - A refused attempt writes nothing, not even to the oplog.
 /// - On a **standalone server** a grant that was acknowledged is in its journal (`w: 1`, `j: true`), so it
-///   survives that the server is killed or loses its power, and is lost with its disk. It is not sent
-///   `w: "majority"` there, for which newer servers do not wait for the journal, `j: true` or not. The store
-///   asks which it is (`hello`) with its first write, and a standalone server every 10 s that it writes: so
-///   whoever makes a standalone server a member of a set lets 10 s pass before adding the second member.
+///   survives that the server is killed or loses its power, and is lost with its disk. Such a server is not
+///   sent `w: "majority"`, for which newer servers do not wait for the journal, even with `j: true`. With its
+///   first write the store asks which kind of server it is (`hello`), and it asks a standalone server again
+///   after 10 s. So if a standalone server is made a member of a set, wait 10 s before you add the second
+///   member.
 /// - A server **without a journal** is [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal)
 ///   says that it is to be used all the same.
 ///
 /// # Freed keys
 ///
-/// A replica set or sharded cluster from MongoDB 6.0 on tells of releases, evictions and downgrades as
-/// they happen ([`Store::freed`]), by a change stream; a standalone or older server does not.
+/// A replica set or sharded cluster from MongoDB 6.0 on reports releases, evictions and downgrades as they
+/// happen ([`Store::freed`]), by a change stream; a standalone or older server does not.
 ///
-/// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave
-///   some for the locks; and the server looks at all that is written to it, for each stream.
-/// - A change stream shows what a majority has, so it may be late: without a majority nothing comes
-///   until there is one again. It is not early: the primary has freed a key before it is told.
+/// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for
+///   the locks; and for each stream the server looks at every write that it gets.
+/// - A change stream shows what a majority has, so it may be late: without a majority nothing comes until
+///   there is one again. It is not early: the primary has freed a key before the stream shows it.
 /// - It needs the right `changeStream`, which is in `readWrite`.
 /// - It ends if the collection is dropped or renamed.
 ///
@@ -143,25 +147,26 @@ impl MongoStore {
     /// How long the document of a dead lock is kept, and with it the key's last fence; a day by default.
     ///
     /// It counts from the expiry, and from the moment at which the clock has passed the fence, whichever is
-    /// later, and is rounded up: by a 24th, at most an hour. A lease that is released early leaves the
-    /// date as it was. Locks take it over with their next grant, limiters, in whole seconds, with
-    /// [`prepare`](MongoStore::prepare); a shorter one brings no date of a lock forward.
+    /// later, and is rounded up: by a 24th, at most an hour. A lease that is released early leaves the date
+    /// as it was. A changed retention counts for a lock from its next grant or renewal on, and for limiters,
+    /// in whole seconds, from the next [`prepare`](MongoStore::prepare) on; a shorter one brings no date of a
+    /// lock forward.
     ///
-    /// A fence goes on rising after that too, unless the server's clock goes back by more than
-    /// this.
+    /// Without the document the next fence is taken from the server's clock. So it is still greater, unless
+    /// the clock goes back by more than the retention.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Whether a write is to be in the server's journal before it counts; it is by default. A server without
-    /// a journal, as with a storage engine that keeps everything in memory, refuses that with
+    /// Whether a write has to be in the server's journal before it is acknowledged; it has by default. A
+    /// server without a journal, as with a storage engine that keeps everything in memory, refuses that with
     /// [`Error::NoJournal`].
     ///
     /// With `false` a server that is killed, or loses its power, may come back without grants, renewals and
-    /// evictions that it has acknowledged: two holders of one key at a time, and a fence that comes twice.
-    /// Of a replica set that holds when a majority of its members go at the same time. Say it only where the
-    /// server has no journal, and where that is bearable.
+    /// evictions that it has acknowledged. Then two holders may have one key at a time, and one fence may be
+    /// given out twice. On a replica set this takes a majority of its members that fail at the same time. Use
+    /// `false` only where the server has no journal, and where that is bearable.
     pub fn journal(mut self, journal: bool) -> Self {
         self.locks = self.locks.journal(journal);
         self
@@ -173,19 +178,19 @@ impl MongoStore {
             .find_one(dialect::filter(key))
             .projection(dialect::projection())
             .await
-            .map_err(sorted)
+            .map_err(classify)
     }
 
-    /// Why a conditional change did not touch the document: an error if the document is not a lock
-    /// of this version, nothing if the condition did not hold.
+    /// The reason why a conditional change did not touch the document: an error if the document is not a lock
+    /// of this version, `Ok` if the condition did not hold.
     async fn explain_refusal(&self, key: &Key) -> Result<(), Error> {
         if let Some(document) = self.read(key).await? {
-            decode::told(&document, key)?;
+            decode::lock(&document, key)?;
         }
         Ok(())
     }
 
-    /// Sends a change of a lock that may be sent again. `None` if there is no document.
+    /// Sends a change of a lock that is safe to send more than once. `None` if there is no document.
     async fn change(
         &self,
         key: &Key,
@@ -198,16 +203,16 @@ impl MongoStore {
             upsert,
             projection: dialect::projection(),
         };
-        self.send(change, |document| decode::told(document, key))
+        self.send(change, |document| decode::lock(document, key))
             .await
     }
 
-    /// Sends a change that may be sent again, until the answer is a new one. `None` if there is no
-    /// document.
+    /// Sends a change that is safe to send more than once, until the answer has the server's time. `None` if
+    /// there is no document.
     async fn send<R>(
         &self,
         change: Change,
-        told: impl Fn(&RawDocument) -> Result<Told<R>, Error>,
+        decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
         let locks = self.locks.writes().await?;
         let mut carried_out = false;
@@ -222,7 +227,7 @@ impl MongoStore {
                 Ok(Some(document)) => document,
                 Ok(None) => return Ok(None),
                 Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
-                // An earlier try of this request may have been a grant.
+                // An earlier attempt was carried out, and may have been a grant, so the error is ambiguous.
                 Err(error) if carried_out => {
                     let source = error.into();
                     return Err(Error::Interrupted {
@@ -230,9 +235,9 @@ impl MongoStore {
                         source,
                     });
                 }
-                Err(error) => return Err(sorted(error)),
+                Err(error) => return Err(classify(error)),
             };
-            let Told { record, now } = told(&document)?;
+            let Decoded { record, now } = decode(&document)?;
             if let Some(now) = now {
                 return Ok(Some((record, now)));
             }
@@ -245,7 +250,7 @@ impl MongoStore {
     }
 }
 
-/// A change of one document, answered with what it left.
+/// A change of one document. The answer is the changed document.
 struct Change {
     filter: Document,
     update: Vec<Document>,
@@ -253,8 +258,8 @@ struct Change {
     projection: Document,
 }
 
-/// A find always tells the time.
-fn timed(Told { record, now }: Told) -> Result<(LockRecord, DateTime<Utc>), Error> {
+/// Requires the server's time, which only an answer out of the driver's retry can lack.
+fn timed(Decoded { record, now }: Decoded) -> Result<(LockRecord, DateTime<Utc>), Error> {
     now.map(|now| (record, now))
         .ok_or_else(|| Error::Interrupted {
             store: "MongoDB",
@@ -264,7 +269,7 @@ fn timed(Told { record, now }: Told) -> Result<(LockRecord, DateTime<Utc>), Erro
 
 impl fmt::Debug for MongoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the client: its options hold the credentials.
+        // Without the client, whose options hold the credentials.
         f.debug_struct("MongoStore")
             .field("collection", &self.locks.reads().namespace().to_string())
             .field("retention", &self.retention)
@@ -320,7 +325,7 @@ impl Store for MongoStore {
         let Some(document) = self.read(key).await? else {
             return Ok(None);
         };
-        let (record, now) = timed(decode::told(&document, key)?)?;
+        let (record, now) = timed(decode::lock(&document, key)?)?;
         Ok(Some(rules::inspect(&record, now)))
     }
 
@@ -334,23 +339,24 @@ impl Store for MongoStore {
             .sort(doc! { "_id": 1 })
             .limit(limit)
             .await
-            .map_err(sorted)?;
+            .map_err(classify)?;
         let mut page = Page::default();
         let mut looked_at = 0;
-        while found.advance().await.map_err(sorted)? {
+        while found.advance().await.map_err(classify)? {
             looked_at += 1;
             let document = found.current();
             let Ok(id) = document.get_str("_id") else {
                 continue;
             };
             if !id.starts_with(request.filter.wanted_prefix()) {
-                // Behind the last key with the prefix there is no other.
+                // Keys come in order: behind the first one without the prefix there is none with it, so this
+                // page is the last.
                 looked_at = 0;
                 break;
             }
-            // An id that is no key is no lock of ours.
+            // A document whose id is no key is no lock.
             let Ok(key) = Key::new(id) else { continue };
-            let lock = decode::told(document, &key).and_then(timed);
+            let lock = decode::lock(document, &key).and_then(timed);
             listing::add(&mut page, key, lock, &request.filter);
         }
         if looked_at < request.limit {
@@ -368,14 +374,15 @@ impl Store for MongoStore {
             .projection(dialect::eviction_projection())
             .return_document(ReturnDocument::After)
             .await
-            .map_err(sorted)?;
+            .map_err(classify)?;
         let Some(evicted) = evicted else {
             return Ok(None);
         };
-        // An eviction is not sent again, because it would evict a holder who has come since; and its answer needs no time.
-        let record = decode::told_eviction(&evicted, key)?;
-        // For who asks next: those who were evicted, just then, are not to seem live.
-        self.clock.told(record.expires_at, Instant::now());
+        // An eviction is not sent again, because it would evict a holder that has come since. So its answer
+        // may come out of the driver's retry, without the time, which it does not need.
+        let record = decode::eviction(&evicted, key)?;
+        // The expiry that an eviction writes is the server's time.
+        self.clock.record_time(record.expires_at, Instant::now());
         Ok(Some(rules::answer_evict(&record)))
     }
 
@@ -386,7 +393,7 @@ impl Store for MongoStore {
             .await?
             .delete_one(dialect::expired(key))
             .await
-            .map_err(sorted)?;
+            .map_err(classify)?;
         if removed.deleted_count > 0 {
             return Ok(true);
         }
@@ -405,13 +412,13 @@ impl Store for MongoStore {
             dialect::over_since(retention),
         ] {
             let locks = self.locks.writes().await?;
-            let removed = locks.delete_many(dead).await.map_err(sorted)?;
+            let removed = locks.delete_many(dead).await.map_err(classify)?;
             purged += removed.deleted_count;
         }
         Ok(purged)
     }
 
-    fn at_once(&self) -> usize {
+    fn max_concurrent(&self) -> usize {
         AT_ONCE
     }
 

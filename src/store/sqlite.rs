@@ -41,7 +41,7 @@ use crate::{
 /// power. A process that is killed in the middle of an operation leaves nothing half done and nothing
 /// locked but its leases, until their ttl is over.
 ///
-/// The clock that decides is the host's, in a form that nobody can set: what Linux counts since the boot
+/// The clock that decides is the host's, in a form that cannot be set: what Linux counts since the boot
 /// (suspended or not), from a time of day that the file remembers. All processes of the host see the same,
 /// and it never goes back, also not over a boot with a wrong time of day. Where there is no such count it
 /// is the time of day, held back from going back.
@@ -91,7 +91,7 @@ impl SqliteStore {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a file that was made stays, and is of use to the next who opens it.
+    /// Cancel safe: a file that was made stays, and the next call opens it.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::opened(path.as_ref(), Make::IfMissing).await
     }
@@ -268,7 +268,7 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Removes what is over, a page of rows at a time, so that nobody waits for long.
+    /// Removes what is over, a page of rows at a time, so that no other write waits for long.
     async fn purged<R: 'static>(
         &self,
         table: &'static Table<R>,

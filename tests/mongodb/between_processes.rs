@@ -11,7 +11,7 @@ use mongodb::{
     bson::{Document, doc},
 };
 
-use super::{DATABASE, Engine, Fixture, ears::Ears, heard};
+use super::{DATABASE, Engine, Fixture, heard, listeners::Listening};
 
 /// Not a test of its own: what a started process does. Without a task there is nothing to do.
 #[tokio::test]
@@ -23,7 +23,15 @@ async fn the_work_of_a_process() {
         match task.as_str() {
             "wait and tell" => {
                 let deaf = kind == "deaf";
-                heard::wait(store, if deaf { Ears::Deaf } else { Ears::Open }).await;
+                heard::wait(
+                    store,
+                    if deaf {
+                        Listening::Deaf
+                    } else {
+                        Listening::Open
+                    },
+                )
+                .await;
             }
             "stale" => {
                 let client = locks.client().clone();

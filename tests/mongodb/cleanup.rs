@@ -196,9 +196,10 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
             collection.update_one(doc! {}, ahead).await.unwrap();
             let eviction = store.evict(&key).await.unwrap().unwrap();
             assert_eq!(eviction.fence, Fence::new(fence + 1));
-            match fence < i64::MAX / 2 {
-                true => after(eviction.fence.get()).await,
-                false => assert!(cleanup_at(&fixture).await > 200_000_000_000_000),
+            if fence < i64::MAX / 2 {
+                after(eviction.fence.get()).await
+            } else {
+                assert!(cleanup_at(&fixture).await > 200_000_000_000_000)
             }
         }
         let granted = store.acquire(&ask()).await.unwrap();
@@ -233,9 +234,12 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
         raise(key).await;
         // Its own holder is in the way, and its fence goes on from there.
         leases.evict(key).await.unwrap();
-        let next = patiently(|| match shared {
-            true => leases.acquire(key, SHORT).shared().into_future(),
-            false => leases.acquire(key, SHORT).into_future(),
+        let next = patiently(|| {
+            if shared {
+                leases.acquire(key, SHORT).shared().into_future()
+            } else {
+                leases.acquire(key, SHORT).into_future()
+            }
         });
         let next = next.await;
         fences.push(next.fence());

@@ -347,17 +347,21 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
 
     // Two holders of permits, and then two readers.
     for permits in [true, false] {
-        let mine = |lease| match permits {
-            true => ask(lease).permits(2, 4),
-            false => ask(lease).shared(),
+        let mine = |lease| {
+            if permits {
+                ask(lease).permits(2, 4)
+            } else {
+                ask(lease).shared()
+            }
         };
         assert!(granted(&store, &mine(one)).await);
         assert!(granted(&store, &mine(two)).await);
         let before = oplog.writes().await;
         for _ in 0..10 {
-            let refused = match permits {
-                true => others(stranger).shared(),
-                false => others(stranger).permits(1, 4),
+            let refused = if permits {
+                others(stranger).shared()
+            } else {
+                others(stranger).permits(1, 4)
             };
             for refused in [
                 refused.clone(),

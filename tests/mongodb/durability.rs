@@ -32,10 +32,7 @@ const READS: [&str; 5] = [
 /// A collection whose client, and which itself, asks for as little as there is.
 async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
     let mut fixture = Fixture::new(engine);
-    let separator = match fixture.uri.contains('?') {
-        true => "&",
-        false => "/?",
-    };
+    let separator = if fixture.uri.contains('?') { "&" } else { "/?" };
     fixture.uri.push_str(separator);
     fixture.uri.push_str("w=1&journal=false");
     let (collection, commands) = fixture.watched().await;

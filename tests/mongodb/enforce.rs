@@ -155,9 +155,10 @@ async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
             .acquire("key", LONG)
             .await
             .unwrap();
-        match reads_before {
-            false => assert_lost(lease.enforce(&mut session).await, expired),
-            true => assert_run_again(lease.enforce(&mut session).await.unwrap_err()),
+        if reads_before {
+            assert_run_again(lease.enforce(&mut session).await.unwrap_err())
+        } else {
+            assert_lost(lease.enforce(&mut session).await, expired)
         }
         app.assert_given_up(session).await;
 
@@ -226,9 +227,10 @@ async fn a_takeover_waits_for_the_commit_and_sees_what_was_written() {
         let waited = timeout(A_WHILE, &mut takeover).await;
         assert!(waited.is_err(), "it did not wait: {waited:?}");
         assert_eq!(app.written().await, "nobody");
-        match commits {
-            true => session.commit_transaction().await.unwrap(),
-            false => session.abort_transaction().await.unwrap(),
+        if commits {
+            session.commit_transaction().await.unwrap()
+        } else {
+            session.abort_transaction().await.unwrap()
         }
         let granted = timeout(PATIENCE, takeover).await;
         let granted = granted.expect("it waits no longer").unwrap().unwrap();
@@ -402,7 +404,8 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
 #[tokio::test]
 async fn a_store_behind_another_is_found() {
     let app = App::new().await;
-    let wrapped = super::ears::Eared::new(app.store.clone(), super::ears::Ears::Deaf);
+    let wrapped =
+        super::listeners::ListeningStore::new(app.store.clone(), super::listeners::Listening::Deaf);
     let shared: Arc<dyn Store> = Arc::new(leasehold_tests::layer::Layered(wrapped));
     let leases = Leases::new(shared);
     let lease = leases

@@ -89,9 +89,10 @@ impl Write {
         }
         macro_rules! upserted {
             ($write:expr) => {
-                match upsert {
-                    true => sent!($write.upsert()),
-                    false => sent!($write),
+                if upsert {
+                    sent!($write.upsert())
+                } else {
+                    sent!($write)
                 }
             };
         }

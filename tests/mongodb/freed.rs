@@ -171,9 +171,10 @@ async fn a_change_that_is_logged_as_a_whole_document_is_told() {
         for _ in 0..3 {
             last = Some(events.next().await.unwrap().unwrap().operation_type);
         }
-        let expected = match replaced {
-            true => OperationType::Replace,
-            false => OperationType::Update,
+        let expected = if replaced {
+            OperationType::Replace
+        } else {
+            OperationType::Update
         };
         assert_eq!(last, Some(expected));
         assert_eq!(next(&mut freed).await, [key]);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     ATTEMPTS, Engine, Fixture, LONG, PATIENCE,
     between_processes::place_of,
-    ears::{Eared, Ears, Event},
+    listeners::{Event, Listening, ListeningStore},
 };
 
 /// How many keys are released.
@@ -52,8 +52,8 @@ fn tell(event: Event<'_>) {
 }
 
 /// What the other process does: it waits for all keys, and tells what goes on.
-pub async fn wait(store: impl Store, ears: Ears) {
-    let store = Eared::new(store, ears).telling(tell);
+pub async fn wait(store: impl Store, ears: Listening) {
+    let store = ListeningStore::new(store, ears).telling(tell);
     let leases = Leases::new(Layered(store));
     let wait = async |key| {
         let lease = leases.acquire(name(key), LONG).await.unwrap();

@@ -14,7 +14,7 @@ use leasehold::{
 use leasehold_tests::layer::Layer;
 
 #[derive(Clone, Copy, Debug)]
-pub enum Ears {
+pub enum Listening {
     /// It cannot tell.
     Deaf,
     /// It can, and never says anything.
@@ -39,15 +39,15 @@ pub enum Event<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub struct Eared {
+pub struct ListeningStore {
     store: Arc<dyn Store>,
-    ears: Ears,
+    ears: Listening,
     opened: Arc<AtomicUsize>,
     tell: fn(Event<'_>),
 }
 
-impl Eared {
-    pub fn new(store: impl Store, ears: Ears) -> Self {
+impl ListeningStore {
+    pub fn new(store: impl Store, ears: Listening) -> Self {
         Self {
             store: Arc::new(store),
             ears,
@@ -69,7 +69,7 @@ impl Eared {
 }
 
 #[async_trait]
-impl Layer for Eared {
+impl Layer for ListeningStore {
     fn inner(&self) -> &dyn Store {
         &self.store
     }
@@ -81,10 +81,10 @@ impl Layer for Eared {
             source: Cause::text("a fate"),
         };
         match self.ears {
-            Ears::Deaf => Ok(None),
-            Ears::Silent => Ok(Some(stream::pending().boxed())),
-            Ears::BreaksOnce if first => Ok(Some(stream::iter([Err(broken)]).boxed())),
-            Ears::BreaksOnce | Ears::Open => {
+            Listening::Deaf => Ok(None),
+            Listening::Silent => Ok(Some(stream::pending().boxed())),
+            Listening::BreaksOnce if first => Ok(Some(stream::iter([Err(broken)]).boxed())),
+            Listening::BreaksOnce | Listening::Open => {
                 let Some(keys) = self.store.freed().await? else {
                     return Ok(None);
                 };

@@ -1,6 +1,7 @@
 //! The MongoDB stores on real engines.
 
 mod accounts;
+mod at_work;
 mod batches;
 mod between_processes;
 mod cancel;
@@ -10,7 +11,6 @@ mod conformance;
 mod distributed_lock;
 mod documents;
 mod durability;
-mod ears;
 mod enforce;
 mod errors;
 mod evictions;
@@ -20,12 +20,12 @@ mod freed;
 mod fuzz;
 mod heard;
 mod limits;
+mod listeners;
 mod model;
 mod nonsense;
 mod protocol;
 mod renewals;
 mod sharing;
-mod soak;
 mod wakeups;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

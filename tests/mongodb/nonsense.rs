@@ -156,9 +156,10 @@ fn about_commands(reply: impl Fn(&[u8]) -> Reply + Send + Sync + 'static) -> Lie
     const GREETINGS: [&[u8]; 3] = [b"hello", b"ismaster", b"isMaster"];
     Arc::new(move |asked: &[u8]| {
         let has = |word: &&[u8]| asked.windows(word.len()).any(|part| part == *word);
-        match GREETINGS.iter().any(has) {
-            true => Reply::Honest,
-            false => reply(asked.get(4..8).unwrap_or(&[0; 4])),
+        if GREETINGS.iter().any(has) {
+            Reply::Honest
+        } else {
+            reply(asked.get(4..8).unwrap_or(&[0; 4]))
         }
     })
 }
@@ -179,9 +180,10 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
     for (what, reply) in bad_messages() {
         for commands_only in [true, false] {
             let lease = patiently(|| patient.acquire(ask().key, LONG).into_future()).await;
-            liar.lie(match commands_only {
-                true => about_commands(reply),
-                false => lie(reply),
+            liar.lie(if commands_only {
+                about_commands(reply)
+            } else {
+                lie(reply)
             });
             let start = Instant::now();
             let error = loop {

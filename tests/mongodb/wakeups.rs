@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Commands, Engine, Fixture, LONG, PATIENCE,
-    ears::{Eared, Ears},
+    listeners::{Listening, ListeningStore},
 };
 
 /// How long a stream may be silent before it is opened again.
@@ -130,7 +130,7 @@ async fn a_stream_goes_on_after_its_connection_was_cut() {
 #[tokio::test]
 async fn a_stream_that_broke_off_is_opened_again() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let store = Eared::new(fixture.store().await, Ears::BreaksOnce);
+    let store = ListeningStore::new(fixture.store().await, Listening::BreaksOnce);
     let ears = store.clone();
     waits_while(&fixture, Layered(store), async || {
         until("it stays closed", || ears.opened() == 2).await;
@@ -143,7 +143,7 @@ async fn a_stream_that_broke_off_is_opened_again() {
 async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
     let wait = async |kind| {
         let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-        let store = Eared::new(fixture.store().await, kind);
+        let store = ListeningStore::new(fixture.store().await, kind);
         let ears = store.clone();
         let start = Instant::now();
         waits_while(&fixture, Layered(store), async || {
@@ -157,5 +157,5 @@ async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
         let opened = ears.opened() as u64;
         assert!((1..=1 + silences).contains(&opened), "{kind:?}: {opened}");
     };
-    join_all([Ears::Silent, Ears::Deaf].map(wait)).await;
+    join_all([Listening::Silent, Listening::Deaf].map(wait)).await;
 }

@@ -310,9 +310,10 @@ async fn refusing(status: &'static str, kind: &str) -> Leases {
     let whole = json!({ "status": code, "error": error }).to_string();
     let lie = Liar::saying(located(Arc::new(move |request: &[u8]| {
         let bulk = String::from_utf8_lossy(request).contains("/_bulk");
-        Reply::Says(match bulk {
-            true => http("200 OK", in_item.as_bytes()),
-            false => http(status, whole.as_bytes()),
+        Reply::Says(if bulk {
+            http("200 OK", in_item.as_bytes())
+        } else {
+            http(status, whole.as_bytes())
         })
     })));
     let url = format!("http://{}", lie.await.address);

@@ -1,6 +1,7 @@
 //! The stores on Elasticsearch and OpenSearch, on real engines.
 
 mod at_once;
+mod at_work;
 mod between_processes;
 mod cancel;
 mod conformance;
@@ -21,7 +22,6 @@ mod protocol;
 mod requests;
 mod seeds;
 mod sharing;
-mod soak;
 mod timed;
 
 use std::{

@@ -35,9 +35,12 @@ pub fn located(lie: Lie) -> Lie {
         "settings": { "index": {} },
     });
     let index = json!({ INDEX: index }).to_string();
-    Arc::new(move |asked: &[u8]| match asked.starts_with(WHERE) {
-        true => Reply::Says(http("200 OK", index.as_bytes())),
-        false => lie(asked),
+    Arc::new(move |asked: &[u8]| {
+        if asked.starts_with(WHERE) {
+            Reply::Says(http("200 OK", index.as_bytes()))
+        } else {
+            lie(asked)
+        }
     })
 }
 

@@ -87,8 +87,8 @@ impl<S: Store> Store for Patient<S> {
         patiently!(self.0.purge(retention))
     }
 
-    fn at_once(&self) -> usize {
-        self.0.at_once()
+    fn max_concurrent(&self) -> usize {
+        self.0.max_concurrent()
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {

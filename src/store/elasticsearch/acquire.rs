@@ -1,4 +1,4 @@
-//! Acquires, and how their answers tell the time.
+//! Acquires, and the server's time at which each of them was answered.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -11,17 +11,21 @@ use crate::{
     rules,
 };
 
-/// An acquire on its way.
+/// A change that is ready to be sent.
 pub(super) struct Asked {
     pub(super) change: Change,
-    /// What the time was there at least, if the answer need not tell it.
+    /// A lower bound of the server's time when the change is sent. Set only for an acquire whose refusal does
+    /// not include the time.
     pub(super) at: Option<DateTime<Utc>>,
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// A refusal tells the time only if the answer is filtered, which costs the node a sixth to a third more
-    /// (`search-forms` in `docs/performance.md`). So who asks for the first time goes by the time as it was
-    /// told a moment ago. A grant tells when it was written.
+    /// Prepares an acquire.
+    ///
+    /// A refusal includes the time only if the answer is filtered, which costs the node a sixth to a third
+    /// more (`search-forms` in `docs/performance.md`). So a fresh request is sent without a filter if an
+    /// earlier answer has told the time a moment ago, and a refusal is judged by that time. A grant always
+    /// includes the time at which it was written.
     pub(super) fn asked(&self, request: &AcquireRequest) -> Asked {
         let change = self.dialect.acquire(request);
         match self.clock.at(Instant::now()).filter(|_| request.fresh) {
@@ -33,7 +37,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Reads the answer to a request that was sent at this time, if that is known.
+    /// Reads the answer to an acquire that was sent at this time of the server, if the time is known.
     pub(super) async fn acquired(
         &self,
         request: &AcquireRequest,
@@ -41,7 +45,8 @@ impl<C: Transport> IndexStore<C> {
         outcome: Option<Outcome>,
     ) -> Result<AcquireAnswer, Error> {
         match self.judged(request, at, outcome)? {
-            // By the clock here the holder in the way has expired, or nearly so, since the answer was made: ask again.
+            // The node refused, but by the time that is estimated here no holder is live: the last one
+            // expires at about this moment. The request is sent again, for an answer that includes the time.
             AcquireAnswer::Held(held) if at.is_some() && held.holders().is_empty() => {
                 let change = self.dialect.acquire(request);
                 let outcome = self.change(&request.key, change).await?;
@@ -65,7 +70,7 @@ impl<C: Transport> IndexStore<C> {
         };
         let (record, now) = outcome.record(&request.key)?;
         if let Some(now) = now {
-            self.clock.told(now, Instant::now());
+            self.clock.record_time(now, Instant::now());
         }
         match now.or(at) {
             Some(now) => Ok(rules::answer_acquire(&record, request.lease, now)),

@@ -1,4 +1,4 @@
-//! Answers of a cluster, read as locks and not trusted.
+//! Reads the answers of a cluster. They are not trusted: each field is checked.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::{
     store::json,
 };
 
-/// What a change did.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Written,
@@ -17,24 +17,24 @@ pub(crate) enum Effect {
     None,
 }
 
-/// What a change did, with the document as the script left it.
+/// The outcome of a change, with the document as the script left it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) effect: Effect,
     pub(super) source: Value,
 }
 
-/// What became of a change, and of which document the answer tells that.
+/// The outcome of a change, and the document that the answer names.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) outcome: Result<Outcome, Refusal>,
-    /// Where the document is.
+    /// The index that the answer names.
     pub(crate) index: Option<String>,
     id: Option<String>,
 }
 
 impl Answer {
-    /// A refusal as the answer to a whole request.
+    /// The answer to a request that was refused as a whole.
     pub(crate) fn refused(refusal: Refusal) -> Self {
         Self {
             index: refusal.index().map(str::to_owned),
@@ -43,17 +43,17 @@ impl Answer {
         }
     }
 
-    /// What became of the change of this document, in this index if that is known.
-    ///
-    /// # Errors
-    ///
-    /// Whether something was done to a document, be it another one than was asked for.
+    /// Whether the change was carried out, on whichever document.
     pub(crate) fn was_carried_out(&self) -> bool {
         self.outcome.is_ok()
     }
 
-    /// What is wrong, if the answer is of another document, or does not tell of which. Then another
-    /// document may have been changed, and nothing is known of this one.
+    /// The outcome of the change of this document, in this index if that is known.
+    ///
+    /// # Errors
+    ///
+    /// The problem, if the answer names another document or none. Then another document may have been changed,
+    /// and nothing is known about this one.
     pub(crate) fn of(
         self,
         id: &str,
@@ -61,7 +61,7 @@ impl Answer {
     ) -> Result<Result<Outcome, Refusal>, String> {
         let is_told = match &self.outcome {
             Ok(_) => true,
-            // "No such document" is an answer as well, and may leave out the index and the id.
+            // "No such document" is an answer as well, and may leave out the index or the id.
             Err(refusal) if refusal.is_missing_document() => false,
             Err(_) => return Ok(self.outcome),
         };
@@ -114,16 +114,17 @@ pub(crate) fn read_bulk(mut answer: Value) -> Vec<Answer> {
             let item = item.get_mut("update").map(Value::take);
             let item = item.unwrap_or_default();
             let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
-            // As the whole answer has, so that nonsense is what it would be alone.
+            // Without a status an item counts as a success that makes no sense, which is ambiguous, as it
+            // would be as an answer of its own.
             read(status.unwrap_or(200), item)
         })
         .collect()
 }
 
 impl Outcome {
-    /// The lock, and the node's time: what a change stored beside the lock, or what a script showed
-    /// that changed nothing. `None` if that is missing: a lock whose age is not known says nothing
-    /// about who is live.
+    /// The lock, and the node's time. A change stores the time in the document; a script that changes nothing
+    /// adds it to the answer. The time is `None` if the answer lacks it, and then it is not known which
+    /// holders are live.
     ///
     /// # Errors
     ///
@@ -134,16 +135,16 @@ impl Outcome {
         Ok((json::lock(&self.source, key)?, now))
     }
 
-    /// The holders whom an eviction ended.
+    /// The holders that an eviction removed.
     ///
     /// # Errors
     ///
-    /// [`Error::NotALock`] if the document does not say it.
+    /// [`Error::NotALock`] if the document does not list them.
     pub(crate) fn evicted(&self, key: &Key) -> Result<Vec<Holder>, Error> {
         json::evicted(&self.source, key)
     }
 
-    /// The limiter, and the node's time, in the same way.
+    /// The limiter, and the node's time, as [`record`](Self::record) gives those of a lock.
     ///
     /// # Errors
     ///
@@ -160,8 +161,8 @@ impl Outcome {
         Ok((json::limiter(&self.source, key)?, now))
     }
 
-    /// The node's time, which stands beside what is stored. The time of the last change must not be taken
-    /// for that of an answer which changed nothing.
+    /// The node's time. In an answer that changed nothing `written_at` is the time of an earlier change, so
+    /// it must not be read then.
     fn now(&self) -> Result<Option<DateTime<Utc>>, &'static str> {
         let now = match self.effect {
             Effect::Written => &self.source["written_at"],
@@ -179,7 +180,7 @@ impl Outcome {
     }
 }
 
-/// The lock and the time of a search's hit.
+/// The lock and the time in a hit of a search.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
     let record = json::lock(&hit["_source"], key)?;
     if hit["_id"] != key.as_str() {
@@ -297,7 +298,7 @@ mod tests {
         assert!(matches!(empty.record(&key()), Err(Error::NotALock { .. })));
     }
 
-    /// It may have been carried out.
+    /// The change may have been carried out.
     #[test]
     fn an_item_of_nonsense_is_ambiguous() {
         for item in [
@@ -308,7 +309,7 @@ mod tests {
         ] {
             let answer = read_bulk(json!({ "items": [item] })).pop().unwrap();
             let refusal = answer.outcome.unwrap_err();
-            let error = refusal.sorted("Elasticsearch", None);
+            let error = refusal.classify("Elasticsearch", None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
     }
@@ -326,7 +327,7 @@ mod tests {
         assert!(answers[1].outcome.is_ok());
     }
 
-    /// One that writes and one that refuses, each of this document and of others.
+    /// Answers that wrote and answers that did not, about this document and about others.
     #[test]
     fn an_answer_of_another_document_is_none() {
         let told = |result: &str, index: Value, id: Value| {
@@ -355,7 +356,7 @@ mod tests {
                         .is_err()
                 );
             }
-            // Of a guard that does not know yet.
+            // A guard that does not know the index yet compares the id alone.
             assert!(
                 told(result, json!("other"), json!("k"))
                     .of("k", None)

@@ -1,17 +1,16 @@
-//! The rules in the words of Elasticsearch and OpenSearch: pure functions from a request to what is
-//! sent.
+//! The rules as requests to Elasticsearch and OpenSearch: pure functions from a request to what is sent.
 //!
-//! Each change is an update with a script, which the primary shard runs on the document as it is
-//! at that moment. A script that has nothing to change says `ctx.op = 'none'`, which writes nothing
-//! and is still answered with the document. The scripts are constant text and take what differs as
-//! parameters: a text that differs would be compiled each time, until the limit on compilations
-//! trips.
+//! Each change is an update with a script, which the primary shard runs on the document as it is at that
+//! moment. A script that has nothing to change sets `ctx.op = 'none'`, which writes nothing, and the answer
+//! still has the document. The text of each script is constant, and values are passed as parameters: the
+//! cluster compiles every new text, and refuses to compile too many.
 //!
-//! An update goes out as an `_update`, or as a `_bulk` of one. An `_update` reads the document, stands in
-//! the queue of the shard again, and then writes: of all that stand there one has not been overtaken by
-//! then. A `_bulk` reads and writes in one go, so that many who change one document come through. It takes
-//! the node a fifth longer to find that there is nothing to write, and it tells the replicas of that too;
-//! so who mostly finds that sends an `_update` (`search-crowd` and `search-forms` in `docs/performance.md`).
+//! A change is sent as an `_update`, or as a `_bulk` with one item. For an `_update` the shard reads the
+//! document, queues the write, and then writes. If another change came in between, it starts again, so of all
+//! the updates in the queue one succeeds at a time. A `_bulk` reads and writes without a queue in between, so
+//! that many changes of one document succeed. But a `_bulk` takes the node a fifth longer to find that there
+//! is nothing to write, and the replicas are told of that too. So a request that is mostly refused is sent as
+//! an `_update` (`search-crowd` and `search-forms` in `docs/performance.md`).
 
 #[cfg(test)]
 mod tests;
@@ -29,19 +28,20 @@ use crate::{
     model::{Access, Key, LIMITER_SCHEMA, SCHEMA},
 };
 
-/// How often the shard runs a script of an `_update` again that was overtaken by another change of the
-/// document. Losers of a race need one more run, which finds the winner and writes nothing.
+/// How often the shard runs the script of an `_update` again after another change of the document came in
+/// between. The loser of a race for a lock needs one more run, which finds the winner and writes nothing.
 const RETRIES: &str = "32";
-/// The same in a bulk. There only the other threads that the node writes with can be in between, one for
-/// each processor, and another run waits for nobody.
+/// The same for an item of a `_bulk`. There only changes by the other write threads of the node can come in
+/// between, one thread for each processor, and another run waits in no queue.
 const RETRIES_IN_BULK: u32 = 256;
-/// The suffix of the write alias, behind the name of the user's alias.
+/// The suffix that makes the write alias of the user's alias.
 const WRITE_ALIAS: &str = "-write";
-/// How long the node waits for a primary shard that is not there: a bulk so long, an `_update` three times as
-/// long (it looks for the shard again where it failed; seen on Elasticsearch 8.12 with a node that was killed).
+/// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three
+/// times as long, because it looks for the shard again after a failure (seen on Elasticsearch 8.12 with a
+/// node that was killed).
 const SHARD_TIMEOUT: &str = "5s";
 
-/// A method of HTTP.
+/// An HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -58,7 +58,7 @@ pub(crate) struct Request {
     pub(crate) body: Body,
 }
 
-/// What stands behind the path.
+/// The parameters behind the path.
 pub(crate) type Query = Vec<(&'static str, Cow<'static, str>)>;
 
 /// The body of a request.
@@ -66,7 +66,7 @@ pub(crate) type Query = Vec<(&'static str, Cow<'static, str>)>;
 pub(crate) enum Body {
     None,
     Json(Value),
-    /// A JSON value a line.
+    /// One JSON value on each line.
     Lines(Vec<Value>),
 }
 
@@ -85,37 +85,38 @@ impl Change {
         &self.id
     }
 
-    /// The same with a document of nothing where there is none yet.
+    /// The same change, but if there is no document, the script runs on a new, empty one.
     pub(super) fn or_insert(mut self) -> Self {
         self.body["scripted_upsert"] = json!(true);
         self.body["upsert"] = json!({});
         self
     }
 
-    /// The same for what has to come through where many change the document at the same time.
+    /// The same change, sent as a `_bulk`: it has to succeed although many clients change the document at the
+    /// same time.
     pub(super) fn in_a_crowd(mut self) -> Self {
         self.crowded = true;
         self
     }
 
-    /// The same with another part of the document in the answer.
+    /// The same change, with this part of the document in the answer.
     pub(super) fn showing(mut self, source: Value) -> Self {
         self.body["_source"] = source;
         self
     }
 }
 
-/// What the name that a change goes to must be.
+/// The kind of name that a change may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// An alias. An update of an index that is not there would create it, with a mapping that is
-    /// guessed; an alias is never created.
+    /// Only an alias. An update of a missing index would create it, with a guessed mapping; an alias is never
+    /// created.
     Alias,
-    /// An alias or an index. One that is not there is created.
+    /// An alias or an index. A missing index is created.
     Any,
 }
 
-/// Where the locks are and how scripts are named.
+/// The names that requests are sent to, and the options of all requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialect {
     /// The name that the user gives.
@@ -148,14 +149,14 @@ impl Dialect {
         }
     }
 
-    /// Has each write wait until so many copies of the shard are active.
+    /// Makes each write wait until this many copies of the shard are active.
     pub(crate) fn wait_for_active_shards(&mut self, copies: u32) {
         self.active_shards = Some(copies);
     }
 
-    /// The alias of the one index that locks are written to. A rollover, which moves the alias of the
-    /// user to another index, leaves it where it is; and it can be required to be an alias, which the
-    /// name of the index cannot: an update creates an index that is not there.
+    /// The alias of the one index that locks are written to. It is there for two reasons. A rollover moves
+    /// the alias of the user to another index, and leaves this one. And a request can require that its target
+    /// is an alias, so that no update creates a missing index.
     pub(crate) fn write_alias(&self) -> &str {
         &self.target
     }
@@ -220,9 +221,9 @@ impl Dialect {
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
             "min_hold": request.min_hold.map(|hold| millis(hold.time)),
-            "under": request.min_hold.map(|hold| hold.under.to_string()),
+            "under": request.min_hold.map(|hold| hold.placeholder.to_string()),
         });
-        // Whether it changed anything is all that is to be known.
+        // The caller only has to know whether something was changed, so the answer needs no document.
         self.change(&request.key, &RELEASE, params)
             .in_a_crowd()
             .showing(json!(false))
@@ -233,13 +234,13 @@ impl Dialect {
             .in_a_crowd()
     }
 
-    /// A look is a change that changes nothing: a get would not tell the node's time.
+    /// A script that changes nothing, because a get would not tell the node's time.
     pub(crate) fn inspect(&self, key: &Key) -> Change {
         self.change(key, &INSPECT, json!({}))
     }
 
-    /// Without the document in the answer: asked for one of a document that it deletes, OpenSearch
-    /// 2.5 fails with a null pointer, after the deletion.
+    /// Without the document in the answer: OpenSearch 2.5 fails with a null pointer exception, after the
+    /// deletion, if it is asked for a document that the script deletes.
     pub(crate) fn remove_expired(&self, key: &Key) -> Change {
         self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
             .showing(json!(false))
@@ -256,8 +257,8 @@ impl Dialect {
             id,
             body: json!({
                 "script": script,
-                // The filter makes the answer show the document as the script left it. Without one
-                // it is as stored, and what a script adds only to be shown is missing.
+                // With a filter the answer has the document as the script left it. Without one it has the
+                // stored document, and lacks the fields that a script adds for the answer alone.
                 "_source": { "includes": ["*"] },
             }),
             crowded: false,
@@ -277,9 +278,9 @@ impl Dialect {
         self.update_at(change, Target::Alias)
     }
 
-    /// One change, in one request, of what has the name of the alias.
+    /// One change, in one request, sent to a name of this kind.
     pub(super) fn update_at(&self, change: Change, target: Target) -> Request {
-        // Also percent-encoded, a path drops these two.
+        // A path loses the segments `.` and `..`, even percent-encoded. In a bulk the id is in the body.
         if change.crowded || [".", ".."].contains(&change.id.as_str()) {
             return self.bulk_at(vec![change], target);
         }
@@ -298,7 +299,7 @@ impl Dialect {
         }
     }
 
-    /// The same with what a write waits for.
+    /// The parameters, with those that bound how long a write waits and say for how many copies.
     fn with_waits(&self, mut query: Query) -> Query {
         query.push(("timeout", SHARD_TIMEOUT.into()));
         let copies = self.active_shards.map(|copies| copies.to_string().into());
@@ -306,7 +307,7 @@ impl Dialect {
         query
     }
 
-    /// Several changes, in one request. The answers stand in their order.
+    /// Several changes, in one request. The answers come in the same order.
     pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
         self.bulk_at(changes, Target::Alias)
     }
@@ -338,15 +339,15 @@ impl Dialect {
         }
     }
 
-    /// A search for nothing, which fails as long as a node does not know what there is.
+    /// A search for no documents. It fails as long as a node that has just started does not know the indices.
     pub(crate) fn look(&self) -> Request {
         look_at(&self.path())
     }
 
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
         let filter = &request.filter;
-        // Not a prefix query, which some clusters forbid as expensive: keys are compared by their
-        // bytes, so all that begin with the prefix stand together, from the first on.
+        // A range, because some clusters forbid prefix queries as expensive. Keys are sorted by their bytes,
+        // so those with the prefix come first, and the reader stops at the first key without it.
         let mut conditions = vec![
             json!({ "term": { "schema": SCHEMA } }),
             json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
@@ -376,9 +377,10 @@ impl Dialect {
         }
     }
 
-    /// Deletes what is dead, but for what was changed since the search inside saw it.
+    /// Deletes the locks and limiters that are over, except documents that were changed after the search of
+    /// the `_delete_by_query` saw them.
     pub(crate) fn purge(&self, retention: Duration) -> Request {
-        // Date mathematics takes seconds in 32 bits.
+        // The number in an expression such as `now-5s` has at most 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
         let since = format!("now-{seconds}s");
         let dead = json!({ "bool": { "filter": [
@@ -404,7 +406,7 @@ impl Dialect {
     }
 }
 
-/// A search for nothing in what these names lead to.
+/// A search for no documents in the indices behind these names.
 pub(super) fn look_at(names: &str) -> Request {
     Request {
         method: Method::Post,
@@ -419,7 +421,8 @@ pub(super) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
-/// What is counted from now must end at a date: at most some 100,000 years.
+/// In milliseconds, and at most some 100,000 years: added to the current time, the result must still be a
+/// date.
 pub(super) fn millis(duration: Duration) -> i64 {
     const LONGEST: i64 = 4_000_000_000_000_000;
     i64::try_from(duration.as_millis()).map_or(LONGEST, |millis| millis.min(LONGEST))

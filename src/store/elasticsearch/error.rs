@@ -1,4 +1,4 @@
-//! What the answers and errors of a cluster mean for a lock.
+//! The errors of a cluster and its client, by what their caller can do about them.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::model::{Cause, Error, Fence, Key};
 
-/// What a cluster said instead of doing what it was asked.
+/// The error with which a cluster refuses a request, or an item of a bulk.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: u16,
@@ -16,11 +16,10 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Reads the body of an answer with an error status, or the `error` of an item of a bulk. What
-    /// is not JSON was not said by the cluster but by something in between.
+    /// Reads the body of an answer with an error status, or an item of a bulk.
     pub(crate) fn read(status: u16, body: &Value) -> Self {
         let error = &body["error"];
-        // The root cause names what went wrong; the reason around it may only say that it did.
+        // The root cause is more precise than the error around it, which may only say that something failed.
         let root = error["root_cause"].get(0).unwrap_or(error);
         let cause = innermost(error);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -40,7 +39,8 @@ impl Refusal {
         }
     }
 
-    /// An answer that is not JSON.
+    /// An answer that is not JSON, and so not from the cluster but from something in between, such as a
+    /// proxy.
     pub(crate) fn foreign(status: u16) -> Self {
         Self {
             status,
@@ -51,39 +51,39 @@ impl Refusal {
         }
     }
 
-    /// The index that it is about, if it tells.
+    /// The index that the error names, if it names one.
     pub(crate) fn index(&self) -> Option<&str> {
         self.index.as_deref()
     }
 
-    /// Whether it says that the document is not there, and not the index.
+    /// Whether the document is missing, and not its index.
     pub(crate) fn is_missing_document(&self) -> bool {
         self.status == 404 && self.kind == "document_missing_exception"
     }
 
-    /// Whether it says that what was asked for is not there.
+    /// Whether something that the request names is missing.
     pub(crate) fn is_missing(&self) -> bool {
         self.status == 404
     }
 
-    /// Whether it says that the index is not there.
+    /// Whether the index is missing.
     pub(crate) fn is_missing_index(&self) -> bool {
         self.status == 404 && self.kind == "index_not_found_exception"
     }
 
-    /// Whether it says that the index to create is there.
+    /// Whether the index that was to be created exists already.
     pub(crate) fn is_existing_index(&self) -> bool {
         self.kind == "resource_already_exists_exception"
     }
 
-    /// Sorts it by what its reader can do about it. When in doubt, the request may have been carried
-    /// out.
-    pub(crate) fn sorted(self, store: &'static str, key: Option<&Key>) -> Error {
+    /// Classifies the error by what the caller can do about it. When in doubt, the request may have been
+    /// carried out.
+    pub(crate) fn classify(self, store: &'static str, key: Option<&Key>) -> Error {
         let kind = self.kind.as_str();
         let unprepared = |problem: String| Error::NotPrepared { store, problem };
         match (self.status, kind) {
-            // A disk that ran full, or an index that an operator closed to writes; or the node has no
-            // room for the request.
+            // A disk is full, an operator has blocked writes to the index, or the node has no capacity for
+            // the request.
             (403 | 429, "cluster_block_exception") | (429, _) => Error::Overloaded {
                 store,
                 source: self.into(),
@@ -103,7 +103,7 @@ impl Refusal {
                 | "document_parsing_exception"
                 | "invalid_alias_name_exception",
             ) => unprepared(self.reason),
-            // The mapping that is there cannot be changed into ours.
+            // The mapping of the index cannot be changed into ours.
             (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
                 unprepared(self.reason)
             }
@@ -121,8 +121,8 @@ impl Refusal {
                     source: self.into(),
                 },
             },
-            // A node that fails, a primary that is gone (perhaps after it carried the request out), a
-            // proxy that lost its node, or an answer that makes no sense: nothing is known.
+            // A node failed, the primary is gone (perhaps after it carried the request out), a proxy lost its
+            // node, or the answer makes no sense: the request may have been carried out.
             (200..=299 | 408 | 500.., _) => Error::Interrupted {
                 store,
                 source: self.into(),
@@ -135,9 +135,9 @@ impl Refusal {
     }
 }
 
-/// For documents of the application, in an index that is not ours to prepare.
+/// Errors of the application's documents, whose index `prepare` does not create.
 impl Refusal {
-    pub(crate) fn sorted_for_a_document(self, store: &'static str, id: &Key) -> Error {
+    pub(crate) fn classify_for_a_document(self, store: &'static str, id: &Key) -> Error {
         let advice = match self.kind.as_str() {
             "index_not_found_exception" => {
                 "; create it with its mapping first, what is guarded creates none".to_owned()
@@ -148,7 +148,7 @@ impl Refusal {
             _ => String::new(),
         };
         let (said, lacks_scripts) = (self.to_string(), self.is_about_scripts());
-        match self.sorted(store, Some(id)) {
+        match self.classify(store, Some(id)) {
             // The scripts of locks and of guarded documents are stored by the same `prepare`.
             error @ Error::NotPrepared { .. } if lacks_scripts => error,
             Error::NotPrepared { .. } => Error::Store {
@@ -159,8 +159,8 @@ impl Refusal {
         }
     }
 
-    /// Whether it says that a script is not stored, or that one that is not stored is forbidden. Names of
-    /// the application, of a field or an index, may have any word in them.
+    /// Whether the error is that a script is not stored, or that inline scripts are forbidden. The kind and
+    /// whole phrases are compared, because the names of fields and indices may contain any word.
     fn is_about_scripts(&self) -> bool {
         match self.kind.as_str() {
             "illegal_argument_exception" => {
@@ -196,7 +196,7 @@ impl fmt::Display for Refusal {
 
 impl StdError for Refusal {}
 
-/// Sorts an error of the client, which had no answer: was the request sent?
+/// Classifies an error of the client, which got no answer, by whether the request was sent.
 pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
     if never_connected(&*source) {
         Error::Unreachable { store, source }
@@ -205,8 +205,8 @@ pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
     }
 }
 
-/// The clients hide the type of their HTTP library's error, so its words have to do: it says
-/// "Connect" where no connection was made.
+/// Whether no connection was made. The clients hide the error type of their HTTP library, so the text of the
+/// error is searched for "(Connect)".
 fn never_connected(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -227,50 +227,50 @@ mod tests {
 
     use super::*;
 
-    fn sorted(status: u16, kind: &str, reason: &str) -> Error {
+    fn classify(status: u16, kind: &str, reason: &str) -> Error {
         let error = json!({ "type": kind, "reason": reason });
         let body = json!({ "error": { "root_cause": [error], "type": kind, "reason": reason } });
-        Refusal::read(status, &body).sorted("Elasticsearch", Some(&Key::new("key").unwrap()))
+        Refusal::read(status, &body).classify("Elasticsearch", Some(&Key::new("key").unwrap()))
     }
 
     #[test]
     fn each_refusal_says_what_can_be_done() {
-        let denied = sorted(
+        let denied = classify(
             401,
             "security_exception",
             "missing authentication credentials",
         );
         assert!(matches!(denied, Error::Denied { .. }));
-        let denied = sorted(403, "security_exception", "action is unauthorized");
+        let denied = classify(403, "security_exception", "action is unauthorized");
         assert!(matches!(denied, Error::Denied { .. }));
-        let missing = sorted(404, "index_not_found_exception", "no such index [locks]");
+        let missing = classify(404, "index_not_found_exception", "no such index [locks]");
         assert!(matches!(missing, Error::NotPrepared { .. }));
         assert!(missing.to_string().contains("prepare"), "{missing}");
-        let strict = sorted(
+        let strict = classify(
             400,
             "strict_dynamic_mapping_exception",
             "[1:2] mapping set to strict",
         );
         assert!(matches!(strict, Error::NotPrepared { .. }));
-        let unstored = sorted(
+        let unstored = classify(
             400,
             "illegal_argument_exception",
             "unable to find script [acquire]",
         );
         assert!(matches!(unstored, Error::NotPrepared { .. }));
-        let script = sorted(400, "script_exception", "runtime error");
+        let script = classify(400, "script_exception", "runtime error");
         assert!(matches!(script, Error::Store { .. }));
-        let conflict = sorted(409, "version_conflict_engine_exception", "version conflict");
+        let conflict = classify(409, "version_conflict_engine_exception", "version conflict");
         assert!(matches!(conflict, Error::Contention { .. }));
     }
 
-    /// Nobody is told to prepare an index for locks that is one for orders.
+    /// The advice must fit an index of the application, which `prepare` does not create.
     #[test]
     fn a_refusal_of_a_document_says_what_its_index_lacks() {
-        let sorted = |status, kind, reason| {
+        let classify = |status, kind, reason| {
             let body = json!({ "error": { "type": kind, "reason": reason } });
             let id = Key::new("42").unwrap();
-            Refusal::read(status, &body).sorted_for_a_document("Elasticsearch", &id)
+            Refusal::read(status, &body).classify_for_a_document("Elasticsearch", &id)
         };
         let strict = "strict_dynamic_mapping_exception";
         for (status, kind, reason, advice) in [
@@ -287,7 +287,7 @@ mod tests {
                 "as a long",
             ),
             (400, strict, "introduction of [total]", "[total]"),
-            // Not every word with a script in it is one.
+            // A name that contains "script" does not make an error one about scripts.
             (
                 400,
                 strict,
@@ -307,7 +307,7 @@ mod tests {
                 "[script.inline]",
             ),
         ] {
-            let error = sorted(status, kind, reason);
+            let error = classify(status, kind, reason);
             let Error::Store { source, .. } = &error else {
                 panic!("{error:?}");
             };
@@ -317,8 +317,8 @@ mod tests {
         }
         let forbidden = "cannot execute [inline] scripts";
         let scripts = [
-            sorted(400, "illegal_argument_exception", forbidden),
-            sorted(
+            classify(400, "illegal_argument_exception", forbidden),
+            classify(
                 404,
                 "resource_not_found_exception",
                 "unable to find script [s]",
@@ -336,17 +336,17 @@ mod tests {
             (429, "circuit_breaking_exception"),
             (403, "cluster_block_exception"),
         ] {
-            let error = sorted(status, kind, "later");
+            let error = classify(status, kind, "later");
             assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
             assert!(error.is_retryable() && !error.is_ambiguous());
         }
     }
 
-    /// The shard may have gone after it carried the request out.
+    /// The primary may have failed after it carried the request out.
     #[test]
     fn a_missing_primary_is_ambiguous() {
         for kind in ["unavailable_shards_exception", "cluster_block_exception"] {
-            let error = sorted(503, kind, "later");
+            let error = classify(503, kind, "later");
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
     }
@@ -354,10 +354,10 @@ mod tests {
     #[test]
     fn an_answer_of_something_in_between_is_ambiguous() {
         for status in [500, 502, 503, 504] {
-            let error = Refusal::foreign(status).sorted("Elasticsearch", None);
+            let error = Refusal::foreign(status).classify("Elasticsearch", None);
             assert!(error.is_ambiguous() && error.is_retryable(), "{error:?}");
         }
-        let error = Refusal::foreign(400).sorted("Elasticsearch", None);
+        let error = Refusal::foreign(400).classify("Elasticsearch", None);
         assert!(matches!(error, Error::Store { .. }));
     }
 

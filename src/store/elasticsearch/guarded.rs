@@ -1,4 +1,4 @@
-//! Documents of the application that refuse a stale holder.
+//! Documents of the application, whose writes are refused to a stale holder.
 
 mod change;
 
@@ -23,16 +23,15 @@ use super::{
 };
 use crate::model::{Error, Fence, Key};
 
-/// Writes to documents in an index of the application, and only as long as no newer holder has been at
-/// them.
+/// Writes to documents in an index of the application, unless a newer holder has written or claimed them.
 ///
 /// A lease cannot stop a holder that was paused past its expiry; the document can. Each write here is
 /// one scripted `_update`: the primary shard compares the [`Fence`] with the one that the document has
 /// seen, in its field [`Fence::FIELD`](crate::Fence::FIELD), and writes both or nothing. A stale holder
 /// gets [`Error::Fenced`]. It does not matter which store the leases are in.
 ///
-/// [`claim`](GuardedIndex::claim) a document before you read it: what was read before the fence is in it
-/// may be overtaken by a stale write that was under way.
+/// [`claim`](GuardedIndex::claim) a document before you read it. Without a claim, a stale write that is under
+/// way may still change the document after the read.
 ///
 /// # Example
 ///
@@ -56,80 +55,80 @@ use crate::model::{Error, Fence, Key};
 ///
 /// # Which leases
 ///
-/// One document is guarded by one key, and by exclusive leases on it. Of
-/// [`shared`](crate::Acquire::shared) leases and [`permits`](crate::Acquire::permits) each has a fence of
-/// its own, and the older holders would be refused beside the newest. One key may guard many documents.
+/// One document is guarded by one key, and by exclusive leases on it. Several
+/// [`shared`](crate::Acquire::shared) leases or [`permits`](crate::Acquire::permits) of a key each have a
+/// fence of their own, and only the newest holder could write. One key may guard many documents.
 ///
-/// A fence that was seen before passes: it is the same holder.
+/// A fence that the document has seen before passes again: it belongs to the same holder.
 ///
-/// [Reentrant](crate::Acquire::reentrant) leases have the fence of their owner. A process that was
-/// restarted under the same name, and enters while a lease of the paused one is live, has its fence too,
-/// and does not fence it off. Let the name of the owner be of one run of the process, as it is by default,
-/// or do not use `reentrant` here.
+/// [Reentrant](crate::Acquire::reentrant) leases have the fence of their owner. If a process is restarted
+/// under the same owner name, and acquires the key while a lease of the paused process is live, both have the
+/// same fence, and neither fences the other off. Use an owner name that is new for each run of the process,
+/// as the default is, or do not use `reentrant` here.
 ///
 /// # What it does not see
 ///
 /// - **A document that is not there.** [`index`](GuardedIndex::index) creates it, for a stale holder as
 ///   well, and a deletion deletes the fence. Where that matters, index a tombstone of your own and do
 ///   not delete.
-/// - **Documents from before.** Without the field, or with null in it, a document has seen no fence, and
+/// - **Documents from before.** A document without the field, or with null in it, has seen no fence, and
 ///   every fence passes.
-/// - **Writers that are not upgraded.** Nothing stops them, and a plain `index` of theirs drops the
-///   fence. So does whatever else goes past this: the client's own `index`, `update` and `delete`, bulks,
-///   `_update_by_query`, a reindex without the field, an ingest pipeline that removes it. Upgrade all
-///   writers first, and rely on fences only then.
-/// - **The order of one holder's own requests.** One whose future was dropped, or that failed
-///   [ambiguously](Error::is_ambiguous), may still arrive after the next, with the same fence.
+/// - **Writers that are not upgraded.** Nothing stops them, nor any other write that does not go through this
+///   type: the client's own `index`, `update` and `delete`, bulks, `_update_by_query`, a reindex without the
+///   field, an ingest pipeline that removes it. Several of these drop the fence, as a plain `index` does.
+///   Upgrade all writers first, and rely on fences only then.
+/// - **The order of one holder's own requests.** A request whose future was dropped, or that failed
+///   [ambiguously](Error::is_ambiguous), may still arrive after the next one, with the same fence.
 ///
 /// # The index
 ///
-/// - Give the name of an alias if you can: then each call is one request. An alias to several indices
-///   needs one of them to write to, and a document in another is not found. The name of an index does as
-///   well, at two requests more for the first call of a guard and its clones: an update would create an
-///   index that is not there, with a mapping that is guessed, unless it asks for an alias. So that is asked
-///   for first, and then whether the index is there. One that is deleted later, while the guard is in
-///   use, is created again by the next write, as it would be by any other.
-/// - Each answer tells which document it is of, and in which index. One of another document is
-///   [`Error::Interrupted`], whose source names both: an ingest pipeline has written the `_id`, or the
-///   alias leads to another index than at the first call of the guard. The write is done then, elsewhere.
-///   A pipeline that sends everything behind an alias to one other index, from the first call on, is not
-///   found, nor one that changes the field with the fence: an update reads the document, and the pipeline
-///   gets what the script made of it. Let pipelines leave `_id`, `_index` and the field alone.
+/// - Give the name of an alias if you can: then each call is one request. An alias to several indices needs a
+///   write index, and documents in the others are not found. The name of an index works as well, with two
+///   requests more in the first call of a guard and its clones. An update would create a missing index, with
+///   a guessed mapping, unless it requires an alias. So the first update requires one; if that fails, a
+///   search finds out whether there is an index of the name. An index that is deleted later, while the guard
+///   is in use, is created again by the next write, as it would be by any other.
+/// - Each answer names its document and its index. If one of them is not the one that was meant, the call
+///   fails with [`Error::Interrupted`], whose source names both: an ingest pipeline has changed the `_id`, or
+///   the alias leads to another index than at the first call of the guard. The write was made then, in
+///   another place. Two kinds of pipeline are not found: one that sends everything behind an alias to one
+///   other index, from the first call on, and one that changes the field with the fence, because the answer
+///   shows the document as the script left it. Let pipelines leave `_id`, `_index` and the field alone.
 /// - The field is a `long` where the mapping is dynamic. With `dynamic: strict` map it first, as a
 ///   `long`. `dynamic: false` needs nothing.
 /// - The documents need their `_source`, as all updates do, and the field in it.
 /// - Documents with a routing of their own, and data streams, are not supported.
-/// - Nothing is refreshed: a search finds what was written after the index's next refresh; reads by id find
-///   it at once.
+/// - Nothing is refreshed: a search finds a write after the next refresh of the index, a read by id finds it
+///   at once.
 /// - On a cluster that forbids inline scripts see [`stored_scripts`](GuardedIndex::stored_scripts).
 ///
 /// # Errors
 ///
 /// Of every method:
 ///
-/// - [`Error::Fenced`] if a newer holder has been at the document. A primary that was cut off a moment ago
-///   may say so too, and is right.
+/// - [`Error::Fenced`] if a newer holder has written or claimed the document. A primary that was cut off from
+///   its cluster a moment ago may answer this too, and it is true then as well.
 /// - [`Error::InvalidKey`] if the id is empty or longer than 512 bytes.
 /// - [`Error::Contention`] if other writers kept changing the document. Nothing was changed.
-/// - [`Error::Store`] if the index is not there, if its mapping refuses the document or the field, if the
-///   field is in use for something that is no whole number, or if the document cannot be made into JSON or
-///   out of it. The source says which.
-/// - Otherwise what the cluster answers, as [`Error`] says. Nothing is tried again here. A repeat with the
-///   same fence is allowed, also after an [ambiguous](Error::is_ambiguous) failure. One call takes a minute
-///   per request at most; put a timeout around it where that is too long.
+/// - [`Error::Store`] if the index is missing, if its mapping refuses the document or the field, if the field
+///   is in use for something that is no whole number, or if the document cannot be converted to JSON or from
+///   it. The source says which.
+/// - Otherwise the error with which the cluster answers; see [`Error`]. Nothing is retried here. A retry with
+///   the same fence is allowed, also after an [ambiguous](Error::is_ambiguous) failure. One call takes a
+///   minute per request at most; put a timeout around it where that is too long.
 ///
 /// # Cancel safety
 ///
-/// Of every method: the future may be dropped at any point. The request may or may not be carried out,
-/// also a little later. Repeat it with the same fence, or read.
+/// Of every method: the future may be dropped at any point. The request may or may not be carried out, also a
+/// little later. Repeat the call with the same fence, or read the document.
 ///
 /// # Without it: versions
 ///
-/// Where nothing but whole documents is ever written, by nobody else, **and nothing is read first**, the
-/// engines do it themselves: the fence is the version. An older one is answered 409. There is no claim: a
-/// stale write may come between the read of the next holder and its write, and would be lost without a
-/// word. Partial updates are not possible then, and a write without a version must never happen, because it
-/// counts the version up. The version of a deleted document is forgotten after a minute
+/// If only whole documents are written, by holders alone, **and nothing is read first**, the engines can
+/// compare the fence themselves, as the version of the document. A write with an older version is answered
+/// with 409. There is no claim then: a stale write may come between the read of the next holder and its
+/// write, and is lost without notice. Partial updates are not possible, and a write without a version must
+/// never happen, because it raises the version. The version of a deleted document is forgotten after a minute
 /// (`index.gc_deletes`), and then any fence passes.
 ///
 #[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
@@ -155,9 +154,9 @@ use crate::model::{Error, Fence, Key};
 pub struct GuardedIndex<C> {
     store: IndexStore<C>,
     fence: Fence,
-    /// Whether the name was found to be no alias but an index.
+    /// Whether the name was found to be that of an index, and not of an alias.
     is_index: Arc<AtomicBool>,
-    /// The index of the first answer, which all the others have to be of.
+    /// The index that the first answer named. All later answers have to name the same.
     index: Arc<OnceLock<String>>,
 }
 
@@ -173,26 +172,26 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Has requests name scripts that are stored in the cluster, for clusters that forbid inline ones.
+    /// Makes requests name scripts that are stored in the cluster, for clusters that forbid inline ones.
     ///
-    /// [`prepare`](IndexStore::prepare) of any [`IndexStore`] with
-    /// [`stored_scripts`](IndexStore::stored_scripts) on the cluster stores them, the one with the locks
-    /// for example. Until then each call fails with [`Error::NotPrepared`].
+    /// The scripts are stored by [`prepare`](IndexStore::prepare) of any [`IndexStore`] on the cluster with
+    /// [`stored_scripts`](IndexStore::stored_scripts), the one with the locks for example. Until then each
+    /// call fails with [`Error::NotPrepared`].
     pub fn stored_scripts(mut self) -> Self {
         self.store = self.store.stored_scripts();
         self
     }
 
-    /// Shows the fence to a document and returns the document as it then is, the field with the fence
-    /// included. `None` if it is not there.
+    /// Records the fence in a document, and returns the document with the fence in it. `None` if there is no
+    /// document.
     ///
-    /// From now on no older holder changes it. It is written for that, also if the fence is in it already:
-    /// an answer of a primary without its replicas would prove nothing.
+    /// From then on no older holder can change the document. The document is written even if the fence is in
+    /// it already, because only a write is confirmed by the replicas.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors). After [`Error::Store`] because the document is not of this type,
-    /// the fence is in it all the same.
+    /// As [above](GuardedIndex#errors). If the document cannot be read as `T`, the error is [`Error::Store`],
+    /// and the fence has been recorded all the same.
     ///
     /// # Cancel safety
     ///
@@ -214,9 +213,9 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Writes a whole document, in the place of the one that is there or as a new one.
+    /// Writes a whole document, as a new one or in the place of the existing one.
     ///
-    /// A field of the document by the name of [`Fence::FIELD`](crate::Fence::FIELD) is overwritten.
+    /// A field of the document with the name [`Fence::FIELD`](crate::Fence::FIELD) is overwritten.
     ///
     /// # Errors
     ///
@@ -239,10 +238,10 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Merges into a document that is there. `false` if there is none, and nothing is created then.
+    /// Merges fields into an existing document. Returns `false` if there is none, and creates nothing then.
     ///
-    /// It merges as the `doc` of the `_update` API does: objects field by field, at every depth; all else,
-    /// lists too, takes the place of what was there. Null is a value as well. A field by the name of
+    /// The merge is that of the `doc` of the `_update` API: objects field by field, at every depth. Any other
+    /// value, lists and null included, replaces the old one. A field with the name
     /// [`Fence::FIELD`](crate::Fence::FIELD) is overwritten.
     ///
     /// # Errors
@@ -266,14 +265,15 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Deletes a document. `false` if there is none.
+    /// Deletes a document. Returns `false` if there is none.
     ///
-    /// **The fence goes with the document**: a stale holder that then calls
-    /// [`index`](GuardedIndex::index) creates it anew. Index a tombstone of your own where that matters.
+    /// **The fence is deleted with the document**: a stale holder that then calls
+    /// [`index`](GuardedIndex::index) creates it anew. Index a tombstone of your own instead where that
+    /// matters.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors). A refusal takes a second request, to tell why.
+    /// As [above](GuardedIndex#errors). After a refusal a second request asks for the reason.
     ///
     /// # Cancel safety
     ///
@@ -287,7 +287,8 @@ impl<C: Transport> GuardedIndex<C> {
             Some(Effect::Written) => Err(self.store.senseless("a deletion wrote")),
             Some(Effect::None) => {
                 self.claimed(&id).await?;
-                // Deleted meanwhile, and perhaps created anew: it was refused all the same.
+                // The document is gone meanwhile, or was created anew. A newer fence refused the deletion all
+                // the same.
                 let (fence, seen) = (self.fence, None);
                 Err(Error::Fenced { fence, seen })
             }
@@ -306,9 +307,10 @@ impl<C: Transport> GuardedIndex<C> {
     async fn change(&self, id: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let asked = change.id().to_owned();
         let answer = self.answer(change).await?;
-        // Where the documents are is what the first answer tells. It cannot be asked of an alias for
-        // nothing, and one that leads elsewhere later, to where no claim is, is found all the same.
-        // A refusal may name the alias instead, as one of an index that is missing does.
+        // The first answer names the index of the documents; to ask for it would take a request. If the alias
+        // leads to another index later, where no claim was made, the answers name that one, and fail here. A
+        // refusal does not count as a first answer, because it may name the alias, as that of a missing index
+        // does.
         if let (true, Some(told)) = (answer.was_carried_out(), &answer.index) {
             self.index.get_or_init(|| told.clone());
         }
@@ -317,7 +319,7 @@ impl<C: Transport> GuardedIndex<C> {
         match outcome.map_err(|problem| self.store.misdirected(problem))? {
             Ok(outcome) => Ok(Some(outcome)),
             Err(refusal) if refusal.is_missing_document() => Ok(None),
-            Err(refusal) => Err(refusal.sorted_for_a_document(C::NAME, id)),
+            Err(refusal) => Err(refusal.classify_for_a_document(C::NAME, id)),
         }
     }
 
@@ -329,7 +331,8 @@ impl<C: Transport> GuardedIndex<C> {
             if !is_missing_index(&answer) {
                 return Ok(answer);
             }
-            // It is no alias: an index, or nothing, or a node that starts and does not know yet.
+            // The name is no alias. There may be an index of that name, or nothing, or the node has just
+            // started and does not know the indices yet.
             if let Err(refusal) = self.store.send(&dialect.look()).await? {
                 return Ok(Answer::refused(refusal));
             }
@@ -342,7 +345,7 @@ impl<C: Transport> GuardedIndex<C> {
 
 impl<C> fmt::Debug for GuardedIndex<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the client, as in the store.
+        // Without the client, which would show the credentials.
         f.debug_struct("GuardedIndex")
             .field("index", &self.store.dialect.alias())
             .field("fence", &self.fence)

@@ -15,7 +15,7 @@ use crate::{
     rules::{self, CLOCK_STEP, YEAR},
 };
 
-/// The namespace of the ids.
+/// The UUID namespace for the ids of limiters.
 const LIMITERS: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 
 impl<C: Transport> IndexStore<C> {
@@ -56,9 +56,9 @@ impl Dialect {
     }
 }
 
-/// The id of a limiter's document, of which each key has one for windows of one length and kind. A lock of
-/// the same key has the key itself for an id; and an id must not be longer than the longest key, so a
-/// mere prefix would not do.
+/// The id of a limiter's document. A key has one such document for each kind and length of window. The id is
+/// a hash, because the plain key is the id of the lock, and a key with a prefix could be longer than an id
+/// may be.
 fn limiter_id(request: &PermitRequest) -> String {
     let quota = &request.quota;
     let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);

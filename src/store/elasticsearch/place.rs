@@ -1,9 +1,10 @@
-//! The name of the index that the locks are in, once it is known. (`send.rs` asks for it, and `setup.rs` judges the
-//! answer.)
+//! The name of the index that the locks are in, once it is known. (`send.rs` asks for it, and `setup.rs`
+//! judges the answer.)
 //!
-//! One request serves all callers that wait for it. Its failure is told to those that came before it was
-//! sent, and is not remembered: a caller that comes later sends another. Each request belongs to the caller
-//! that sends it, so that one that is dropped leaves the turn to the next.
+//! Callers take turns. The first one sends a request, and its answer serves all that wait. A failure also
+//! counts for the callers that came before the failed request was sent, and is not remembered: a caller that
+//! comes later sends another request. Each request runs in the future of the caller that sends it; if that
+//! future is dropped, the next caller has its turn.
 
 use std::{
     sync::{
@@ -21,10 +22,11 @@ use tokio::{
 
 use crate::model::Error;
 
-/// How long the answer is waited for. All operations of the store wait for the turn, renewals among them, and
-/// the next request may come through on another connection.
+/// How long to wait for the answer. All operations of the store, renewals too, wait for the caller that has
+/// the turn, and the next request may succeed on another connection.
 const LIMIT: Duration = Duration::from_secs(3);
-/// How often contention is a reason to ask anew, at most: it is common where many want one key.
+/// The shortest time between two requests that are sent because of contention, which is common where many
+/// clients want one key.
 const DOUBT: Duration = Duration::from_secs(10);
 
 /// The index, once it is known.
@@ -34,12 +36,12 @@ pub(super) struct Place {
     doubted: RwLock<Option<Instant>>,
     /// How many requests have begun.
     begun: AtomicU64,
-    /// The turn to ask, and what the last request that failed was told, with its number.
+    /// The turn to send a request. The mutex holds the error of the last failed request, with its number.
     turn: Mutex<Option<(u64, Error)>>,
 }
 
 impl Place {
-    /// The index, by this request if it is not known yet.
+    /// The name of the index. This request asks for it if it is not known yet.
     pub(super) async fn get(
         &self,
         request: impl Future<Output = Result<String, Error>>,
@@ -53,8 +55,8 @@ impl Place {
             return Ok(index);
         }
         match &*failed {
-            // That look began after this caller came, so its failure answers this caller too. Otherwise many
-            // callers of a cluster that does not answer would wait one after the other.
+            // The failed request began after this caller came, so its error answers this caller too.
+            // Otherwise many callers of a cluster that does not answer would wait one after the other.
             Some((number, error)) if *number > came => return Err(error.clone()),
             _ => {}
         }
@@ -86,7 +88,7 @@ impl Place {
         self.known.read().clone()
     }
 
-    /// Contention is a reason to [forget](Place::forget) the index, but not each time: every ten seconds at most.
+    /// [Forgets](Place::forget) the index because of contention, but at most every ten seconds.
     pub(super) fn doubt(&self, index: &str, now: Instant) {
         let mut doubted = self.doubted.write();
         let since = doubted.map(|at| now.saturating_duration_since(at));
@@ -97,7 +99,7 @@ impl Place {
         }
     }
 
-    /// Has the next caller ask anew, unless another index than this one is known by now.
+    /// Makes the next caller ask again, unless a different index is known by now.
     pub(super) fn forget(&self, index: &str) {
         let mut known = self.known.write();
         if known.as_deref() == Some(index) {
@@ -144,8 +146,8 @@ mod tests {
         assert_eq!(asked.times(), 1);
     }
 
-    /// The first sends one request. The others come while it is under way, so that one of them sends
-    /// another, which is told to all of them.
+    /// The first caller sends a request. The others come while it is under way, so its failure does not count
+    /// for them: one of them sends another request, whose failure all of them get.
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
         let (place, asked) = (Place::default(), Asked::default());
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(asked.times(), 3);
     }
 
-    /// A failure that began before this caller came says nothing of the time since.
+    /// A request that began before this caller came says nothing about the time since.
     #[tokio::test]
     async fn who_comes_while_a_request_is_under_way_does_not_take_its_failure() {
         let (place, asked) = (Place::default(), Asked::default());
@@ -189,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The caller of a request that is never answered has a task of its own, so that nobody drops the request.
+    /// The request that is never answered runs in a task of its own, so that it goes on beside the other.
     #[tokio::test(start_paused = true)]
     async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
         let (place, asked) = (Arc::new(Place::default()), Asked::default());

@@ -1,4 +1,4 @@
-//! Creating the index, or finding that it is there.
+//! Creating the index, or checking one that exists.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +16,19 @@ use crate::model::Error;
 impl<C: Transport> IndexStore<C> {
     /// Creates the index with its mapping, its two aliases and, if asked for, the stored scripts.
     ///
-    /// It can be repeated, at every start of the application for example, and by several processes
-    /// at once. An index that has one of the aliases already is kept, whatever its name and its other
-    /// settings; what it lacks of the mapping and the aliases is added. A failure is not remembered: the
-    /// next call starts anew.
+    /// The call can be repeated, at every start of the application for example, and by several processes at
+    /// once. An index that already has one of the aliases is kept, whatever its name and its other settings,
+    /// and gets the parts of the mapping and the aliases that it lacks. A failure is not remembered: the next
+    /// call starts anew.
     ///
     /// The index has `_none` for `index.default_pipeline` and `index.final_pipeline`, so that no template
     /// gives it an ingest pipeline.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index without
-    /// the mapping of locks or with an ingest pipeline, or the aliases are on several indices: they are
-    /// left alone. Otherwise what the cluster answers, as [`Error`] says.
+    /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index without the mapping
+    /// of locks or with an ingest pipeline, or if the aliases are on several indices. Those indices are left
+    /// unchanged. Otherwise the error with which the cluster answers; see [`Error`].
     ///
     /// # Cancel safety
     ///
@@ -57,21 +57,21 @@ impl<C: Transport> IndexStore<C> {
         }
         match self.send(&self.dialect.create_index(self.replicas)).await? {
             Ok(answer) => self.confirm(&answer),
-            // Of another process just now, or one that lost its aliases.
+            // Another process has just created the index, or the index has lost its aliases.
             Err(refusal) if refusal.is_existing_index() => self.adopt(&self.dialect.index()).await,
-            Err(refusal) => Err(refusal.sorted(C::NAME, None)),
+            Err(refusal) => Err(refusal.classify(C::NAME, None)),
         }
     }
 
-    /// Whether locks can be acquired here, as the first operation of a process asks: both aliases lead to
-    /// one index, which has the mapping of locks and no ingest pipelines. It changes nothing.
+    /// Checks that locks can be acquired: both aliases have to lead to one index, which has the mapping of
+    /// locks and no ingest pipelines. The first operation of a process checks the same. Nothing is changed.
     ///
-    /// It asks anew each time, so it also finds what was changed after the first operation.
+    /// Each call asks the cluster again, so a change since the first operation is found as well.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] with what is in the way. Otherwise what the cluster answers, as [`Error`]
-    /// says.
+    /// [`Error::NotPrepared`] if a condition does not hold; the error names it. Otherwise the error with
+    /// which the cluster answers; see [`Error`].
     ///
     /// # Cancel safety
     ///
@@ -80,17 +80,17 @@ impl<C: Transport> IndexStore<C> {
         self.locate().await.map(drop)
     }
 
-    /// The indices that have an alias.
+    /// The indices that have this alias.
     async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
         match self.send(&self.dialect.get_alias(alias)).await? {
             Ok(Value::Object(found)) => Ok(found.keys().cloned().collect()),
             Ok(_) => Err(self.senseless("it names no indices")),
             Err(refusal) if refusal.is_missing() => Ok(Vec::new()),
-            Err(refusal) => Err(refusal.sorted(C::NAME, None)),
+            Err(refusal) => Err(refusal.classify(C::NAME, None)),
         }
     }
 
-    /// Adds to an index what it lacks of the mapping and the aliases, if it is one of ours.
+    /// Adds the missing parts of the mapping and the missing aliases to an index, if it is fit for locks.
     async fn adopt(&self, index: &str) -> Result<(), Error> {
         let answer = self.ask(&self.dialect.describe(index)).await?;
         let description = &answer[index];
@@ -110,7 +110,8 @@ impl<C: Transport> IndexStore<C> {
         self.confirm(&answer)
     }
 
-    /// A cluster that could not tell all of its nodes in time says so, with a good status.
+    /// Requires that the cluster has acknowledged a change. If some nodes did not learn of the change in
+    /// time, the answer has a success status all the same, and `acknowledged` is false.
     fn confirm(&self, answer: &Value) -> Result<(), Error> {
         match answer["acknowledged"] {
             Value::Bool(true) => Ok(()),

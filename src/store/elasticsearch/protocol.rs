@@ -51,9 +51,10 @@ fn written(request: Request) -> String {
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    let query = match query.is_empty() {
-        true => String::new(),
-        false => format!("?{}", query.join("&")),
+    let query = if query.is_empty() {
+        String::new()
+    } else {
+        format!("?{}", query.join("&"))
     };
     let line = format!("{method} /{}{query}", request.path);
     match request.body {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// A script of this crate, by the name that it has among stored scripts.
+/// A script of this crate, with the name of its file.
 pub(crate) struct Script {
     name: &'static str,
     written: &'static str,
@@ -28,19 +28,19 @@ impl Script {
         self.name
     }
 
-    /// The source as people read it.
+    /// The source as in the file.
     #[cfg(test)]
     pub(super) fn written(&self) -> &'static str {
         self.written
     }
 
-    /// The script as it is sent: without comments and blanks, since it goes along with each request.
+    /// The script as it is sent: without comments and indents, since it is part of each request.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source
     }
 
-    /// The name among stored scripts. A hash of the source is part of it (FNV-1a, 64 bits), so that
-    /// processes of two versions that run side by side never call each other's.
+    /// The name under which the script is stored. A hash of the source is part of it (FNV-1a, 64 bits), so
+    /// that two versions of this crate can use one cluster, each with its own scripts.
     pub(crate) fn stored_name(&self) -> &str {
         &self.sent().stored_name
     }
@@ -62,7 +62,7 @@ impl Script {
     }
 }
 
-/// Without indents, and without the lines that are comments.
+/// The script without indents, and without the lines that are comments.
 fn without_comments(script: &str) -> String {
     let lines = script.lines().map(str::trim);
     let code: Vec<_> = lines.filter(|line| !line.starts_with("//")).collect();
@@ -73,7 +73,7 @@ macro_rules! scripts {
     ($($constant:ident = $file:literal;)*) => {
         $(pub(crate) static $constant: Script =
             Script::new($file, include_str!(concat!($file, ".painless")));)*
-        /// All of them, for storing them.
+        /// All scripts, for `prepare` to store them.
         pub(crate) static SCRIPTS: &[&Script] = &[$(&$constant),*];
     };
 }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(names.len(), SCRIPTS.len());
     }
 
-    /// A comment behind code would be sent, and one within a text be taken out of it.
+    /// Only lines that begin with `//` are left out: a comment behind code or a block comment would be sent.
     #[test]
     fn comments_have_lines_of_their_own() {
         for script in SCRIPTS {

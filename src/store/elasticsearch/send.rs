@@ -1,4 +1,4 @@
-//! Requests to the cluster, and what their answers say of the index.
+//! Sending requests to the cluster, and what their answers say about the index.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::model::{Cause, Error, Key};
 
-/// What a node knows of the index.
+/// What a node says about an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Knows {
-    /// It is there.
+    /// The index exists.
     Index,
-    /// There is none.
+    /// There is no such index.
     Nothing,
-    /// Whether there is one is not known yet.
+    /// The node has just started, and does not know the indices yet.
     NotYet,
 }
 
@@ -42,12 +42,14 @@ impl<C: Transport> IndexStore<C> {
             }
             Err(refusal) => refusal,
         };
-        let knows = match refusal.is_missing_index() {
-            true => self.knows(&self.dialect.look_at_both()).await?,
-            false => Knows::Nothing,
+        let knows = if refusal.is_missing_index() {
+            self.knows(&self.dialect.look_at_both()).await?
+        } else {
+            Knows::Nothing
         };
-        // The index may be there by now; or the node has just started, and does not know of it yet.
-        Err(self.sorted(refusal, knows != Knows::Nothing, None))
+        // With either of these answers a retry can succeed: the index exists by now, or the node will soon
+        // know it.
+        Err(self.classify(refusal, knows != Knows::Nothing, None))
     }
 
     /// Sends a request and reads its answer as JSON.
@@ -68,13 +70,13 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Sends a request that must succeed.
+    /// Sends a request, and makes an error of a refusal.
     pub(super) async fn ask(&self, request: &Request) -> Result<Value, Error> {
         let answer = self.send(request).await?;
-        answer.map_err(|refusal| refusal.sorted(C::NAME, None))
+        answer.map_err(|refusal| refusal.classify(C::NAME, None))
     }
 
-    /// Sends one change. `None` if the document is not there.
+    /// Sends one change. `None` if there is no document.
     pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let index = self.located().await?;
         let id = change.id().to_owned();
@@ -84,7 +86,8 @@ impl<C: Transport> IndexStore<C> {
         if is_missing_index(&answer) {
             knows = self.knows(&self.dialect.look()).await?;
             match knows {
-                // The index has been made meanwhile. If the node refuses the change again, the name is no alias.
+                // The index has been created meanwhile. If the node refuses the change again, the name is no
+                // alias.
                 Knows::Index => answer = self.change_once(&request).await?,
                 Knows::Nothing => self.place.forget(&index),
                 Knows::NotYet => {}
@@ -94,7 +97,8 @@ impl<C: Transport> IndexStore<C> {
         self.known(answer, &index, &id, key, recovers)
     }
 
-    /// What became of a change of this document.
+    /// The outcome of a change of this document. `None` if there is no document. With `recovers` a missing
+    /// index is an error that can be retried.
     fn known(
         &self,
         answer: Answer,
@@ -107,10 +111,10 @@ impl<C: Transport> IndexStore<C> {
             Ok(Ok(outcome)) => Ok(Some(outcome)),
             Ok(Err(refusal)) if refusal.is_missing_document() => Ok(None),
             Ok(Err(refusal)) => {
-                let error = self.sorted(refusal, recovers, Some(key));
+                let error = self.classify(refusal, recovers, Some(key));
                 if let Error::Contention { .. } = error {
-                    // A pipeline that changes the id of a document that is there looks like that: the
-                    // write is not of the version that the document of the other id has.
+                    // An ingest pipeline that changes the id also leads to contention: the write then carries
+                    // the version of this document, and conflicts with that of the other one.
                     self.place.doubt(index, Instant::now());
                 }
                 Err(error)
@@ -119,14 +123,15 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// An answer from another place than was asked. The next operation looks where the locks are: it may
-    /// be another index by now, or there are pipelines.
+    /// The error for an answer about another document or index. The next operation looks up the index again,
+    /// because the aliases may lead to another one by now, or the index may have ingest pipelines.
     pub(super) fn elsewhere(&self, index: &str, problem: String) -> Error {
         self.place.forget(index);
         self.misdirected(problem)
     }
 
-    /// An answer of another document. Whether anything was done to the one that was asked for is not known.
+    /// The error for an answer about another document. It is not known whether the document that was meant
+    /// has been changed.
     pub(super) fn misdirected(&self, problem: String) -> Error {
         Error::Interrupted {
             store: C::NAME,
@@ -148,9 +153,9 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// What a node knows of an index that it called missing: asked by this search. A node that has just started knows
-    /// of no index; it calls each of them missing when it gets an update, and tells only a search that it does not
-    /// know yet.
+    /// Asks a node, by this search, about an index that it called missing. A node that has just started does
+    /// not know the indices: it calls each of them missing in the answer to an update, and only the answer to
+    /// a search tells the difference.
     pub(super) async fn knows(&self, look: &Request) -> Result<Knows, Error> {
         Ok(match self.send(look).await? {
             Ok(_) => Knows::Index,
@@ -159,17 +164,18 @@ impl<C: Transport> IndexStore<C> {
         })
     }
 
-    pub(super) fn sorted(&self, refusal: Refusal, recovers: bool, key: Option<&Key>) -> Error {
-        match recovers && refusal.is_missing_index() {
-            true => Error::Interrupted {
+    pub(super) fn classify(&self, refusal: Refusal, recovers: bool, key: Option<&Key>) -> Error {
+        if recovers && refusal.is_missing_index() {
+            Error::Interrupted {
                 store: C::NAME,
                 source: refusal.into(),
-            },
-            false => refusal.sorted(C::NAME, key),
+            }
+        } else {
+            refusal.classify(C::NAME, key)
         }
     }
 
-    /// An answer that cannot be one to what was asked.
+    /// The error for an answer that does not fit the request.
     pub(super) fn senseless(&self, problem: &'static str) -> Error {
         Error::Interrupted {
             store: C::NAME,
@@ -177,7 +183,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Sends several changes in one request. The outcomes stand in their order.
+    /// Sends several changes in one request. The outcomes come in the order of the changes.
     pub(super) async fn change_many(
         &self,
         changes: Vec<(&Key, Change)>,
@@ -197,7 +203,7 @@ impl<C: Transport> IndexStore<C> {
         if answers.iter().any(is_missing_index) {
             match self.knows(&self.dialect.look()).await? {
                 Knows::Nothing => self.place.forget(&index),
-                // The index is there again, or about to be: the next request finds it.
+                // The index exists again, or the node will soon know it, so a retry can succeed.
                 Knows::Index | Knows::NotYet => recovers = true,
             }
         }

@@ -1,4 +1,4 @@
-//! What is sent to set an index up: pure functions, as all of the dialect.
+//! The requests that set up an index: pure functions, as the rest of the dialect.
 
 use serde_json::{Value, json};
 
@@ -8,18 +8,17 @@ use super::{
 };
 use crate::model::SCHEMA;
 
-/// The mark of our mappings.
+/// The field of `_meta` by which our mappings are recognised.
 const OURS: &str = "leasehold_schema";
-/// The settings that name ingest pipelines. A template may have them, and the settings of an index go
-/// before those of its template.
+/// The settings that name ingest pipelines. A template may have them too; those of the index take precedence.
 const PIPELINES: [&str; 2] = ["default_pipeline", "final_pipeline"];
-/// The name of no pipeline.
+/// The value of these settings for no pipeline.
 const NO_PIPELINE: &str = "_none";
-/// How long is waited for the node that knows of the indices.
+/// How long a node waits for the master, which knows the indices.
 const MASTER_TIMEOUT: &str = "5s";
 
 impl Dialect {
-    /// The index behind the alias.
+    /// The name of a new index.
     pub(crate) fn index(&self) -> String {
         format!("{}-v{SCHEMA}", self.alias())
     }
@@ -65,7 +64,8 @@ impl Dialect {
         }
     }
 
-    /// Adds to an index that exists what it lacks of the mapping; refused if what it has differs.
+    /// Adds the missing fields of the mapping to an existing index. The cluster refuses that if a field is
+    /// mapped differently.
     pub(crate) fn put_mapping(&self, index: &str) -> Request {
         Request {
             method: Method::Put,
@@ -80,7 +80,7 @@ impl Dialect {
         [self.alias(), self.write_alias()]
     }
 
-    /// Gives an index that exists what it lacks of its aliases.
+    /// Adds these aliases to an existing index.
     pub(crate) fn put_aliases(&self, index: &str, aliases: &[&str]) -> Request {
         let add = |alias: &&str| json!({ "add": { "index": index, "alias": alias } });
         let actions: Vec<_> = aliases.iter().map(add).collect();
@@ -92,7 +92,7 @@ impl Dialect {
         }
     }
 
-    /// Asks which indices have an alias.
+    /// Asks which indices have this alias.
     pub(crate) fn get_alias(&self, alias: &str) -> Request {
         Request {
             method: Method::Get,
@@ -107,12 +107,12 @@ impl Dialect {
         description_of(encoded(index))
     }
 
-    /// Asks for all that the aliases lead to.
+    /// Asks for all indices that the aliases lead to.
     pub(crate) fn get_index(&self) -> Request {
         description_of(self.both())
     }
 
-    /// A search for nothing in all that the aliases lead to.
+    /// A search for no documents in all indices that the aliases lead to.
     pub(crate) fn look_at_both(&self) -> Request {
         look_at(&self.both())
     }
@@ -122,7 +122,7 @@ impl Dialect {
     }
 
     /// The one index that both aliases lead to, if it is fit for locks, by the answer to
-    /// [`get_index`](Self::get_index). Otherwise what is in the way.
+    /// [`get_index`](Self::get_index). Otherwise the problem.
     pub(crate) fn located(&self, answer: &Value) -> Result<String, String> {
         let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
         let [alias, write_alias] = self.aliases();
@@ -163,7 +163,7 @@ pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) ->
     missing
 }
 
-/// Whether locks can be in an index; otherwise what is in the way.
+/// Checks that an index is fit for locks. The error is the problem.
 pub(crate) fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
     if description["mappings"]["_meta"][OURS].is_null() {
         return Err(format!(
@@ -191,18 +191,18 @@ fn mapping() -> Value {
     let word = json!({ "type": "keyword" });
     let number = json!({ "type": "long" });
     let date = json!({ "type": "date", "format": "epoch_millis" });
-    // Only answered, never searched.
+    // Read in answers, never searched.
     let shown =
         json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
     json!({
         // A document that is neither a lock nor a limiter is refused.
         "dynamic": "strict",
-        // By this mark `prepare` tells its own index from one of somebody else, which it leaves alone.
+        // By this mark `prepare` recognises its own index; others are left unchanged.
         "_meta": { OURS: SCHEMA },
         "properties": {
             "key": word,
             "schema": number,
-            // Also as the time that it mostly is, to compare it with the time.
+            // Most fences are times in milliseconds. As a date a fence can be compared with the current time.
             "fence": { "type": "long", "fields": { "time": date } },
             "expires_at": date,
             "written_at": shown,
@@ -214,10 +214,10 @@ fn mapping() -> Value {
                 "fence": number,
                 "acquired_at": date,
                 "expires_at": date,
-                // For people; nobody searches it.
+                // For people to read, and never searched.
                 "note": { "type": "keyword", "index": false, "doc_values": false },
             } },
-            // Only answered, and not even looked at.
+            // Read in answers, and never parsed by the cluster.
             "evicted": { "type": "object", "enabled": false },
             "limiter": number,
             "granted_at": date,
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn an_index_of_ours_is_found() {
         assert_eq!(located(ours()).unwrap(), "locks-v1");
-        // One that the user has made, where no template names a pipeline.
+        // An index that the user has created, without the settings for pipelines.
         let mut plain = ours();
         plain["settings"]["index"] = json!({ "number_of_shards": "1" });
         assert_eq!(located(plain).unwrap(), "locks-v1");

@@ -1,4 +1,4 @@
-//! The two clients behind one way of sending.
+//! One trait to send a request by either of the two clients.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use super::dialect::{Body, Method, Request};
 use crate::model::Cause;
 
-/// How long a request may take, so that one on a connection that nobody answers ends at all. It is
-/// longer than any caller waits.
+/// The time limit of a request. Without it a request on a dead connection would never end. The default
+/// `call_timeout` is shorter.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
 ///
-/// It is not for other crates to implement.
+/// Other crates cannot implement it.
 #[async_trait]
 pub trait Transport: Clone + Send + Sync + 'static {
     #[doc(hidden)]
@@ -23,7 +23,7 @@ pub trait Transport: Clone + Send + Sync + 'static {
     async fn send(&self, request: SealedRequest<'_>) -> Result<SealedResponse, Cause>;
 }
 
-/// Keeps [`Request`] out of the crate's interface, and so the trait to this crate.
+/// Hides [`Request`] from the public interface, and keeps other crates from implementing [`Transport`].
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct SealedRequest<'a>(pub(crate) &'a Request);
@@ -48,7 +48,7 @@ fn bytes(body: &Body) -> Option<Vec<u8>> {
     }
 }
 
-/// The clients have the same methods on types of the same names.
+/// A macro, because the two clients have the same methods on types of the same names, in different crates.
 macro_rules! transport {
     ($client:ty, $crate_name:ident, $name:literal) => {
         #[async_trait]

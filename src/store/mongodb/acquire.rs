@@ -1,25 +1,26 @@
-//! Acquires and releases, each by one command.
+//! Acquires, each by one command.
 
-use mongodb::{bson::Document, options::ReturnDocument};
+use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
 
 use super::{
     MongoStore, decode, dialect,
-    error::{DUPLICATE_KEY, code, sorted},
+    error::{DUPLICATE_KEY, classify, code},
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, ReleaseAnswer, ReleaseRequest},
+    messages::{AcquireAnswer, AcquireRequest},
     model::{Cause, Error, Held},
     rules,
-    store::explained,
 };
 
 impl MongoStore {
-    /// Asks for a lease whose id nobody knows yet, without the server's time in the answer: a projection is
-    /// one more stage for the server, some 5 to 10% of a cycle (`forms` in `docs/performance.md`). If the
-    /// lease is in the document it was granted now, so that it tells the time.
+    /// Asks for a lease whose id is in no earlier request, without the server's time in the answer: that
+    /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in
+    /// `docs/performance.md`). If the lease is in the document it was granted just now, so the time of its
+    /// grant is the server's time.
     ///
-    /// `None` if the key is held and it is not known what the time is there: ask again, with the time.
+    /// `None` if the answer decides nothing, as when the key is held and the server's time is not known: the
+    /// caller then asks again, for an answer with the time.
     pub(super) async fn acquire_fresh(
         &self,
         request: &AcquireRequest,
@@ -38,25 +39,26 @@ impl MongoStore {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(None),
             Err(race) if code(&race) == Some(DUPLICATE_KEY) => return Ok(None),
-            Err(error) => return Err(sorted(error)),
+            Err(error) => return Err(classify(error)),
         };
-        let record = decode::told(&document, &request.key)?.record;
+        let record = decode::lock(&document, &request.key)?.record;
         let mine = record
             .holders
             .iter()
             .find(|holder| holder.lease == request.lease);
         let now = match mine {
             Some(mine) => {
-                self.clock.told(mine.acquired_at, Instant::now());
+                self.clock.record_time(mine.acquired_at, Instant::now());
                 Some(mine.acquired_at)
             }
-            // The holders of the document may be expired, which needs a time that is certain.
+            // The statement of `take_over_alone` also refuses beside a holder that has expired, so the full
+            // statement has to decide.
             None if hasty => None,
             None => self.clock.at(sent),
         };
         let answer = now.map(|now| rules::answer_acquire(&record, request.lease, now));
-        // A refusal without a live holder: the last of them has expired since the server refused. The request is
-        // sent again.
+        // A refusal without a live holder: the last of them has expired since the server refused, so the
+        // request is sent again.
         Ok(answer.filter(|answer| match answer {
             AcquireAnswer::Granted(_) => true,
             AcquireAnswer::Held(held) => !held.holders().is_empty(),
@@ -78,7 +80,7 @@ impl MongoStore {
             .await?;
         match found {
             Some((record, now)) => {
-                self.clock.told(now, Instant::now());
+                self.clock.record_time(now, Instant::now());
                 Ok(rules::answer_acquire(&record, request.lease, now))
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
@@ -87,37 +89,5 @@ impl MongoStore {
                 source: Cause::text("an upsert gave back no document"),
             }),
         }
-    }
-
-    /// Releases a lease that is the only one of its key; says whether it was.
-    pub(super) async fn release_alone(&self, request: &ReleaseRequest) -> Result<bool, Error> {
-        self.update(request, dialect::release_alone(request)).await
-    }
-
-    /// Releases a lease beside others, if it is there.
-    pub(super) async fn release_beside(
-        &self,
-        request: &ReleaseRequest,
-    ) -> Result<ReleaseAnswer, Error> {
-        if self
-            .update(request, dialect::release(request, self.retention))
-            .await?
-        {
-            return Ok(ReleaseAnswer::Released);
-        }
-        explained(self.explain_refusal(&request.key).await)?;
-        Ok(ReleaseAnswer::NotHeld)
-    }
-
-    /// A release that finds its lease always changes the document, so the count is reliable.
-    async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
-        let changed = self
-            .locks
-            .writes()
-            .await?
-            .update_one(dialect::filter(&request.key), update)
-            .await
-            .map_err(sorted)?;
-        Ok(changed.modified_count > 0)
     }
 }

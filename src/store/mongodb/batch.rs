@@ -3,9 +3,10 @@
 use futures::future::join_all;
 
 use super::{
-    MongoStore, decode, dialect,
+    MongoStore,
+    bulk::{BulkResult, statement},
+    decode, dialect,
     error::{DUPLICATE_KEY, statement_failed},
-    many::{Left, statement},
     timed,
 };
 use crate::{
@@ -28,7 +29,7 @@ impl MongoStore {
                     upsert,
                 )
             }
-            // The upsert has it fail where there is no document either.
+            // With an upsert the statement also fails if there is no document.
             BatchRequest::Release(request) => statement(
                 &request.key,
                 dialect::release_or_fail(request, self.retention),
@@ -42,7 +43,7 @@ impl MongoStore {
         let left = self
             .change_many(statements.collect(), shown.collect())
             .await?;
-        // The acquires that have to be sent once more do not wait for each other.
+        // Some requests have to be sent once more. They run concurrently.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {
                 BatchRequest::Acquire(request) => {
@@ -59,27 +60,27 @@ impl MongoStore {
     /// The lease is granted if it is in its document.
     async fn acquired(
         &self,
-        left: &Left,
+        left: &BulkResult,
         index: usize,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
         if let Some(error) = left.failed.get(&index) {
             return match code(error) {
-                // Somebody else inserted the key at the same moment.
+                // Another request inserted the key at the same moment.
                 Some(DUPLICATE_KEY) => self.acquire_again(request).await,
                 _ => Err(statement_failed(error)),
             };
         }
         let answer = match left.documents.get(request.key.as_str()) {
             Some(document) => {
-                let (record, now) = timed(decode::told(document, &request.key)?)?;
+                let (record, now) = timed(decode::lock(document, &request.key)?)?;
                 rules::answer_acquire(&record, request.lease, now)
             }
             None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
         };
         match answer {
-            // The holder has gone between the two commands, so ask again. It may have been this lease
-            // itself, which is then not fresh any more.
+            // The holder has gone between the two commands, so the request is sent again. That holder may
+            // have been this lease itself, so the request is not fresh any more.
             AcquireAnswer::Held(held) if held.holders().is_empty() => {
                 self.acquire_again(request).await
             }
@@ -90,7 +91,7 @@ impl MongoStore {
     /// The lease was released if its statement did not fail.
     async fn released(
         &self,
-        left: &Left,
+        left: &BulkResult,
         index: usize,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
@@ -98,7 +99,7 @@ impl MongoStore {
             return Ok(ReleaseAnswer::Released);
         };
         match code(error) {
-            // Beside others it may be there all the same.
+            // The statement may have looked for a sole holder only. The lease may be there beside others.
             Some(dialect::NOT_HELD) => self.release_beside(request).await,
             _ => Err(statement_failed(error)),
         }

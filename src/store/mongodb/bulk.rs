@@ -1,17 +1,17 @@
-//! Many changes by one command, and a look at what they left by a second one.
+//! Many changes by one command. A second command reads the documents.
 
 use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, dialect, error::sorted};
+use super::{MongoStore, dialect, error::classify};
 use crate::model::{Cause, Error, Key};
 
-/// What a command with many changes left.
-pub(super) struct Left {
-    /// The errors of single changes, by their place among the others.
+/// The result of a command with many changes.
+pub(super) struct BulkResult {
+    /// The errors of single changes, by their index in the command.
     pub(super) failed: HashMap<usize, Document>,
-    /// The documents that were to be shown, by their key.
+    /// The documents that were asked for, by their key.
     pub(super) documents: HashMap<String, RawDocumentBuf>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Changed {
 }
 
 impl Changed {
-    /// So many documents were found, and all of them changed.
+    /// The result if this many documents were found, and all of them changed.
     pub(super) fn all(number: usize) -> Self {
         Self {
             found: Some(number),
@@ -44,22 +44,22 @@ pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Docum
 }
 
 impl MongoStore {
-    /// Sends these changes in one command, each of which is carried out for itself, and looks at the
-    /// documents of these keys with a second one. The number of changed documents, which is all that the
-    /// first one tells, says nothing about the single change.
+    /// Sends these changes in one command, which carries out each of them by itself, and reads the documents
+    /// of these keys with a second one. The first one tells which changes failed, but of the others only how
+    /// many documents they changed.
     pub(super) async fn change_many(
         &self,
         statements: Vec<Document>,
         shown: Vec<&str>,
-    ) -> Result<Left, Error> {
+    ) -> Result<BulkResult, Error> {
         let answer = self.send_all(statements).await?;
-        Ok(Left {
+        Ok(BulkResult {
             failed: failures(answer),
             documents: self.documents(shown).await.map_err(unread)?,
         })
     }
 
-    /// Sends these changes in one command, and gives how many documents were changed.
+    /// Sends these changes in one command, and returns how many documents were changed.
     pub(super) async fn send_changes(&self, statements: Vec<Document>) -> Result<Changed, Error> {
         let answer = self.send_all(statements).await?;
         let number = |field| {
@@ -77,13 +77,13 @@ impl MongoStore {
         let command = doc! {
             "update": self.locks.reads().name(),
             "updates": statements,
-            // A document that cannot be changed does not stop the rest.
+            // A change that fails does not stop the others.
             "ordered": false,
             "writeConcern": self.locks.write_concern().await?,
         };
         let locks = self.locks.reads();
         let database = locks.client().database(&locks.namespace().db);
-        let answer = database.run_command(command).await.map_err(sorted)?;
+        let answer = database.run_command(command).await.map_err(classify)?;
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {
                 store: "MongoDB",
@@ -112,8 +112,8 @@ impl MongoStore {
             .projection(dialect::projection())
             .batch_size(all)
             .await
-            .map_err(sorted)?;
-        while found.advance().await.map_err(sorted)? {
+            .map_err(classify)?;
+        while found.advance().await.map_err(classify)? {
             let document = found.current();
             if let Ok(key) = document.get_str("_id") {
                 documents.insert(key.to_owned(), document.to_owned());
@@ -123,7 +123,7 @@ impl MongoStore {
     }
 }
 
-/// The changes were made, whatever kept them from being looked at.
+/// The error if the documents could not be read after the changes were made.
 fn unread(error: Error) -> Error {
     Error::Interrupted {
         store: "MongoDB",

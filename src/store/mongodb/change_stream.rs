@@ -1,14 +1,15 @@
-//! Keys that become free, or have room again, out of a change stream.
+//! Keys that become free, or have room again, from a change stream.
 //!
-//! The server looks for the changes that can let somebody in, and sends nothing of the rest:
+//! The server sends only the changes after which a waiter may be granted the key:
 //!
-//! - After a release by the last holder, and after an eviction, the latest expiry is now.
-//! - A release by one of several makes the list of holders shorter; those behind it move up. Under a
-//!   minimum hold the holder has another name instead. A downgrade changes a mode. The fence stays.
+//! - After a release by the last holder, and after an eviction, the latest expiry is the time of the change.
+//! - After a release by one of several holders the list of holders is shorter, and those behind it move up.
+//!   Under a minimum hold the holder has another lease id instead. A downgrade changes a mode. None of these
+//!   changes the fence.
 //!
-//! Renewals change nothing but times. Grants and upgrades raise the fence; a grant to an owner that is
-//! here already does not, but adds a holder and leaves the others alone. So neither is told, except for
-//! such a grant in the place of holders that have expired.
+//! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
+//! reentrant grant keeps the fence, but it only adds a holder. It is sent all the same if it also removes
+//! holders that have expired, which does no harm.
 
 use std::time::Duration;
 
@@ -21,16 +22,16 @@ use mongodb::{
 
 use super::{
     CLOCK_MARGIN, MongoStore,
-    error::{code, sorted},
+    error::{classify, code},
 };
 use crate::{
     model::{Error, Key},
     store::FreedKeys,
 };
 
-/// How long the server waits for something to tell before it answers that there is nothing.
+/// How long the server waits for an event before it answers that there is none.
 const LOOK: Duration = Duration::from_secs(1);
-/// The server stands alone; it is older than 6.0 and does not know `showExpandedEvents`.
+/// The errors of a standalone server, and of one older than 6.0, which does not know `showExpandedEvents`.
 const CANNOT_TELL: [i32; 2] = [40_573, 40_415];
 
 impl MongoStore {
@@ -40,27 +41,27 @@ impl MongoStore {
             .reads()
             .watch()
             .pipeline(pipeline())
-            // The only one that a change stream takes.
+            // A change stream accepts no other read concern.
             .read_concern(ReadConcern::majority())
             .max_await_time(LOOK)
-            // As it is anyway. But a server that has not heard of it has no `wallTime` either: it is
-            // to say so now, and not to find that no event ever matches.
+            // This is the default. It is sent because a server that does not know the option has no
+            // `wallTime` either: so that server refuses the stream now, instead of never sending an event.
             .show_expanded_events(false)
             .await;
         match opened {
             Ok(events) => Ok(Some(stream::try_unfold(events.with_type(), look).boxed())),
             Err(error) if code(&error).is_some_and(|at| CANNOT_TELL.contains(&at)) => Ok(None),
-            Err(error) => Err(sorted(error)),
+            Err(error) => Err(classify(error)),
         }
     }
 }
 
-/// Takes the next event, or asks once whether there is one. Nothing once the server has closed the
-/// stream: it would go on saying so without a pause.
+/// Takes the next event, or asks the server once for one. `None` if the server has closed the stream, which
+/// would be the answer to each further request, without a pause.
 async fn look(
     mut events: ChangeStream<Document>,
 ) -> Result<Option<(Vec<Key>, ChangeStream<Document>)>, Error> {
-    let event = events.next_if_any().await.map_err(sorted)?;
+    let event = events.next_if_any().await.map_err(classify)?;
     if event.is_none() && !events.is_alive() {
         return Ok(None);
     }
@@ -68,7 +69,7 @@ async fn look(
     Ok(Some((key.into_iter().collect(), events)))
 }
 
-/// The key in an event; `None` if the id is no key, as then it is no lock of ours.
+/// The key in an event; `None` if the id is no key, and so the document no lock.
 fn key(event: &Document) -> Option<Key> {
     let id = event
         .get_document("documentKey")
@@ -78,7 +79,7 @@ fn key(event: &Document) -> Option<Key> {
     Key::new(id).ok()
 }
 
-/// Lets the events pass after which somebody may be let in, and of each no more than the key and the
+/// Lets only the events pass after which a waiter may be granted the key, with nothing but the key and the
 /// resume token (`_id`), which the driver needs.
 fn pipeline() -> [Document; 2] {
     [
@@ -90,32 +91,33 @@ fn pipeline() -> [Document; 2] {
     ]
 }
 
-/// Whether nobody is live any more.
+/// Whether no holder is live any more.
 fn is_free() -> Document {
     // An update is logged as its changed fields, or as the whole document where that is shorter.
     let expires_at = doc! { "$ifNull": [
         "$updateDescription.updatedFields.expires_at",
         "$fullDocument.expires_at",
     ] };
-    // The time of the oplog entry is taken later than `$$NOW`, but on a sharded cluster on another
-    // server. The shortest ttl is longer than the margin, so a grant does not pass.
+    // On a replica set the time of the oplog entry is later than the `$$NOW` of the change. On a sharded
+    // cluster they are of two servers, so the margin is added. The shortest ttl is longer than the margin, so
+    // a grant does not match.
     let now = doc! { "$add": ["$wallTime", CLOCK_MARGIN.as_millis() as i64] };
     doc! { "$let": {
         "vars": { "expires_at": expires_at },
         "in": { "$and": [
-            // An update that leaves the field alone has none, which sorts before every date.
+            // In an update that does not change the field it is missing, which sorts before every date.
             { "$eq": [{ "$type": "$$expires_at" }, "date"] },
             { "$lte": ["$$expires_at", now] },
         ] },
     } }
 }
 
-/// Whether one of several holders left, or lets others in beside itself.
+/// Whether one of several holders has left, or its mode may now admit others.
 fn has_room() -> Document {
-    // A list that an event lacks would end the stream with an error.
+    // Without the default a list that is missing in an event would end the stream with an error.
     let list = |list: Bson| doc! { "$ifNull": [list, []] };
     let fields = doc! { "$objectToArray": "$updateDescription.updatedFields" };
-    // The names have dots in them; they are no paths.
+    // The names of changed fields have dots in them, so they are compared as text and not used as paths.
     let renamed = doc! { "$anyElementTrue": { "$map": {
         "input": list(fields.into()),
         "in": { "$regexMatch": {
@@ -131,7 +133,8 @@ fn has_room() -> Document {
             { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
             { "$or": [fewer, renamed] },
         ] },
-        // A whole document does not say what was there before. It is rare, and a hint is harmless.
+        // A replacement does not show what was there before, so each lock passes. Replacements are rare, and
+        // a needless hint is harmless.
         { "$isArray": "$fullDocument.holders" },
     ] }
 }

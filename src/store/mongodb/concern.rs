@@ -1,13 +1,13 @@
-//! What acknowledges a write, and where reads go, whatever the defaults of a client and a collection are.
+//! Write concern and read preference, whatever the defaults of a client and a collection are.
 //!
 //! A write is acknowledged when a majority has it in its journal, so that it survives the loss of any
-//! minority, and that all of them are killed at once. Two things are said for it that look superfluous:
+//! minority, and that all of them are killed at once. Two settings for that look superfluous:
 //!
 //! - `j: true`, because a majority alone includes the journal only where a replica set was not set up with
 //!   `writeConcernMajorityJournalDefault: false`.
-//! - `w: 1` instead of `w: "majority"` to a standalone server. It is its own majority. But from some version
-//!   on a server waits for its journal in the one case only: otherwise it leaves the wait to replication,
-//!   which there is none of, and acknowledges what a kill can take back (`docs/evidence.md`).
+//! - `w: 1` instead of `w: "majority"` to a standalone server, which is its own majority. Newer versions wait
+//!   for the journal only with `w: 1`. With a majority they leave the wait to replication, of which there is
+//!   none, and acknowledge writes that a kill can take back (`docs/evidence.md`).
 
 use std::{
     sync::Arc,
@@ -24,14 +24,14 @@ use mongodb::{
 };
 use parking_lot::Mutex;
 
-use super::error::{code, sorted};
+use super::error::{classify, code};
 use crate::model::Error;
 
-/// How long the server waits for a majority before it says that there is none. Without a bound it
-/// waits for ever, and the connection with it.
+/// How long the server waits for a majority before it says that there is none. Without a bound it waits for
+/// ever, and keeps the connection busy.
 const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server is taken to stand alone without being asked again. It may have been restarted as a
-/// member of a replica set, where `w: 1` is not enough.
+/// How long a server counts as standalone until it is asked again. It may have been restarted as a member of
+/// a replica set, where `w: 1` is not enough.
 const STANDALONE_FOR: Duration = Duration::from_secs(10);
 /// MongoDB 4.4.0 and 4.4.1 do not know `hello`.
 const COMMAND_NOT_FOUND: i32 = 59;
@@ -41,15 +41,15 @@ const COMMAND_NOT_FOUND: i32 = 59;
 pub(crate) struct DurableCollection<T: Send + Sync> {
     majority: Collection<T>,
     standalone: Collection<T>,
-    /// Without it `j` is left to the server.
+    /// Whether `j: true` is sent. Otherwise the server decides.
     journal: bool,
     known: Arc<Mutex<Known>>,
 }
 
-/// The kind of servers behind a client, and since when it is known.
+/// The kind of deployment behind a client, and when the server was asked.
 type Known = Option<(Deployment, Instant)>;
 
-/// The kind of servers behind a client.
+/// The kind of deployment behind a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     Standalone,
@@ -59,7 +59,7 @@ pub(super) enum Deployment {
 }
 
 impl<T: Send + Sync> DurableCollection<T> {
-    /// The same collection, with concerns of its own.
+    /// The same collection, with concerns and a read preference of its own.
     pub(crate) fn new<U: Send + Sync>(collection: &Collection<U>) -> Self {
         Self::with(collection, true)
     }
@@ -93,38 +93,41 @@ impl<T: Send + Sync> DurableCollection<T> {
         }
     }
 
-    /// For reads, for what is no write to documents, and for a session, in whose transaction the
-    /// transaction's own write concern counts.
+    /// For reads, for commands that write no documents, and for sessions: in a transaction the write concern
+    /// of the transaction counts.
     pub(crate) fn reads(&self) -> &Collection<T> {
         &self.majority
     }
 
-    /// For writes. Asks the server what it is, the first time, and a standalone one now and then.
+    /// For writes. The first call asks the server for its kind. A standalone server is asked again now and
+    /// then.
     pub(crate) async fn writes(&self) -> Result<&Collection<T>, Error> {
-        Ok(match self.is_standalone().await? {
-            true => &self.standalone,
-            false => &self.majority,
+        Ok(if self.is_standalone().await? {
+            &self.standalone
+        } else {
+            &self.majority
         })
     }
 
-    /// The write concern of [`writes`](Self::writes), for a command that is put together by hand.
+    /// The write concern of [`writes`](Self::writes), for a command that is built by hand.
     pub(crate) async fn write_concern(&self) -> Result<Document, Error> {
         let standalone = self.is_standalone().await?;
         Ok(written_out(standalone, self.journal))
     }
 
     async fn is_standalone(&self) -> Result<bool, Error> {
-        // Without the journal there is nothing that a server could leave out.
+        // Without `j: true` there is no wait for the journal that a standalone server could leave out.
         Ok(self.journal && self.deployment().await? == Deployment::Standalone)
     }
 
-    /// The kind of servers behind the client. The server is asked once, and a standalone server now and then.
+    /// The kind of deployment behind the client. The server is asked once, and a standalone server now and
+    /// then.
     pub(super) async fn deployment(&self) -> Result<Deployment, Error> {
         let known = *self.known.lock();
         match known {
             Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
-            // A standalone server that took the place of a set is sent the same as the set, and is none
-            // the worse for it than without the difference.
+            // These are not asked again. If a standalone server takes the place of a set, it is sent
+            // `w: "majority"` as the set was, and may acknowledge a write before it is in the journal.
             Some((deployment, _)) => return Ok(deployment),
             None => {}
         }
@@ -141,14 +144,15 @@ async fn ask(client: &Client) -> Result<Deployment, Error> {
     let hello = admin.run_command(doc! { "hello": 1 });
     match hello.selection_criteria(primary).await {
         Ok(hello) => Ok(deployment_of(&hello)),
-        // A router is assumed, so that a look follows every renewal.
+        // A router is assumed, which proves the least, so that the documents are read after each batch of
+        // renewals.
         Err(error) if code(&error) == Some(COMMAND_NOT_FOUND) => Ok(Deployment::Sharded),
-        Err(error) => Err(sorted(error)),
+        Err(error) => Err(classify(error)),
     }
 }
 
-/// What a server belongs to that says hello so. A member of a set that is yet to be made is none that stands
-/// alone.
+/// The deployment of a server with this answer to `hello`. A member of a set that is not initiated yet is not
+/// standalone.
 fn deployment_of(hello: &Document) -> Deployment {
     let member = hello.contains_key("setName") || hello.contains_key("isreplicaset");
     match hello.get_str("msg") {
@@ -160,16 +164,17 @@ fn deployment_of(hello: &Document) -> Deployment {
     }
 }
 
-/// The write concern to replica sets and sharded clusters, as a command has it.
+/// The write concern for replica sets and sharded clusters, as a command has it.
 #[cfg(test)]
 pub(super) fn majority() -> Document {
     written_out(false, true)
 }
 
 fn written_out(standalone: bool, journal: bool) -> Document {
-    let mut concern = match standalone {
-        true => doc! { "w": 1 },
-        false => doc! { "w": "majority" },
+    let mut concern = if standalone {
+        doc! { "w": 1 }
+    } else {
+        doc! { "w": "majority" }
     };
     if journal {
         concern.insert("j", true);

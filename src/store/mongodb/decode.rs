@@ -1,7 +1,7 @@
-//! Documents of a collection, read as locks and limiters and not trusted.
+//! Reads documents as locks and limiters. They are not trusted: each field is checked.
 //!
-//! They are read as they came over the wire: a map of each document, and of each holder in it, would cost
-//! more than all that is done with it (`cpu` in `docs/performance.md`).
+//! The documents are read in their raw form. To build a map of each document, and of each holder in it, would
+//! cost more than all that is done with it (`cpu` in `docs/performance.md`).
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
@@ -12,15 +12,15 @@ use crate::model::{
     SCHEMA,
 };
 
-/// A lock or a limiter as an answer tells it.
+/// A lock or a limiter, and the server's time, from an answer.
 #[derive(Debug)]
-pub(crate) struct Told<R = LockRecord> {
+pub(crate) struct Decoded<R = LockRecord> {
     pub(crate) record: R,
-    /// The server's time, which stands beside the document.
+    /// The server's time, which the projection adds to the document.
     ///
-    /// `None` in the answer to a retryable write that the driver sent twice and the server had
-    /// carried out the first time: it gives back the stored image of the document, without the
-    /// projection (seen on 7.0.11).
+    /// `None` without the projection. The answer to a retryable write lacks it too, if the driver sent the
+    /// write twice and the server had carried it out the first time: it then gives back the stored image of
+    /// the document (seen on 7.0.11).
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Told<R = LockRecord> {
 ///
 /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
 /// anything else that is not a lock.
-pub(crate) fn told(document: &RawDocument, key: &Key) -> Result<Told, Error> {
+pub(crate) fn lock(document: &RawDocument, key: &Key) -> Result<Decoded, Error> {
     match get(document, "schema").and_then(integer) {
         Some(SCHEMA) => {}
         Some(found) => {
@@ -49,13 +49,13 @@ pub(crate) fn told(document: &RawDocument, key: &Key) -> Result<Told, Error> {
     read(document, key).map_err(|error| not_a_lock(key, error))
 }
 
-/// A lock as an eviction left it, with those who were evicted.
+/// A lock as an eviction left it, with the evicted holders.
 ///
 /// # Errors
 ///
-/// As for [`told`].
-pub(crate) fn told_eviction(document: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
-    let Told { mut record, .. } = told(document, key)?;
+/// As for [`lock`].
+pub(crate) fn eviction(document: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
+    let Decoded { mut record, .. } = lock(document, key)?;
     record.evicted = holders(document, "evicted").map_err(|error| not_a_lock(key, error))?;
     Ok(record)
 }
@@ -70,13 +70,13 @@ fn not_a_lock(key: &Key, Unreadable(field): Unreadable) -> Error {
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-fn read(document: &RawDocument, key: &Key) -> Result<Told, Unreadable> {
+fn read(document: &RawDocument, key: &Key) -> Result<Decoded, Unreadable> {
     let holders = holders(document, "holders")?;
     let fence = Fence::new(number(document, "fence")?);
     let expires_at = date(document, "expires_at")?;
     let record = LockRecord::new(key.clone(), fence, holders, expires_at);
     let now = now(document)?;
-    Ok(Told { record, now })
+    Ok(Decoded { record, now })
 }
 
 fn holders(document: &RawDocument, field: &'static str) -> Result<Vec<Holder>, Unreadable> {
@@ -94,11 +94,8 @@ fn holders(document: &RawDocument, field: &'static str) -> Result<Vec<Holder>, U
 ///
 /// # Errors
 ///
-/// As for [`told`], with [`Error::NotALimiter`] for what is not a limiter.
-pub(crate) fn told_limiter(
-    document: &RawDocument,
-    key: &Key,
-) -> Result<Told<LimiterRecord>, Error> {
+/// As for [`lock`], with [`Error::NotALimiter`] for what is not a limiter.
+pub(crate) fn limiter(document: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
     let key = key.clone();
     match get(document, "limiter").and_then(integer) {
         Some(LIMITER_SCHEMA) => {}
@@ -114,7 +111,7 @@ pub(crate) fn told_limiter(
     })
 }
 
-fn read_limiter(document: &RawDocument, key: &Key) -> Result<Told<LimiterRecord>, Unreadable> {
+fn read_limiter(document: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Unreadable> {
     let last = PermitId::parse(text(document, "last")?).ok_or(Unreadable("last"))?;
     let record = LimiterRecord::new(
         key.clone(),
@@ -124,7 +121,7 @@ fn read_limiter(document: &RawDocument, key: &Key) -> Result<Told<LimiterRecord>
         date(document, "over_at")?,
     );
     let now = now(document)?;
-    Ok(Told { record, now })
+    Ok(Decoded { record, now })
 }
 
 fn now(document: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
@@ -167,7 +164,7 @@ fn date(document: &RawDocument, field: &'static str) -> Result<DateTime<Utc>, Un
     value.and_then(utc).ok_or(Unreadable(field))
 }
 
-/// A field that can be read; what is malformed counts as missing.
+/// A field of a document. A malformed one counts as missing.
 fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
     document.get(field).ok().flatten()
 }
@@ -203,14 +200,14 @@ mod tests {
         }
     }
 
-    fn told(document: &Document, key: &Key) -> Result<Told, Error> {
-        super::told(&RawDocumentBuf::try_from(document).unwrap(), key)
+    fn decoded(document: &Document, key: &Key) -> Result<Decoded, Error> {
+        super::lock(&RawDocumentBuf::try_from(document).unwrap(), key)
     }
 
     #[test]
     fn a_lock_is_read_with_every_field() {
         let lease = LeaseId::random();
-        let Told { record, now } = told(&lock(lease), &key()).unwrap();
+        let Decoded { record, now } = decoded(&lock(lease), &key()).unwrap();
         assert_eq!(now.unwrap().timestamp_millis(), 5);
         assert_eq!(record.fence, Fence::new(7));
         let holder = &record.holders[0];
@@ -225,16 +222,16 @@ mod tests {
         let holders = evicted.remove("holders").unwrap();
         evicted.extend(doc! { "holders": [], "evicted": holders });
         let raw = |document: &Document| RawDocumentBuf::try_from(document).unwrap();
-        let record = told_eviction(&raw(&evicted), &key()).unwrap();
+        let record = eviction(&raw(&evicted), &key()).unwrap();
         assert!(record.holders.is_empty());
         assert_eq!(record.evicted[0].note.as_deref(), Some("nightly"));
         for damage in [Bson::from("nobody"), Bson::from(vec![7])] {
             evicted.insert("evicted", damage);
-            let error = told_eviction(&raw(&evicted), &key()).unwrap_err();
+            let error = eviction(&raw(&evicted), &key()).unwrap_err();
             assert!(
                 matches!(&error, Error::NotALock { problem, .. } if problem.contains("evicted"))
             );
-            assert!(told(&evicted, &key()).is_ok());
+            assert!(decoded(&evicted, &key()).is_ok());
         }
     }
 
@@ -243,7 +240,7 @@ mod tests {
         let mut later = lock(LeaseId::random());
         later.insert("schema", 2);
         assert!(matches!(
-            told(&later, &key()),
+            decoded(&later, &key()),
             Err(Error::UnsupportedSchema { found: 2, .. })
         ));
     }
@@ -253,7 +250,7 @@ mod tests {
         for field in ["schema", "fence", "expires_at", "now", "holders"] {
             let mut broken = lock(LeaseId::random());
             broken.insert(field, "nonsense");
-            match told(&broken, &key()) {
+            match decoded(&broken, &key()) {
                 Err(Error::NotALock { problem, .. }) => {
                     assert!(problem.contains(field), "{problem}");
                 }
@@ -264,7 +261,7 @@ mod tests {
             let mut broken = lock(LeaseId::random());
             let holders = broken.get_array_mut("holders").unwrap();
             holders[0].as_document_mut().unwrap().insert(field, true);
-            match told(&broken, &key()) {
+            match decoded(&broken, &key()) {
                 Err(Error::NotALock { problem, .. }) => {
                     assert!(problem.contains(field), "{problem}");
                 }

@@ -1,13 +1,13 @@
-//! The rules in MongoDB's words: pure functions from a request to what is sent, and from a document
-//! to a record.
+//! The rules as statements of MongoDB: pure functions from a request to what is sent.
 //!
-//! Each change is an update pipeline of one `$replaceWith`, behind a filter on `_id` alone: the
-//! server then takes its shortest path to the document, which a condition in the filter would lose.
-//! Conditions stand in the pipeline, and where they do not hold the pipeline gives back `$$ROOT`,
-//! which the server recognises as no change and does not write; a release among many fails there.
+//! Each change is an update pipeline of one `$replaceWith`, behind a filter on `_id` alone (but for
+//! `renew_together`, which is for many documents): the server then takes its shortest path to the document,
+//! which a condition in the filter would lose. The conditions are in the pipeline. If they do not hold, the
+//! pipeline returns `$$ROOT`, which the server recognises as no change and does not write; a release in a
+//! batch fails then.
 //!
-//! Text that comes from outside always stands in `$literal`: a key such as `$fence` is otherwise
-//! read as a path.
+//! In a pipeline, text that comes from outside always stands in `$literal`: a key such as `$fence` would
+//! otherwise be read as a path.
 
 mod expressions;
 mod grant;
@@ -38,19 +38,19 @@ pub(crate) fn filter(key: &Key) -> Document {
     doc! { "_id": key.as_str() }
 }
 
-/// What an answer is read from: the document and the server's time, which is not stored.
+/// The fields that an answer is read from, and the server's time, which is not stored.
 pub(crate) fn projection() -> Document {
     doc! { "schema": 1, "fence": 1, "holders": 1, "expires_at": 1, "now": "$$NOW" }
 }
 
-/// The same of an eviction, with those who were evicted.
+/// The same for an eviction, with the evicted holders.
 pub(crate) fn eviction_projection() -> Document {
     let mut shown = projection();
     shown.insert("evicted", 1);
     shown
 }
 
-/// Ends every live lease and raises the fence. The names of the leases go from the holders.
+/// Ends every live lease and raises the fence. The live holders are moved to `evicted`.
 pub(crate) fn evict(retention: Duration) -> Vec<Document> {
     let evicted = doc! {
         "_id": "$_id",
@@ -64,13 +64,13 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
     replace_if(is_ours(), evicted)
 }
 
-/// The documents of a page: those after a key, from the first that begins with the prefix. Keys are
-/// compared by their bytes, so all that begin with it stand together.
+/// The documents of a page: those after a key, from the first that begins with the prefix. Keys are compared
+/// by their bytes, so all keys with the prefix stand together.
 pub(crate) fn page(request: &ListRequest) -> Document {
     let filter = &request.filter;
     let mut keys = doc! { "$gte": filter.wanted_prefix() };
     if let Some(after) = &request.after {
-        // Both bounds: the later of them counts.
+        // Both bounds are sent; the greater one counts.
         keys.insert("$gt", after.as_str());
     }
     let mut wanted = doc! { "_id": keys, "schema": SCHEMA };
@@ -88,7 +88,7 @@ pub(crate) fn expired(key: &Key) -> Document {
     doc! { "_id": key.as_str(), "schema": SCHEMA, "$expr": removable(Duration::ZERO) }
 }
 
-/// Every document that may be removed.
+/// Every lock that may be removed after this retention.
 pub(crate) fn expired_since(retention: Duration) -> Document {
     doc! { "schema": SCHEMA, "$expr": removable(retention) }
 }
@@ -102,8 +102,8 @@ fn removable(retention: Duration) -> Document {
     ] }
 }
 
-/// Leaves a mark in the document of a lock: a write that nothing else depends on. Whatever replaces the
-/// document drops the mark, or carries it along. One that was there already would change nothing.
+/// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it.
+/// Each mark is a new one, because a mark that is there already would change nothing.
 pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
     let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
     replace_if(is_ours(), touched)

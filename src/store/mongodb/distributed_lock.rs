@@ -15,7 +15,7 @@ use super::{
     RESENDS,
     concern::DurableCollection,
     dialect::integer,
-    error::{DUPLICATE_KEY, code, sorted},
+    error::{DUPLICATE_KEY, classify, code},
 };
 use crate::{
     model::{Cause, Error, Key, after, validation},
@@ -32,14 +32,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// [`MongoStore`](crate::MongoStore), which has fences, renewal, guards, and one round trip where
 /// this has two or three. It needs MongoDB 5.1 or newer.
 ///
-/// The class is published in many copies of one article, "Mongo distributed lock by example": an
-/// increment that returns the new value decides who comes first (1 is the winner), and an expired
-/// lock is removed by a delete that is bounded by the expiry, so that of two contenders who both
-/// saw it expired the slower cannot remove the lock that the faster has just taken.
+/// The class is published in many copies of one article, "Mongo distributed lock by example": an increment
+/// that returns the new value decides which contender comes first (1 is the winner), and an expired lock is
+/// removed by a delete that is bounded by the expiry. So if two contenders both saw it expired, the slower
+/// cannot remove the lock that the faster has just taken.
 ///
 /// | Java | here | repaired, and why |
 /// |---|---|---|
-/// | `getLock(key, expire)` | [`acquire`](Self::acquire): a read; if it shows an expired lock, a bounded delete; one increment | gives back who holds it, which a release needs |
+/// | `getLock(key, expire)` | [`acquire`](Self::acquire): a read; if it shows an expired lock, a bounded delete; one increment | returns a grant with the holder, which a release needs |
 /// | `MongoLockDao.getByKey` | the read, which brings the server's time along | compared with the server's clock instead of the client's: a client that is ahead would take over locks that are alive |
 /// | `releaseLockExpire`, `removeExpire` | [`remove_expired`](Self::remove_expired): a delete bounded by `expire` | bounded by the server's clock, in the same command |
 /// | `incrByWithExpire` | [`increment`](Self::increment): `findAndModify`, upsert, `$inc`, new value | sent once: Java sends it twice, so the winner of an empty field counts to 2 in the database. `$setOnInsert` for `expire`: Java's losers set it, and so extend the winner's lock |
@@ -75,8 +75,8 @@ pub struct MongoDistributedLock {
     locks: DurableCollection<Document>,
 }
 
-/// A lock that [`MongoDistributedLock::acquire`] granted. It is no guard: dropping it leaves the
-/// lock to its expiry.
+/// A lock that [`MongoDistributedLock::acquire`] granted. Dropping it releases nothing: the lock then stays
+/// until its expiry.
 #[derive(Clone, Debug)]
 pub struct DistributedLockGrant {
     key: Key,
@@ -101,8 +101,8 @@ impl DistributedLockGrant {
         self.expires_at
     }
 
-    /// How long it may be counted on, by the clock of this process, from the instant before the
-    /// first command was sent.
+    /// How long the lock may be counted on, by the clock of this process, from the instant before the first
+    /// command was sent.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -116,14 +116,14 @@ impl MongoDistributedLock {
         }
     }
 
-    /// Whether a write is to be in the server's journal before it counts, as
-    /// [`MongoStore::journal`](crate::MongoStore::journal) says; it is by default.
+    /// Whether a write has to be in the server's journal before it is acknowledged, as
+    /// [`MongoStore::journal`](crate::MongoStore::journal) says; it has by default.
     pub fn journal(mut self, journal: bool) -> Self {
         self.locks = self.locks.journal(journal);
         self
     }
 
-    /// Creates the unique index on `key`. It can be repeated.
+    /// Creates the unique index on `key`. The call can be repeated.
     ///
     /// # Errors
     ///
@@ -148,13 +148,13 @@ impl MongoDistributedLock {
                          collection, remove the documents, and prepare again",
                     ),
                 }),
-                Err(error) => Err(sorted(error)),
+                Err(error) => Err(classify(error)),
             }
         })
         .await
     }
 
-    /// Takes the lock if it is free or expired; `None` if another holds it. Java: `getLock`.
+    /// Takes the lock if it is free or expired; `None` if it is held. Java: `getLock`.
     ///
     /// # Errors
     ///
@@ -207,9 +207,9 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// The step that decides: counts the lock's `value` up, and has it if the new value is 1.
-    /// Java: `incrByWithExpire`. [`acquire`](Self::acquire) looks before, so that a contender of a
-    /// lock that is held writes nothing.
+    /// The step that decides: counts the lock's `value` up, and takes the lock if the new value is 1. Java:
+    /// `incrByWithExpire`. [`acquire`](Self::acquire) reads the lock before, so that it writes nothing if the
+    /// lock is held.
     ///
     /// # Errors
     ///
@@ -236,8 +236,7 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// Frees the lock of this grant, and nobody else's; `false` if it was not held any more. Java:
-    /// `releaseLock`.
+    /// Frees the lock of this grant, and no other; `false` if it was not held any more. Java: `releaseLock`.
     ///
     /// # Errors
     ///
@@ -254,8 +253,8 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// The lock and the server's time, in one command. `$inc` has no place in a pipeline and
-    /// `$$NOW` none outside one, so the increment needs a time that was asked for.
+    /// The lock and the server's time, in one command. `$inc` has no place in a pipeline and `$$NOW` none
+    /// outside one, so the increment needs a time that was read before.
     async fn read(&self, key: &Key) -> Result<Look, Error> {
         let lock = doc! { "$lookup": {
             "from": self.locks.reads().name(),
@@ -277,10 +276,11 @@ impl MongoDistributedLock {
             .selection_criteria(primary)
             .read_concern(ReadConcern::local())
             .await
-            .map_err(sorted)?;
-        let found = match cursor.advance().await.map_err(sorted)? {
-            true => cursor.deserialize_current().map_err(sorted)?,
-            false => Document::new(),
+            .map_err(classify)?;
+        let found = if cursor.advance().await.map_err(classify)? {
+            cursor.deserialize_current().map_err(classify)?
+        } else {
+            Document::new()
         };
         let (Some(now), Ok(locks)) = (found.get("now").and_then(integer), found.get_array("locks"))
         else {
@@ -309,14 +309,14 @@ impl MongoDistributedLock {
             "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] },
         };
         let locks = self.locks.writes().await?;
-        let removed = locks.delete_one(expired).await.map_err(sorted)?;
+        let removed = locks.delete_one(expired).await.map_err(classify)?;
         Ok(removed.deleted_count > 0)
     }
 
     async fn delete_own(&self, key: &Key, holder: Uuid) -> Result<bool, Error> {
         let own = doc! { "key": key.as_str(), "holder": holder.to_string() };
         let locks = self.locks.writes().await?;
-        let removed = locks.delete_one(own).await.map_err(sorted)?;
+        let removed = locks.delete_one(own).await.map_err(classify)?;
         Ok(removed.deleted_count > 0)
     }
 
@@ -349,10 +349,10 @@ impl MongoDistributedLock {
                 Ok(document) => document,
                 Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
                 Err(error) => {
-                    let error = sorted(error);
+                    let error = classify(error);
                     if error.is_ambiguous() {
-                        // The lock may be there with nobody who knows that it is theirs. Best
-                        // effort: the expiry frees it otherwise.
+                        // The lock may have been taken, and the caller has no grant to release it with. If
+                        // the delete fails too, the expiry frees the lock.
                         let _ = self.delete_own(&key, holder).await;
                     }
                     return Err(error);
@@ -370,7 +370,7 @@ impl MongoDistributedLock {
     }
 }
 
-/// What the read shows, in milliseconds of the server's clock.
+/// The result of the read, in milliseconds of the server's clock.
 struct Look {
     expire: Option<i64>,
     now: i64,

@@ -1,4 +1,4 @@
-//! What the driver's errors mean for a lock.
+//! The driver's errors, by what their caller can do about them.
 
 use std::{error::Error as _, io};
 
@@ -23,8 +23,8 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
-/// A value that the server does not take, and its words for a write concern with `j` where it has no
-/// journal. The number alone says too little.
+/// The code of an error about a value that the server does not accept, and its text for a write concern with
+/// `j` on a server without a journal. The code alone is not specific enough.
 const BAD_VALUE: i32 = 2;
 const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
 
@@ -56,9 +56,9 @@ fn refuses_journal(error: &DriverError) -> bool {
     }
 }
 
-/// Sorts an error by what its caller can do about it. When in doubt, the request may have been
-/// carried out.
-pub(crate) fn sorted(error: DriverError) -> Error {
+/// Classifies an error by what the caller can do about it. When in doubt, the request may have been carried
+/// out.
+pub(crate) fn classify(error: DriverError) -> Error {
     let store = STORE;
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
     let retryable = error.contains_label(RETRYABLE_WRITE_ERROR);
@@ -74,7 +74,7 @@ pub(crate) fn sorted(error: DriverError) -> Error {
         _ if number.is_some_and(|number| DENIED.contains(&number)) => {
             Error::Denied { store, source }
         }
-        // No server was found to send it to.
+        // No server was found to send the request to.
         ErrorKind::ServerSelection { .. } | ErrorKind::DnsResolve { .. } => {
             Error::Unreachable { store, source }
         }
@@ -88,7 +88,7 @@ pub(crate) fn sorted(error: DriverError) -> Error {
         _ if retryable || number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
             Error::Interrupted { store, source }
         }
-        // The server said no, or the driver did before it sent anything.
+        // The server refused the request, or the driver did before it sent anything.
         ErrorKind::Command(_)
         | ErrorKind::Write(_)
         | ErrorKind::InvalidArgument { .. }
@@ -102,26 +102,25 @@ pub(crate) fn sorted(error: DriverError) -> Error {
     }
 }
 
-/// Whether the server refused the credentials. After the first refusal the driver takes the server for
-/// lost until its next heartbeat, which may be 10 s, and has only words of why for those who ask
-/// meanwhile.
+/// Whether the server refused the credentials. After the first refusal the driver takes the server for lost
+/// until its next heartbeat, for up to 10 s. Until then only the text of its errors has the reason.
 fn refused(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Authentication { .. } => true,
         ErrorKind::ConnectionPoolCleared { message, .. }
         | ErrorKind::ServerSelection { message, .. } => {
-            // The server's own name for it.
+            // The server's own name of the error.
             message.contains("AuthenticationFailed")
         }
         _ => false,
     }
 }
 
-/// An error as the driver's own, so that `?` carries it out of a transaction's callback.
+/// The error as one of the driver, so that `?` carries it out of a transaction's callback.
 ///
-/// [`Error::TransactionAborted`] becomes what the driver said, with the labels by which `and_run` of the
-/// driver runs the transaction again. Any other is wrapped, and `get_custom::<leasehold::Error>()` gives
-/// it back.
+/// [`Error::TransactionAborted`] becomes the driver's original error, with the labels by which `and_run` of
+/// the driver runs the transaction again. Any other error is wrapped, and `get_custom::<leasehold::Error>()`
+/// gives it back.
 impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
         let said = match &error {
@@ -135,14 +134,15 @@ impl From<Error> for DriverError {
     }
 }
 
-/// Sorts the error of one statement among many.
+/// Classifies the error of one statement among many.
 pub(crate) fn statement_failed(error: &Document) -> Error {
     let code = error.get("code").and_then(integer).unwrap_or_default();
     let text = error.get_str("errmsg").unwrap_or("it does not say why");
     let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
-    match INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
-        true => Error::Interrupted { store, source },
-        false => Error::Store { store, source },
+    if INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
+        Error::Interrupted { store, source }
+    } else {
+        Error::Store { store, source }
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_never_made_is_unreachable() {
-        let error = sorted(io_error(io::ErrorKind::ConnectionRefused));
+        let error = classify(io_error(io::ErrorKind::ConnectionRefused));
         assert!(matches!(error, Error::Unreachable { .. }));
         assert!(error.is_retryable() && !error.is_ambiguous());
     }
@@ -176,13 +176,13 @@ mod tests {
             io::ErrorKind::UnexpectedEof,
             io::ErrorKind::TimedOut,
         ] {
-            assert!(sorted(io_error(kind)).is_ambiguous(), "{kind:?}");
+            assert!(classify(io_error(kind)).is_ambiguous(), "{kind:?}");
         }
     }
 
     #[test]
     fn an_error_of_our_own_making_is_final() {
-        let error = sorted(DriverError::custom("nonsense"));
+        let error = classify(DriverError::custom("nonsense"));
         assert!(matches!(error, Error::Store { .. }));
         assert!(!error.is_retryable());
     }

@@ -1,5 +1,5 @@
-//! The fence in the words of MongoDB: filters that a stale holder's write does not get through, and
-//! changes that leave the fence behind. Pure functions, for any way to send them.
+//! Filters for MongoDB that stop the write of a stale holder, and changes that record the fence. Pure
+//! functions, for any way to send them.
 
 #[cfg(test)]
 mod tests;
@@ -15,10 +15,11 @@ use crate::model::Fence;
 /// [`GuardedCollection`](crate::mongodb::GuardedCollection): for bulk writes, for options that it does not have,
 /// and for a process that was told the fence and nothing else. Feature `mongodb`.
 ///
-/// A write that is guarded and not stamped is of no use to the next one, and one that is stamped and not
-/// guarded stops nobody and may set the fence back: do both. Send it with a write concern of a majority
-/// and the journal (`w: 1` and the journal to a standalone server): what a single member has confirmed can be
-/// rolled back, what is in no journal is lost with a kill, and the fence with it.
+/// Use [`guard`](Fence::guard) and [`stamp`](Fence::stamp) together: a write that is guarded and not stamped
+/// leaves no fence for the next one to compare with, and one that is stamped and not guarded is never
+/// stopped, and may set the fence back. Send it with a write concern of a majority and the journal (`w: 1`
+/// and the journal to a standalone server). A write that a single member has confirmed can be rolled back,
+/// one that is in no journal is lost with a kill, and the fence with it.
 ///
 /// ```no_run
 /// use leasehold::Fence;
@@ -34,31 +35,31 @@ use crate::model::Fence;
 /// # }
 /// ```
 impl Fence {
-    /// The documents that this filter finds, without those that have seen a newer fence. One that has
-    /// seen none yet is among them, and so is one that has seen this one. So is one with something else
-    /// in [`Fence::FIELD`] that is no number, and [`stamp`](Fence::stamp) overwrites that.
+    /// A filter for the documents that this filter matches, without those that have seen a newer fence.
+    /// Documents that have seen no fence yet, or this one, still match. So do those with a value in
+    /// [`Fence::FIELD`] that is no number, which [`stamp`](Fence::stamp) overwrites.
     ///
-    /// That an upsert finds nothing may mean that the document has seen a newer fence. It then inserts
-    /// another, unless the filter pins a unique field, such as `_id`, to one value: the server then
+    /// An upsert may match nothing because the document has seen a newer fence. It then inserts another
+    /// document, unless the filter compares a unique field, such as `_id`, with one value: then the server
     /// refuses it with a duplicate key.
     pub fn guard(self, filter: Document) -> Document {
         let not_newer = doc! { "$not": { "$gt": self.get() } };
         doc! { "$and": [filter, { Self::FIELD: not_newer }] }
     }
 
-    /// The documents that this filter finds and that have seen a newer fence. For a guarded write that
-    /// found nothing: whether it was stopped, or there is nothing to find.
+    /// A filter for the documents that this filter matches and that have seen a newer fence. After a guarded
+    /// write that matched nothing it tells whether the write was stopped, or there is nothing to find.
     pub fn overtaken(self, filter: Document) -> Document {
         doc! { "$and": [filter, { Self::FIELD: { "$gt": self.get() } }] }
     }
 
-    /// The update, and the fence with it: in the `$set` of an update document, or as the last stage of
-    /// a pipeline. Of an empty update document there is the fence alone.
+    /// The update, and the fence with it: in the `$set` of an update document, or as the last stage of a
+    /// pipeline. An empty update document becomes one that sets the fence alone.
     ///
-    /// What the update itself does to [`Fence::FIELD`] is left out, so it can neither lower the fence
-    /// nor remove it. One that renames another field to that name is refused by the server.
+    /// Changes of the update itself to [`Fence::FIELD`] are left out, so it can neither lower the fence nor
+    /// remove it. An update that renames another field to that name is refused by the server.
     ///
-    /// It is as durable as the write: send it with a write concern of a majority and the journal.
+    /// The fence is as durable as the write: send it with a write concern of a majority and the journal.
     pub fn stamp(self, update: impl Into<UpdateModifications>) -> UpdateModifications {
         match update.into() {
             UpdateModifications::Document(update) => self.stamp_operators(update).into(),
@@ -67,7 +68,8 @@ impl Fence {
                 stages.push(doc! { "$set": { Self::FIELD: self.get() } });
                 stages.into()
             }
-            // A kind that a later driver may bring cannot be stamped. An empty one is refused.
+            // A kind of update that a later driver may bring cannot be stamped. The empty update that takes
+            // its place is refused.
             _ => Document::new().into(),
         }
     }
@@ -79,20 +81,20 @@ impl Fence {
     }
 
     fn stamp_operators(self, update: Document) -> Document {
-        // Two operators on one field, or on a part of it, are a conflict to the server.
+        // The server refuses two operators on one field, or on a part of it.
         let mut update: Document = update.into_iter().filter_map(without_the_fence).collect();
         match update.get_mut("$set") {
             None => drop(update.insert("$set", doc! { Self::FIELD: self.get() })),
             Some(Bson::Document(fields)) => drop(fields.insert(Self::FIELD, self.get())),
-            // The server refuses what is no document.
+            // The server refuses a `$set` that is no document.
             Some(_) => {}
         }
         update
     }
 }
 
-/// An operator of an update without what it does to the fence; `None` if nothing is left of it, which
-/// some servers refuse.
+/// An operator of an update, without its changes to the fence; `None` if nothing is left of it, which some
+/// servers refuse.
 fn without_the_fence((operator, change): (String, Bson)) -> Option<(String, Bson)> {
     let Bson::Document(fields) = change else {
         return Some((operator, change));

@@ -2,7 +2,7 @@
 
 use mongodb::bson::RawDocument;
 
-use super::{Change, MongoStore, decode::told_limiter, dialect};
+use super::{Change, MongoStore, decode::limiter, dialect};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error},
@@ -17,8 +17,8 @@ impl MongoStore {
             upsert: true,
             projection: dialect::limiter_projection(),
         };
-        let told = |document: &RawDocument| told_limiter(document, &request.key);
-        match self.send(change, told).await? {
+        let decode = |document: &RawDocument| limiter(document, &request.key);
+        match self.send(change, decode).await? {
             Some((record, now)) => Ok(rules::answer_permit(&record, request, now)),
             None => Err(Error::Interrupted {
                 store: "MongoDB",

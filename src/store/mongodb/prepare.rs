@@ -1,4 +1,4 @@
-//! The indexes that remove what is dead.
+//! The TTL indexes that remove dead locks and limiters.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use mongodb::{
 
 use super::{
     MongoStore,
-    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, code, sorted},
+    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, classify, code},
 };
 use crate::{
     model::{Error, LIMITER_SCHEMA, SCHEMA},
     runtime,
 };
 
-/// How long `prepare` may take: an index on a collection that is in use takes its time.
+/// How long `prepare` may take: to build an index on a collection in use takes time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The TTL index on `expires_at` that `prepare` made before locks had a date for their clean-up.
@@ -27,20 +27,20 @@ const ONCE_OURS: &str = "leasehold_expires_at";
 /// A TTL index.
 pub(super) struct Index {
     pub(super) name: &'static str,
-    /// From when on the time counts after which it removes a document.
+    /// The field with the date from which `expires_after` counts.
     pub(super) field: &'static str,
     pub(super) expires_after: Duration,
-    /// What a later version or somebody else put into the collection is left alone.
+    /// The filter for our documents. Those that a later version or another program put into the collection
+    /// are left alone.
     pub(super) ours: Document,
 }
 
 impl MongoStore {
     /// Creates the TTL indexes that remove dead locks and limiters, and the collection with them.
     ///
-    /// It can be repeated, at every start of the application for example, and by several
-    /// processes at once; a changed [`retention`](MongoStore::retention) of limiters is taken over. Locking
-    /// works without it, but then documents of dead locks stay until a
-    /// [`purge`](crate::Leases::purge).
+    /// The call can be repeated, at every start of the application for example, and by several processes at
+    /// once; a changed [`retention`](MongoStore::retention) of limiters is taken over. Locking works without
+    /// the indexes, but then documents of dead locks stay until a [`purge`](crate::Leases::purge).
     ///
     /// # Errors
     ///
@@ -86,18 +86,18 @@ impl MongoStore {
                     "writeConcern": self.locks.write_concern().await?,
                 };
                 let database = locks.client().database(&locks.namespace().db);
-                database.run_command(change).await.map_err(sorted)?;
+                database.run_command(change).await.map_err(classify)?;
                 Ok(())
             }
-            Err(error) => Err(sorted(error)),
+            Err(error) => Err(classify(error)),
         }
     }
 
-    /// Drops the TTL index on the expiry that was ours once, and refuses anybody else's: both remove a
-    /// document although its fence is ahead of the clock.
+    /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other such index:
+    /// both remove a document although its fence is ahead of the clock.
     async fn without_early_removal(&self) -> Result<(), Error> {
-        let indexes = self.locks.reads().list_indexes().await.map_err(sorted)?;
-        let indexes: Vec<_> = indexes.try_collect().await.map_err(sorted)?;
+        let indexes = self.locks.reads().list_indexes().await.map_err(classify)?;
+        let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
         for index in indexes.into_iter().filter(removes_by_expiry) {
             let name = index.options.and_then(|options| options.name);
             let name = name.unwrap_or_default();
@@ -112,9 +112,9 @@ impl MongoStore {
                 });
             }
             match self.locks.writes().await?.drop_index(name).await {
-                // Another process was faster.
+                // Another process has dropped it already.
                 Err(gone) if code(&gone) == Some(INDEX_NOT_FOUND) => {}
-                dropped => dropped.map_err(sorted)?,
+                dropped => dropped.map_err(classify)?,
             }
         }
         Ok(())
@@ -126,7 +126,8 @@ fn removes_by_expiry(index: &IndexModel) -> bool {
     index.options.as_ref().is_some_and(is_ttl) && index.keys.contains_key("expires_at")
 }
 
-/// The TTL indexes, of which that of locks goes by a date that the statements write with the retention.
+/// The TTL indexes. For locks the statements write the date of removal, which includes the retention. For
+/// limiters the index adds the retention.
 pub(super) fn indexes(retention: Duration) -> [Index; 2] {
     [
         Index {

@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{concern::majority, dialect, many::statement, prepare};
+use super::{bulk::statement, concern::majority, dialect, prepare};
 use crate::store::{protocol as fixed, protocol::Tree};
 
 fn tree(value: &Bson) -> Tree {
@@ -23,9 +23,10 @@ fn tree(value: &Bson) -> Tree {
 fn fields(document: &Document) -> Tree {
     let field = |(name, value): (&String, &Bson)| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "_$".contains(letter);
-        let name = match name.chars().all(plain) {
-            true => name.clone(),
-            false => quoted(name),
+        let name = if name.chars().all(plain) {
+            name.clone()
+        } else {
+            quoted(name)
         };
         (name, tree(value))
     };

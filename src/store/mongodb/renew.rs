@@ -1,13 +1,13 @@
 //! Renewals: one by a command that answers with the document, many by one command for all.
 //!
-//! Leases that are likely to be the only one of their key are renewed by one statement for all of a ttl, whose
-//! filter names the keys and the leases. It finds no document but those of the leases that it is for, and
-//! each of them at most once: so if it changed as many documents as it was sent leases, each was renewed, and
-//! no document has to be looked at. Otherwise a look tells which; and what it shows as live and not as
-//! renewed is sent again, each in a statement of its own.
+//! Leases that are likely to be the only one of their key are renewed by one statement for all of a ttl,
+//! whose filter names the keys and the leases. The statement matches only documents of those leases, and each
+//! of them at most once. So if the number of changed documents is that of the leases, each was renewed, and
+//! no document has to be read. Otherwise the documents are read, and each lease that is live there and not
+//! renewed is sent again, in a statement of its own.
 //!
 //! A router of a sharded cluster may carry out such a statement more than once on one document, and not at
-//! all on another, while a chunk moves: there the number proves nothing, and a look always follows.
+//! all on another, while a chunk moves: there the number proves nothing, and the documents are always read.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::{
     MongoStore,
+    bulk::{BulkResult, Changed, statement},
     concern::Deployment,
     decode, dialect,
     error::{STORE, statement_failed},
-    many::{Changed, Left, statement},
     timed,
 };
 use crate::{
@@ -29,7 +29,8 @@ use crate::{
     rules,
 };
 
-/// What two dates of the server, in whole milliseconds, and the time between them here may differ by.
+/// The tolerance between a time span of two dates of the server, in whole milliseconds, and one that is
+/// measured here.
 const GRAIN: Duration = Duration::from_millis(10);
 
 impl MongoStore {
@@ -50,7 +51,7 @@ impl MongoStore {
     ) -> Result<RenewAnswers, Error> {
         let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
         self.renew_together(&mut renewals).await?;
-        // A failure of the second command takes nothing away from what the first has answered.
+        // If the second command fails, the answers of the first still count.
         let failed = self.renew_singly(&mut renewals).await.err();
         let unanswered = || {
             Err(failed.clone().unwrap_or(Error::Interrupted {
@@ -62,8 +63,8 @@ impl MongoStore {
         Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Renews those whose grants are known by one statement for each ttl. It leaves without an answer what has
-    /// to be sent singly.
+    /// Renews the leases whose grants are known, by one statement for each ttl. Those that have to be sent
+    /// singly are left without an answer.
     async fn renew_together(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
         let together: Vec<_> = renewals.iter_mut().filter(is_known).collect();
@@ -97,7 +98,7 @@ impl MongoStore {
                 Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => None,
                 Ok((answer, now)) => {
                     if let Some(now) = now {
-                        self.clock.told(now, Instant::now());
+                        self.clock.record_time(now, Instant::now());
                     }
                     Some(Ok(confirmed(answer, request)))
                 }
@@ -107,7 +108,7 @@ impl MongoStore {
         Ok(())
     }
 
-    /// Renews what has no answer by one statement each. The documents tell the outcome, see
+    /// Renews the leases without an answer, by one statement each. The documents tell the outcome, see
     /// [`rules::answer_renew`].
     async fn renew_singly(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_open = |renewal: &&mut Renewal<'_>| renewal.answer.is_none();
@@ -121,7 +122,7 @@ impl MongoStore {
         };
         let statements = singly.iter().map(sent).collect();
         let keys = singly.iter().map(|renewal| renewal.request.key.as_str());
-        let Left { failed, documents } = self.change_many(statements, keys.collect()).await?;
+        let BulkResult { failed, documents } = self.change_many(statements, keys.collect()).await?;
         for (number, Renewal { request, answer }) in singly.into_iter().enumerate() {
             *answer = Some(match failed.get(&number) {
                 // After a failed statement the document may show the lease as it was before, live and not renewed.
@@ -151,8 +152,8 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// What is known of a lease that was renewed, from the number of those that were: it lives for its ttl from
-/// when the statement was carried out.
+/// The answer to a renewal that is known to be carried out by the number of changed documents alone: the
+/// lease lives for its ttl from when the statement was carried out.
 fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     let known = request.known?;
     Some(RenewAnswer::Renewed(Grant {
@@ -163,8 +164,8 @@ fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     }))
 }
 
-/// The answer with no more than what a majority has confirmed: the document may show a later renewal, of the
-/// same lease, which is still under way.
+/// The answer with no more than a majority has confirmed: the document may show a later renewal of the same
+/// lease, which is still under way.
 fn confirmed(answer: RenewAnswer, request: &RenewRequest) -> RenewAnswer {
     match answer {
         RenewAnswer::Renewed(grant) => RenewAnswer::Renewed(Grant {
@@ -189,7 +190,7 @@ fn looked_at(
     let Some(document) = document else {
         return Ok((RenewAnswer::Expired, None));
     };
-    let (record, now) = timed(decode::told(document, &request.key)?)?;
+    let (record, now) = timed(decode::lock(document, &request.key)?)?;
     let answer = rules::answer_renew(Some(&record), request.lease, now);
     Ok((answer, Some(now)))
 }

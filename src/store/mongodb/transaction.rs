@@ -10,22 +10,23 @@ use mongodb::{
 
 use super::{
     MongoStore, decode, dialect,
-    error::{STORE, code, sorted},
+    error::{STORE, classify, code},
     timed,
 };
 use crate::model::{Error, Key, LockRecord};
 
-/// What a standalone server answers to the number of a transaction.
+/// The error of a standalone server for the number of a transaction.
 const ILLEGAL_OPERATION: i32 = 20;
 const NO_TRANSACTIONS: &str =
     "a standalone server has no transactions; a replica set has, also one of a single member";
-/// What the driver says to a second start, and to any on a standalone server. It has no other way to
-/// tell.
+/// Parts of the driver's messages for a second start of a transaction, and for any start on a standalone
+/// server. The driver has no other way to tell them apart.
 const IN_PROGRESS: &str = "already in progress";
 const UNSUPPORTED: &str = "not supported by this deployment";
 
 impl MongoStore {
-    /// Writes the document of a lock within a transaction, and gives back what it says.
+    /// Writes a mark to the document of a lock within a transaction, and returns the lock. `None` if there is
+    /// no document.
     pub(crate) async fn touch(
         &self,
         key: &Key,
@@ -40,20 +41,20 @@ impl MongoStore {
             .session(session)
             .await
             .map_err(|error| refusal(error, key))?;
-        let told = |document: RawDocumentBuf| timed(decode::told(&document, key)?);
-        touched.map(told).transpose()
+        let decoded = |document: RawDocumentBuf| timed(decode::lock(&document, key)?);
+        touched.map(decoded).transpose()
     }
 }
 
-/// An error unless the session is in a transaction. Outside of one the lease would be looked at, and
-/// nothing held until the end.
+/// An error unless the session is in a transaction, which the driver tells only when another one is started.
+/// Outside of a transaction the lease would be checked, and nothing would keep its document from changing.
 pub(crate) async fn ensure_in_transaction(
     session: &mut ClientSession,
     key: &Key,
 ) -> Result<(), Error> {
     let error = match session.start_transaction().await {
         Ok(()) => {
-            // Nothing was sent yet.
+            // Nothing was sent yet, so it does not matter if the abort fails.
             let _ = session.abort_transaction().await;
             return Err(not_enforceable(
                 key,
@@ -67,27 +68,27 @@ pub(crate) async fn ensure_in_transaction(
         ErrorKind::Transaction { message, .. } if message.contains(UNSUPPORTED) => {
             Err(not_enforceable(key, NO_TRANSACTIONS))
         }
-        // A session that can have none, and says why.
+        // The session cannot be in a transaction, and the error says why.
         ErrorKind::Transaction { .. } => Err(Error::Store {
             store: STORE,
             source: error.into(),
         }),
-        _ => Err(sorted(error)),
+        _ => Err(classify(error)),
     }
 }
 
-/// Why the document could not be written. Some servers without transactions only tell here.
+/// The error of a write that failed. Some servers without transactions report that only here.
 fn refusal(error: DriverError, key: &Key) -> Error {
     match &*error.kind {
         ErrorKind::SessionsNotSupported => not_enforceable(key, NO_TRANSACTIONS),
         _ if code(&error) == Some(ILLEGAL_OPERATION) => not_enforceable(key, NO_TRANSACTIONS),
-        _ => sorted(error),
+        _ => classify(error),
     }
 }
 
-/// Has the server give up the transaction, while the driver goes on with it: so whatever the session
-/// still sends is refused. After an abort by the driver it would be written at once, outside of any
-/// transaction.
+/// Makes the server abort the transaction, while the driver takes it for active: so all that the session
+/// still sends is refused. After an abort by the driver, later writes of the session would be carried out at
+/// once, outside of any transaction.
 pub(crate) async fn give_up(session: &mut ClientSession) {
     let admin = session.client().database("admin");
     let abort = doc! { "abortTransaction": 1 };
@@ -95,7 +96,7 @@ pub(crate) async fn give_up(session: &mut ClientSession) {
         Ok(_) => {}
         // The session has no transaction, or an error has ended it.
         Err(error) if code(&error).is_some() => {}
-        // The server cannot be told, so at least nothing is committed from here.
+        // The server cannot be reached. After an abort by the driver at least this session commits nothing.
         Err(_) => drop(session.abort_transaction().await),
     }
 }

@@ -1,14 +1,14 @@
 //! The time that all processes of a host agree on, and that never goes back.
 
-/// What this host says of its time.
+/// The clocks of this host.
 pub(super) struct Reading<'a> {
     /// The name of the boot, and the milliseconds since, if the host counts them.
     pub(super) boot: Option<(&'a str, i64)>,
-    /// The time of day, in milliseconds since 1970, which anybody may set.
+    /// The time of day, in milliseconds since 1970, which may be set.
     pub(super) of_day: i64,
 }
 
-/// What the file remembers of the time.
+/// The time as the file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The boot that it is about; empty without one.
@@ -20,7 +20,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// What is to be remembered now; its `last` is the time.
+    /// The time as the file is to have it from now on; its `last` is the time now.
     ///
     /// The time of day counts once a boot, so that a change of it moves no expiry.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {

@@ -1,4 +1,4 @@
-//! What SQLite's errors mean for a lock.
+//! SQLite's errors, by what their caller can do about them.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use crate::model::{Cause, Error};
 /// The name of the store in messages.
 pub(super) const STORE: &str = "SQLite";
 
-/// Sorts an error of anything but a commit by what its caller can do about it. When in doubt, the request
+/// Classifies an error of anything but a commit by what its caller can do about it. When in doubt, the request
 /// may have been carried out.
-pub(super) fn sorted(error: SqliteError, path: &Path) -> Error {
+pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     let store = STORE;
     let code = error.sqlite_error_code();
     let source: Cause = error.into();
@@ -41,8 +41,8 @@ pub(super) fn sorted(error: SqliteError, path: &Path) -> Error {
 
 /// The same for an error of a commit, which may have been carried out: the disk can fail after the last page
 /// is in the log, and a crash before the next commit makes it count.
-pub(super) fn sorted_of_commit(error: SqliteError, path: &Path) -> Error {
-    match sorted(error, path) {
+pub(super) fn classify_commit(error: SqliteError, path: &Path) -> Error {
+    match classify(error, path) {
         Error::Overloaded { store, source } => Error::Interrupted { store, source },
         error => error,
     }
@@ -83,11 +83,11 @@ mod tests {
             (ffi::SQLITE_NOTADB, false, false),
             (ffi::SQLITE_CONSTRAINT, false, false),
         ] {
-            let before = sorted(error(code), Path::new("locks.db"));
+            let before = classify(error(code), Path::new("locks.db"));
             let said = (before.is_retryable(), before.is_ambiguous());
             assert_eq!(said, (retryable, ambiguous), "{code}: {before:?}");
             // Whatever can be tried again may be done once the log is written.
-            let commit = sorted_of_commit(error(code), Path::new("locks.db"));
+            let commit = classify_commit(error(code), Path::new("locks.db"));
             let said = (commit.is_retryable(), commit.is_ambiguous());
             assert_eq!(said, (retryable, retryable), "{code}: {commit:?}");
         }
@@ -100,8 +100,8 @@ mod tests {
             ffi::SQLITE_READONLY_DBMOVED,
             ffi::SQLITE_CORRUPT,
         ] {
-            let sorted = sorted(error(code), Path::new("locks.db"));
-            assert!(matches!(sorted, Error::File { .. }), "{sorted:?}");
+            let error = classify(error(code), Path::new("locks.db"));
+            assert!(matches!(error, Error::File { .. }), "{error:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, MAIN_DB, OptionalExtension, TransactionBehavior, para
 
 use super::{
     clock::{self, Kept, Reading},
-    error::{sorted, sorted_of_commit, unusable},
+    error::{classify, classify_commit, unusable},
     identity::Identity,
     opening::{self, Make},
     table::{Change, Look},
@@ -41,7 +41,7 @@ impl File {
         let boot = clock::boot();
         // A first read, with which SQLite opens the log.
         let clock = Clock::read(&connection, boot.as_deref());
-        let clock = clock.map_err(|error| sorted(error, path))?;
+        let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
         let mut this = Self {
             path: path.to_path_buf(),
@@ -58,7 +58,7 @@ impl File {
     /// Whether this user may only look at it.
     fn is_readonly(&self) -> Result<bool, Error> {
         let is_readonly = self.connection.is_readonly(MAIN_DB);
-        is_readonly.map_err(|error| sorted(error, &self.path))
+        is_readonly.map_err(|error| classify(error, &self.path))
     }
 
     pub(super) fn clock_margin(&self) -> Duration {
@@ -68,23 +68,23 @@ impl File {
         }
     }
 
-    /// Does this in one step, in which nobody else writes.
+    /// Does this in one step, without another write in between.
     pub(super) fn change<T>(
         &mut self,
         work: impl FnOnce(&mut Change<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.check()?;
-        let sorted = |error| sorted(error, &self.path);
+        let classify = |error| classify(error, &self.path);
         let behavior = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(behavior);
-        let transaction = transaction.map_err(sorted)?;
-        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(sorted)?;
+        let transaction = transaction.map_err(classify)?;
+        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
         let mut change = Change::new(Look::new(&transaction, &self.path, clock.time()));
         let done = work(&mut change)?;
         if change.has_written() || clock.is_of_new_boot {
-            clock.write(&transaction).map_err(sorted)?;
+            clock.write(&transaction).map_err(classify)?;
             let committed = transaction.commit();
-            committed.map_err(|error| sorted_of_commit(error, &self.path))?;
+            committed.map_err(|error| classify_commit(error, &self.path))?;
         }
         Ok(done)
     }
@@ -95,9 +95,9 @@ impl File {
         work: impl FnOnce(&Look<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.check()?;
-        let sorted = |error| sorted(error, &self.path);
-        let transaction = self.connection.transaction().map_err(sorted)?;
-        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(sorted)?;
+        let classify = |error| classify(error, &self.path);
+        let transaction = self.connection.transaction().map_err(classify)?;
+        let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
         work(&Look::new(&transaction, &self.path, clock.time()))
     }
 

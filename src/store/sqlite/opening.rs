@@ -9,7 +9,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior};
 
 use super::{
-    error::{sorted, unusable},
+    error::{classify, unusable},
     identity,
 };
 use crate::model::{Cause, Error};
@@ -40,7 +40,7 @@ pub(super) const TABLES: &str = "
     ) STRICT;
 ";
 
-/// What becomes of a file that is not there.
+/// How a file is treated that is not there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Make {
     IfMissing,
@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
                 "it is not there: SqliteStore::open makes it, or the command leasehold prepare",
             ),
         ),
-        _ => sorted(error, path),
+        _ => classify(error, path),
     })?;
     // Before anything is read: with the log of another name it is another state.
     identity::mark(path).map_err(|problem| unusable(path, problem))?;
@@ -69,7 +69,7 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
     prepared
         .map_err(|error| match connection.is_readonly(MAIN_DB) {
             Ok(true) => unusable(path, only_read(&error)),
-            _ => sorted(error, path),
+            _ => classify(error, path),
         })?
         .map_err(|problem| unusable(path, Cause::text(problem)))?;
     Ok(connection)
@@ -114,7 +114,7 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     Ok(Ok(()))
 }
 
-/// Whether the tables are there, and not those of somebody else.
+/// Whether the tables are there, and are ours.
 fn made(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>> {
     Ok(match header(connection)? {
         (APPLICATION, VERSION, _) => Ok(true),

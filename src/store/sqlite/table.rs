@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
-use super::error::sorted;
+use super::error::classify;
 use crate::{
     messages::{ListRequest, Page},
     model::{Error, Key, LimiterRecord, LockRecord},
@@ -68,7 +68,7 @@ fn decoded<R>(table: &Table<R>, text: &str, key: &Key) -> Result<R, Error> {
     (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key)
 }
 
-/// What a step of a purge did.
+/// The outcome of a step of a purge.
 pub(super) struct Swept {
     pub(super) removed: u64,
     /// The name to go on after; `None` if there are no more.
@@ -100,7 +100,7 @@ impl<'a> Look<'a> {
             read.query_row([name], |row| row.get::<_, String>(0))
                 .optional()
         };
-        let text = query().map_err(|error| sorted(error, self.path))?;
+        let text = query().map_err(|error| classify(error, self.path))?;
         text.map(|text| decoded(table, &text, key)).transpose()
     }
 
@@ -142,7 +142,7 @@ impl<'a> Look<'a> {
             })?
             .collect::<rusqlite::Result<_>>()
         };
-        query().map_err(|error| sorted(error, self.path))
+        query().map_err(|error| classify(error, self.path))
     }
 }
 
@@ -211,7 +211,7 @@ impl<'a> Change<'a> {
             let mut statement = self.look.connection.prepare_cached(statement)?;
             statement.execute(params)
         };
-        execute().map_err(|error| sorted(error, self.look.path))?;
+        execute().map_err(|error| classify(error, self.look.path))?;
         self.written = true;
         Ok(())
     }

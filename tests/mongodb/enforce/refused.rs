@@ -34,9 +34,10 @@ async fn a_session_without_a_transaction_is_refused() {
     for commits in [true, false] {
         session.start_transaction().await.unwrap();
         lease.enforce(&mut session).await.unwrap();
-        match commits {
-            true => session.commit_transaction().await.unwrap(),
-            false => session.abort_transaction().await.unwrap(),
+        if commits {
+            session.commit_transaction().await.unwrap()
+        } else {
+            session.abort_transaction().await.unwrap()
         }
         refused(&lease, &mut session, "no transaction").await;
     }

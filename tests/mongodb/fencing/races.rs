@@ -59,17 +59,18 @@ async fn upserts_of_transactions_that_race_are_fenced_or_run_again() {
 async fn late_write(collection: &Collection<Document>, guards: bool) -> String {
     let write = async |fence: i64, by: &str| {
         let set = doc! { "$set": { "by": by } };
-        match guards {
-            true => under(collection, fence)
+        if guards {
+            under(collection, fence)
                 .update_one(seven(), set)
                 .upsert()
                 .await
-                .is_ok(),
-            false => collection
+                .is_ok()
+        } else {
+            collection
                 .update_one(seven(), set)
                 .upsert(true)
                 .await
-                .is_ok(),
+                .is_ok()
         }
     };
     assert!(write(1, "the first").await);
@@ -97,16 +98,18 @@ async fn halved(collection: &Collection<Document>, claims: bool) -> i64 {
     let account = doc! { "_id": 7, "balance": 100_i64 };
     collection.insert_one(account).await.unwrap();
     let new = under(collection, 2);
-    let read = match claims {
-        true => new.claim(7).await.unwrap(),
-        false => stored(collection).await,
+    let read = if claims {
+        new.claim(7).await.unwrap()
+    } else {
+        stored(collection).await
     };
     let half = read.unwrap().get_i64("balance").unwrap() / 2;
     let add = doc! { "$inc": { "balance": 10_i64 } };
     let paused = under(collection, 1).update_one(seven(), add).await;
-    match claims {
-        true => assert_fenced(paused, 1, 2),
-        false => assert_eq!(paused.unwrap().modified_count, 1),
+    if claims {
+        assert_fenced(paused, 1, 2)
+    } else {
+        assert_eq!(paused.unwrap().modified_count, 1)
     }
     let set = doc! { "$set": { "balance": half } };
     new.update_one(seven(), set).await.unwrap();

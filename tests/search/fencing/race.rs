@@ -45,9 +45,10 @@ async fn only_who_claims_before_reading_reads_what_stays() {
         for claims in [true, false] {
             documents.put("a", json!({ "total": 1 })).await;
             let [stale, newer] = [7, 8].map(|fence| documents.guard(fence));
-            let read = match claims {
-                true => newer.claim("a").await.unwrap().unwrap(),
-                false => documents.source("a").await,
+            let read = if claims {
+                newer.claim("a").await.unwrap().unwrap()
+            } else {
+                documents.source("a").await
             };
             let landed = stale.update("a", &json!({ "total": 5 })).await.is_ok();
             let stays = documents.source("a").await["total"] == read["total"];

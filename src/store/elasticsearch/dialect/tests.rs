@@ -1,4 +1,4 @@
-//! What is sent, without a server.
+//! Tests of the requests, without a server.
 
 use super::*;
 use percent_encoding::percent_decode_str;
@@ -78,7 +78,7 @@ fn keys_that_a_path_would_drop_go_in_the_body() {
     }
 }
 
-/// An `_update` that is overtaken stands in the queue of the shard again, and is overtaken there.
+/// An `_update` that was overtaken by another change is queued again, and may be overtaken again.
 #[test]
 fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     let dialect = Dialect::of_locks("locks".into());

@@ -1,4 +1,4 @@
-//! What is sent for a guarded document, and whether the fence passed: pure functions.
+//! The request for a guarded document, and whether the fence passed: pure functions.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::super::{
 use crate::model::{Cause, Error, Fence, Key};
 
 impl Dialect {
-    /// Without a filter, which would drop empty objects out of lists.
+    /// Asks for the whole document without a filter, because a filter drops empty objects from lists.
     pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_CLAIM, params(fence))
             .showing(json!(true))
@@ -32,7 +32,7 @@ impl Dialect {
             .showing(fence_alone())
     }
 
-    /// Without the document in the answer, as [`Dialect::remove_expired`].
+    /// Without the document in the answer, for the same reason as [`Dialect::remove_expired`].
     pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
             .showing(json!(false))
@@ -47,7 +47,7 @@ fn fence_alone() -> Value {
     json!({ "includes": [Fence::FIELD] })
 }
 
-/// A document as JSON, which is checked here, because a script would fail on what is no object.
+/// The document as a JSON object. Anything else is refused here, because the scripts would fail on it.
 pub(super) fn object(document: &impl Serialize, store: &'static str) -> Result<Value, Error> {
     let source = match serde_json::to_value(document) {
         Ok(object @ Value::Object(_)) => return Ok(object),
@@ -139,7 +139,8 @@ mod tests {
         assert_eq!(upserts, [false, true, false, false]);
     }
 
-    /// An index that is not there would be created, so that is asked for only where it is.
+    /// Without `require_alias` a missing index would be created, so the option is left out only for an index
+    /// that is known to exist.
     #[test]
     fn an_alias_is_required_unless_the_index_is_known() {
         let change = |text| dialect().guarded_claim(&id(text), FENCE);

@@ -1,4 +1,4 @@
-//! What all statements are made of: conditions and values as MongoDB evaluates them.
+//! Expressions that all statements are made of: conditions and values as MongoDB evaluates them.
 
 use std::time::Duration;
 
@@ -7,11 +7,13 @@ use mongodb::bson::{self, Bson, Document, doc};
 
 use crate::model::{LeaseId, SCHEMA};
 
-/// A thousand years, in milliseconds. Dates end somewhere, and no sum or difference is to go there.
+/// A thousand years, in milliseconds: the bound of durations, so that sums and differences stay within the
+/// range of dates.
 pub(super) const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
 const HOUR: i64 = 60 * 60 * 1_000;
-/// The end of the year 9999, in milliseconds: later than that a fence is no date.
+/// The end of the year 9999, in milliseconds. A later fence counts as this, so that the date of the clean-up
+/// stays within the range of dates.
 const LAST: i64 = 253_402_300_799_999;
 
 pub(super) fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {
@@ -31,11 +33,11 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
     } }
 }
 
-/// From when on the TTL index removes a document with this expiry and fence, both of which have to be past
-/// for the retention: without the document the next fence is taken from the clock.
+/// The date from which the TTL index removes a document: its expiry and its fence both have to be past for
+/// the retention. The fence has to, because without the document the next one is taken from the clock.
 ///
-/// It goes up in steps and never down, so that grants, renewals and releases of a key that is in use leave
-/// its entry in the index where it is, but for one an hour.
+/// The date goes up in steps of at most an hour, and never down. So most grants, renewals and releases of a
+/// key that is in use leave its entry in the index where it is.
 pub(super) fn cleanup_at(
     expires_at: impl Into<Bson>,
     fence: impl Into<Bson>,
@@ -51,7 +53,7 @@ pub(super) fn cleanup_at(
     doc! { "$max": ["$cleanup_at", at] }
 }
 
-/// Whether the document is a lock: a number under `schema` may be anybody's.
+/// Whether the document is a lock: a foreign document may have a number under `schema`.
 pub(super) fn is_ours() -> Document {
     doc! { "$and": [
         { "$eq": ["$schema", SCHEMA] },
@@ -79,7 +81,7 @@ pub(super) fn is_live() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
 }
 
-/// Without a fence the sum is null, which `$max` leaves out.
+/// In a new document there is no fence. The sum is null then, which `$max` leaves out.
 pub(super) fn next_fence() -> Document {
     doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
 }
@@ -96,7 +98,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A date as the API has it; `None` beyond the years that a calendar counts.
+/// The date as one of chrono; `None` if it is out of chrono's range.
 pub(crate) fn utc(date: bson::DateTime) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_millis(date.timestamp_millis())
 }

@@ -12,8 +12,8 @@ use crate::{
     model::{Access, SCHEMA},
 };
 
-/// Grants the lease if no live holder conflicts with it. Needs an upsert, unless it is asked for in the
-/// place of another.
+/// Grants the lease if no live holder conflicts with it. Needs an upsert, unless the request is for the place
+/// of another lease.
 pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     match request.access {
         Access::Exclusive if !request.reentrant => alone(request, retention),
@@ -21,10 +21,10 @@ pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Docu
     }
 }
 
-/// Grants the lease in the place of another, which is the only one in the document. `None` for a request
-/// that is not for the place of another, or not for the whole key.
+/// Grants the lease in the place of another, if that is the only one in the document. `None` for a request
+/// that is not for the place of another, or not for the whole key, or reentrant.
 ///
-/// No document but a lock has the id of a lease there, so that nothing else has to be looked at.
+/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
 pub(crate) fn take_over_alone(
     request: &AcquireRequest,
     retention: Duration,
@@ -35,10 +35,10 @@ pub(crate) fn take_over_alone(
     whole.then(|| replace_if(only, sole(request, retention)))
 }
 
-/// Grants the lease if nobody is live.
+/// Grants the lease if no holder is live.
 ///
-/// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is
-/// past. A missing expiry sorts before every date, so an upsert's new document is free too.
+/// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is past. A
+/// missing expiry sorts before every date, so the new document of an upsert is free too.
 fn alone(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => doc! { "$and": [
@@ -53,7 +53,7 @@ fn alone(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     replace_if(free, sole(request, retention))
 }
 
-/// The document of a lock with no other holder.
+/// The document of a lock with this holder alone.
 fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     let (fence, expires_at) = (next_fence(), from_now(request.ttl));
     doc! {
@@ -66,13 +66,14 @@ fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     }
 }
 
-/// Grants the lease beside the live holders that it can stand beside.
+/// Grants the lease if the live holders leave room for it.
 ///
-/// Only a shared grant, or one of permits, can be one holder too many: an exclusive one is alone.
+/// Only here is the number of holders bounded: after a grant of [`alone`] there is one holder.
 ///
-/// Like [`alone`] it takes a key whose latest expiry is past for free, whatever its holders say.
+/// Like [`alone`] it takes a key as free if the latest expiry is past, whatever the expiries of its holders
+/// are.
 fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
-    // In a foreign document `holders` may be anything, and `$filter` fails for what is no list.
+    // In a foreign document `holders` may be anything, and `$filter` fails for anything but a list.
     let held = doc! { "$and": [is_ours(), { "$gt": ["$expires_at", "$$NOW"] }] };
     let counts = match request.in_place_of {
         None => is_live(),
@@ -87,7 +88,7 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let place = doc! { "$lt": [{ "$size": "$$live" }, most] };
     let room = doc! { "$and": [{ "$not": [mine] }, place, has_room(request)] };
     let free = match request.in_place_of {
-        // The upsert has made its document, so that one is granted whatever is asked for.
+        // A document that the upsert has just made has no holders, so any request is granted.
         None => doc! { "$or": [is_new(request), { "$and": [is_ours(), room] }] },
         Some(lease) => doc! { "$and": [is_ours(), holds(lease), room] },
     };
@@ -121,14 +122,15 @@ fn is_new(request: &AcquireRequest) -> Document {
 
 /// Whether the live holders leave room for the request.
 fn has_room(request: &AcquireRequest) -> Document {
-    let others = match request.reentrant {
-        true => Bson::from(doc! { "$filter": {
+    let others = if request.reentrant {
+        Bson::from(doc! { "$filter": {
             "input": "$$live",
             "cond": { "$not": [is_own(request)] },
-        } }),
-        false => "$$live".into(),
+        } })
+    } else {
+        "$$live".into()
     };
-    // Of a mode that is not known, or without one, a holder leaves no room.
+    // A holder of an unknown mode, or without one, leaves no room.
     let of_the_same_mode = doc! { "$allElementsTrue": { "$map": {
         "input": others.clone(),
         "in": { "$eq": ["$$this.mode", request.access.mode().as_str()] },
@@ -138,14 +140,14 @@ fn has_room(request: &AcquireRequest) -> Document {
         Access::Shared => of_the_same_mode,
         Access::Permits { n, of } => {
             let left = of.saturating_sub(n);
-            // A sum that a long cannot hold becomes a double, which is greater than any long.
+            // A sum that does not fit a long becomes a double, which is greater than any long.
             let taken = doc! { "$sum": { "$map": { "input": others, "in": "$$this.permits" } } };
             doc! { "$and": [of_the_same_mode, { "$lte": [taken, left] }] }
         }
     }
 }
 
-/// The fence of the grant: that under which its owner is here already, or the next.
+/// The fence of the grant: the next one, or for a reentrant request the one that its owner has already.
 fn fence(request: &AcquireRequest) -> Document {
     if !request.reentrant {
         return next_fence();

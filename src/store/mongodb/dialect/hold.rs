@@ -28,7 +28,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
 
 /// Gives each of these leases, if it is live and the only one in the document of its key, this ttl anew.
 ///
-/// No document but a lock has the id of a lease there, so that nothing else has to be looked at.
+/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
 pub(crate) fn renew_together(
     requests: &[&RenewRequest],
     ttl: Duration,
@@ -63,7 +63,7 @@ pub(crate) fn renew_together(
     }
 }
 
-/// Makes a live lease shared, or exclusive if nobody else is live. Only an upgrade has a new fence.
+/// Makes a live lease shared, or exclusive if no other holder is live. Only an upgrade has a new fence.
 pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let is_mine = |mode: Mode| {
@@ -90,31 +90,33 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
     replace_if(possible, doc! { "$mergeObjects": ["$$ROOT", lock] })
 }
 
-/// The server's number for a conversion that fails, which is how [`release_or_fail`] tells that the lease
-/// is not among the holders.
+/// The server's error code for a text that is no number, with which [`release_or_fail`] fails if the lease is
+/// not among the holders.
 pub(crate) const NOT_HELD: i32 = 241;
 
-/// Drops the lease if it is the only one in the document, which is to be cleaned up no sooner than before.
-/// No document but a lock has the id of a lease
-/// there, so that nothing else has to be looked at.
+/// Drops the lease if it is the only one in the document. The date of the document's clean-up stays as it is.
+///
+/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
 pub(crate) fn release_alone(request: &ReleaseRequest) -> Vec<Document> {
     release_alone_or(request, "$$ROOT".into())
 }
 
-/// Drops the lease from the holders. One that is live with a minimum hold that is not over stays
-/// until then, under a name that nobody has.
+/// Drops the lease from the holders. If it is live and its minimum hold is not over, it stays until then,
+/// under another lease id, which no request has.
 pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     release_or(request, retention, "$$ROOT".into())
 }
 
-/// The same for a command with many changes, which tells nothing of each but its error.
+/// The same for a command with many changes, whose answer shows of each change only whether it failed: this
+/// one fails if it drops no lease.
 pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
-    // Not a constant, which the server would work out, and fail on, before it looks at the document.
+    // Not a constant: the server would evaluate that, and fail, before it looks at the document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$holders" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
-    match request.alone && request.min_hold.is_none() {
-        true => release_alone_or(request, fails),
-        false => release_or(request, retention, fails),
+    if request.alone && request.min_hold.is_none() {
+        release_alone_or(request, fails)
+    } else {
+        release_or(request, retention, fails)
     }
 }
 
@@ -130,11 +132,11 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     let other = doc! { "$not": [is_lease(lease)] };
     let holders = match request.min_hold {
         None => holders_that(other),
-        Some(MinHold { time, under }) => {
+        Some(MinHold { time, placeholder }) => {
             let until = doc! { "$add": ["$$this.acquired_at", millis(time).min(LONGEST)] };
             let stays = doc! { "$and": [is_live(), { "$gt": [until.clone(), "$$NOW"] }] };
             let left = holders_that(doc! { "$or": [other, stays] });
-            let held_on = doc! { "lease": under.to_string(), "expires_at": until };
+            let held_on = doc! { "lease": placeholder.to_string(), "expires_at": until };
             changed(left, lease, held_on)
         }
     };
@@ -146,7 +148,7 @@ fn holders_that(condition: Document) -> Document {
     doc! { "$filter": { "input": "$holders", "cond": condition } }
 }
 
-/// These holders with a change of one.
+/// These holders, with a change to that of this lease.
 fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Document {
     let holder = doc! { "$mergeObjects": ["$$this", change] };
     doc! { "$map": {

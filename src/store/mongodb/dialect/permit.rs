@@ -13,19 +13,19 @@ use crate::{
 
 const NANOS: i64 = 1_000_000;
 
-/// Finds the document of a limiter. Its id is a document, as that of no lock is, so that a lock may
-/// have the same key; the server takes the same short path to it.
+/// Finds the document of a limiter. Its id is a document, while that of a lock is a text, so a lock may have
+/// the same key. The server takes the same short path to it.
 pub(crate) fn limiter_filter(request: &PermitRequest) -> Document {
     doc! { "_id": id(request, request.key.as_str()) }
 }
 
-/// Of each key there is one limiter for windows of one length and kind.
+/// A key has one limiter for each length and kind of window.
 fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
     let quota = &request.quota;
     doc! { "limiter": key, "window": quota.window_millis(), "kind": quota.kind() }
 }
 
-/// What an answer is read from: the document and the server's time, which is not stored.
+/// The fields that an answer is read from, and the server's time, which is not stored.
 pub(crate) fn limiter_projection() -> Document {
     doc! {
         "limiter": 1, "granted_at": 1, "used": 1, "last": 1, "granted": 1, "over_at": 1,
@@ -45,8 +45,8 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 
 /// Grants the permits as many times as there is room for them. Needs an upsert.
 ///
-/// Step by step as [`rules::permit`](crate::rules::permit) has it, with its names; what a document
-/// says counts only if it is one of a limiter.
+/// The steps and their names are those of [`rules::permit`](crate::rules::permit). The fields of the document
+/// count only if it is a limiter.
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
     let (interval, credit) = (quota.interval_nanos(), quota.credit_nanos());
@@ -107,7 +107,7 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     vec![doc! { "$replaceWith": pipeline }]
 }
 
-/// Whether the document is one of a limiter: a number under `limiter` may be anybody's.
+/// Whether the document is one of a limiter: a foreign document may have a number under `limiter`.
 fn is_ours() -> Document {
     let whole = |field: &str| doc! { "$in": [{ "$type": field }, ["long", "int"]] };
     doc! { "$and": [
@@ -123,7 +123,8 @@ fn is_new(request: &PermitRequest) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
 }
 
-/// The part of the document that counts: not that of a foreign document, nor what a wrong clock has left.
+/// The last grant in the document and its use, if they count; otherwise zero. A foreign document does not
+/// count, nor does a limiter whose last grant is too far in the future, which a wrong clock has left.
 fn stored(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
@@ -170,8 +171,8 @@ fn granted(request: &PermitRequest) -> Document {
     }
 }
 
-/// A division of whole numbers, rounded down. `$divide` goes by way of a double, which has the whole
-/// quotient exactly once the rest is gone.
+/// A division of whole numbers, rounded down. `$divide` computes with doubles, so the remainder is subtracted
+/// first: a double then has the quotient exactly.
 fn whole(number: impl Into<Bson>, by: i64) -> Bson {
     let number = number.into();
     if by == 1 {

@@ -1,4 +1,4 @@
-//! What is sent, without a server.
+//! Tests of the statements, without a server.
 
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ fn permits(name: &str) -> [PermitRequest; 2] {
         .map(|quota| PermitRequest::new(key(name), PermitId::random(), quota, 2))
 }
 
-/// Panics unless the pipeline of this request is that of a tame one but for its texts, each of which
-/// stands in a literal.
+/// Panics unless the pipeline of this request differs from that of a harmless one only in texts that stand in
+/// literals.
 fn assert_literal(request: &AcquireRequest) {
     let collect = |request: &AcquireRequest| {
         let mut found = Vec::new();
@@ -105,7 +105,7 @@ fn assert_literal(request: &AcquireRequest) {
         .filter(|(one, other)| one != other)
         .collect();
     assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
-    // A lock that is there needs no key.
+    // In the place of a lease there is no upsert, so the pipeline does not have the key.
     let key = request.in_place_of.is_none().then_some("k");
     for tame in key.into_iter().chain(["o", "n"]) {
         let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
@@ -163,7 +163,7 @@ fn literals(request: &PermitRequest) -> usize {
 fn the_key_of_a_limiter_stands_in_a_literal() {
     for (tame, hostile) in permits("k").iter().zip(permits("$$ROOT")) {
         assert!(places(tame, "k").iter().all(|field| field == "$literal"));
-        // The pipeline has the same text of its own: the document as it is.
+        // The pipeline itself contains `$$ROOT`, the document as it is, so only literals are counted.
         assert_eq!(literals(&hostile), literals(tame));
     }
 }

@@ -1,4 +1,4 @@
-//! Guards and stamps, without a server.
+//! Tests of guards and stamps, without a server.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn an_update_cannot_weaken_the_fence() {
             assert!(!format!("{kept}").contains("part"), "{kept}");
         }
     }
-    // A name that only begins like it is another field.
+    // A name that only begins like that of the fence is another field.
     let other = doc! { "$inc": { "leasehold_fences": 1 } };
     assert!(stamped(other).contains_key("$inc"));
 }

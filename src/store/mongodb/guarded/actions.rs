@@ -1,4 +1,4 @@
-//! Guarded writes on their way: what is awaited.
+//! The guarded writes that the caller awaits.
 
 use std::{future::IntoFuture, marker::PhantomData};
 
@@ -13,20 +13,20 @@ use mongodb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    super::write_down,
+    super::bson_compat,
     send::{Creates, Statement, Target, carry_out},
 };
 use crate::model::Error;
 
-/// What all guarded writes have in common.
+/// The parts of every guarded write.
 macro_rules! in_sessions {
     ($action:ident $(<$of:ident>)?) => {
         impl<'a $(, $of: Send + Sync)?> $action<'a $(, $of)?> {
-            /// Carries it out in this session, and so in its transaction, if it is in one.
+            /// Carries the write out in this session, and so in its transaction, if it is in one.
             ///
-            /// [`Error::TransactionAborted`] then says that the whole transaction can be run again. It
-            /// runs in the caller's own task, because the session does: dropping the future midway
-            /// leaves the session of no use.
+            /// The error [`Error::TransactionAborted`] then means that the whole transaction can be run
+            /// again. The write runs in the caller's own task, because it borrows the session: if the future
+            /// is dropped midway, the session is of no use any more.
             pub fn session(mut self, session: impl Into<&'a mut ClientSession>) -> Self {
                 self.session = Some(session.into());
                 self
@@ -35,7 +35,7 @@ macro_rules! in_sessions {
     };
 }
 
-/// What the guarded writes have in common that give back the driver's own result.
+/// The parts of the guarded writes that give back the driver's own result.
 macro_rules! guarded {
     ($action:ident, $statement:ty, $output:ty) => {
         in_sessions!($action);
@@ -62,15 +62,16 @@ pub struct GuardedUpdate<'a> {
 impl GuardedUpdate<'_> {
     /// Inserts the document if there is none.
     ///
-    /// The filter must have a top-level `_id` with the value of the document. So a stale holder runs
-    /// into the document that is there, and is told [`Error::Fenced`], instead of inserting a second
-    /// one beside it. Otherwise it is [`Error::InvalidUpsert`], and nothing is sent.
+    /// The filter must have a top-level `_id` with the value of the document. Otherwise the error is
+    /// [`Error::InvalidUpsert`], and nothing is sent. With the `_id` the insert of a stale holder conflicts
+    /// with the existing document, and the holder gets [`Error::Fenced`], instead of inserting a second
+    /// document.
     ///
     /// On a sharded collection whose shard key is not `_id`, an `_id` is unique on its shard only: there
     /// the filter must have the shard key as well, also by equality, and no document may change it.
     ///
-    /// In a session nothing is sent twice: of two that insert the document at the same time, one may be
-    /// told of a duplicate key.
+    /// In a session nothing is sent twice: if two writers insert the document at the same time, one of them
+    /// may get the error of a duplicate key.
     pub fn upsert(mut self) -> Self {
         if let Ok(update) = &mut self.statement {
             update.target.creates = Creates::Upsert;
@@ -129,7 +130,7 @@ impl Statement for Update {
     }
 }
 
-/// An update of one document that gives it back as it left it, made by
+/// An update of one document that returns the updated document, made by
 /// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
@@ -160,7 +161,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for GuardedFind
         } = self;
         Box::pin(async move {
             let found = carry_out(statement, session).await?;
-            found.map(|raw| write_down::value(&raw)).transpose()
+            found.map(|raw| bson_compat::value(&raw)).transpose()
         })
     }
 }
@@ -170,8 +171,8 @@ pub(super) struct Find {
     pub(super) update: UpdateModifications,
 }
 
-/// The document is read as the type of the application only when it is here. The driver would tell one
-/// that cannot be read like an answer that was lost.
+/// The driver returns the raw document, which is then read as the type of the application. If the driver read
+/// it, the error of a document that does not fit the type would look like that of a lost answer.
 impl Statement for Find {
     type Answer = Option<RawDocumentBuf>;
 

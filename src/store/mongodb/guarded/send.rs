@@ -1,4 +1,4 @@
-//! One guarded statement: sent, told apart when it finds nothing, and sent again after a race.
+//! Sends one guarded statement, finds the reason if it matches no document, and sends it again after a race.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::super::{
     RESENDS,
     concern::DurableCollection,
     dialect::integer,
-    error::{DUPLICATE_KEY, code, sorted},
+    error::{DUPLICATE_KEY, classify, code},
 };
 use crate::{
     model::{Error, Fence},
     runtime,
 };
 
-/// A write that only finds documents without a newer fence.
+/// A write that matches only documents without a newer fence.
 pub(super) trait Statement: Send + Sync + 'static {
     type Answer: Send + 'static;
 
@@ -35,7 +35,7 @@ pub(super) trait Statement: Send + Sync + 'static {
     fn has_written(answer: &Self::Answer) -> bool;
 }
 
-/// What is to be written, and under which fence.
+/// The documents that a write is for, and its fence.
 pub(super) struct Target {
     pub(super) documents: DurableCollection<Document>,
     pub(super) fence: Fence,
@@ -44,7 +44,7 @@ pub(super) struct Target {
     pub(super) creates: Creates,
 }
 
-/// What becomes of a document that is not there.
+/// Whether a missing document is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Creates {
     Nothing,
@@ -64,7 +64,8 @@ pub(super) async fn carry_out<S: Statement>(
     }
     match session {
         Some(session) => {
-            // A duplicate key would end the transaction, and with it the chance to look why.
+            // The error of a duplicate key would end the transaction, and its reason could not be looked up
+            // any more. So the fence is checked before.
             if target.creates != Creates::Nothing {
                 target.refuse_if_overtaken(Some(&mut *session)).await?;
             }
@@ -97,17 +98,19 @@ async fn write<S: Statement>(
             }
             Err(error) => error,
         };
-        // The document is there, and the guard did not find it: it has seen a newer fence, or it was
-        // made just now, or it is another one with which a unique index compares.
+        // After a duplicate key: the document is there, and the guarded filter did not match it. Either it
+        // has seen a newer fence, or it was inserted just now, or another document has the same value in a
+        // unique index.
         if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
-            return Err(sorted(error));
+            return Err(classify(error));
         }
         let again = target.creates == Creates::Upsert && !in_session && sent < RESENDS;
         match target.refuse_if_overtaken(session.as_deref_mut()).await {
             Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
             Ok(()) if again => {}
-            // In a transaction, which the error has ended, the look fails as well, and asks to run it again for ever.
-            _ => return Err(sorted(error)),
+            // The first error counts. In a transaction, which it has ended, the look fails as well, with an
+            // error that would have the transaction run again for ever.
+            _ => return Err(classify(error)),
         }
     }
 }
@@ -121,7 +124,7 @@ impl Target {
         self.creates == Creates::Upsert
     }
 
-    /// An error if a document that was meant has seen a newer fence.
+    /// An error if a document that the write is for has seen a newer fence.
     async fn refuse_if_overtaken(&self, session: Option<&mut ClientSession>) -> Result<(), Error> {
         let find = self
             .documents
@@ -132,7 +135,7 @@ impl Target {
             Some(session) => find.session(session).await,
             None => find.await,
         };
-        match found.map_err(sorted)? {
+        match found.map_err(classify)? {
             None => Ok(()),
             Some(newer) => Err(Error::Fenced {
                 fence: self.fence,
@@ -141,8 +144,8 @@ impl Target {
         }
     }
 
-    /// The documents that the user means. One with this `_id` is meant whatever else the filter says: a
-    /// newer holder may have changed that.
+    /// A filter for the documents that the write is for. If the filter of the user names an `_id`, the rest
+    /// of it is left out, because a newer holder may have changed those fields.
     fn meant(&self) -> Document {
         match pinned(&self.filter) {
             Some(id) => doc! { "_id": { "$eq": id.clone() } },
@@ -151,7 +154,7 @@ impl Target {
     }
 }
 
-/// The one `_id` that a filter is for.
+/// The one `_id` that a filter compares for equality, if it does.
 fn pinned(filter: &Document) -> Option<&Bson> {
     match filter.get("_id")? {
         Bson::RegularExpression(_) => None,
@@ -192,7 +195,8 @@ mod tests {
         }
     }
 
-    /// The two majors of `bson` make one in different ways, and read one in the same.
+    /// The two major versions of `bson` construct a `Regex` in different ways, and deserialize it in the
+    /// same.
     fn serde_regex(pattern: &str) -> Regex {
         let json = serde_json::json!({
             "$regularExpression": { "pattern": pattern, "options": "" },

@@ -1,0 +1,45 @@
+//! Releases, each by one command.
+
+use mongodb::bson::Document;
+
+use super::{MongoStore, dialect, error::classify};
+use crate::{
+    messages::{ReleaseAnswer, ReleaseRequest},
+    model::Error,
+    store::explained,
+};
+
+impl MongoStore {
+    /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
+    pub(super) async fn release_alone(&self, request: &ReleaseRequest) -> Result<bool, Error> {
+        self.update(request, dialect::release_alone(request)).await
+    }
+
+    /// Releases a lease if it is in the document of its key, beside others or not.
+    pub(super) async fn release_beside(
+        &self,
+        request: &ReleaseRequest,
+    ) -> Result<ReleaseAnswer, Error> {
+        if self
+            .update(request, dialect::release(request, self.retention))
+            .await?
+        {
+            return Ok(ReleaseAnswer::Released);
+        }
+        explained(self.explain_refusal(&request.key).await)?;
+        Ok(ReleaseAnswer::NotHeld)
+    }
+
+    /// Sends a release, and returns whether it changed the document. A release that finds its lease always
+    /// does.
+    async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
+        let changed = self
+            .locks
+            .writes()
+            .await?
+            .update_one(dialect::filter(&request.key), update)
+            .await
+            .map_err(classify)?;
+        Ok(changed.modified_count > 0)
+    }
+}
