@@ -1,4 +1,4 @@
-//! What an application begins with: the handle, and its options.
+//! The handle that an application begins with, and its options.
 
 mod builder;
 mod call;

@@ -1,4 +1,4 @@
-//! What to know about leases, a page for each topic.
+//! How leases work, a page for each topic.
 
 pub mod errors;
 pub mod fencing;

@@ -1,4 +1,4 @@
-//! What this process knows of one lease: until when it is valid, and how it ends. Its guard, the renewal task and
+//! The state of one lease in this process: until when it is valid, and how it ends. Its guard, the renewal task and
 //! its release share that.
 
 mod number;
@@ -33,7 +33,7 @@ use crate::{
     telemetry::{self, LeaseFields},
 };
 
-/// What the holder asked for, and how.
+/// The request of the holder, and how it was sent.
 #[derive(Debug)]
 pub(crate) struct GrantTerms {
     pub(crate) request: Arc<AcquireRequest>,
@@ -52,7 +52,7 @@ pub(crate) struct LeaseState {
     since: Instant,
     state: Sender<Status>,
     /// For how long, counted from the grant, the key stays held although the lease is released. It is set
-    /// when the lease is in the hands of its caller: a grant that nobody took leaves nothing behind.
+    /// when the lease is in the hands of its caller: a grant that its caller did not take leaves nothing behind.
     min_hold: OnceLock<Duration>,
     kept: AtomicBool,
     /// Whether a request for it may still be on its way to the server.
@@ -176,12 +176,13 @@ impl LeaseState {
     pub(crate) fn renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let state = self.state.borrow();
-        match self.terms.asked_once && state.mode == Mode::Exclusive && !state.has_upgraded {
-            true => request.known(KnownGrant {
+        if self.terms.asked_once && state.mode == Mode::Exclusive && !state.has_upgraded {
+            request.known(KnownGrant {
                 fence: state.fence,
                 acquired_at: self.acquired_at,
-            }),
-            false => request,
+            })
+        } else {
+            request
         }
     }
 
@@ -190,7 +191,7 @@ impl LeaseState {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody counts on it, so that it is worth a renewal.
+    /// Whether a holder counts on it, so that it is worth a renewal.
     pub(crate) fn wants_renewal(&self) -> bool {
         let state = self.state.borrow();
         self.is_kept() && state.end.is_none() && state.validity.is_live(Instant::now())
@@ -295,7 +296,7 @@ impl LeaseState {
         outcome
     }
 
-    /// Looks whether the lease is lost, and tells it if nobody has seen that before.
+    /// Looks whether the lease is lost, and tells it at the first look that sees it.
     pub(crate) fn check_loss(&self) {
         let mut loss = None;
         self.state.send_if_modified(|state| {
@@ -353,7 +354,7 @@ impl LeaseState {
     pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
-            // The lease may have expired without anybody looking: then the loss is reported now.
+            // The lease may have expired without a look at it: then the loss is reported now.
             loss = state.take_unreported_loss(now);
             let first = state.end.is_none();
             state.end.get_or_insert(end);
@@ -370,7 +371,7 @@ impl LeaseState {
         first
     }
 
-    /// Waits until nobody counts on the lease any more.
+    /// Waits until no holder counts on the lease any more.
     pub(crate) async fn ended(&self) -> EndReason {
         let mut states = self.state.subscribe();
         loop {

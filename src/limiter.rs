@@ -1,4 +1,4 @@
-//! At most so many calls a window, across everybody who shares the store.
+//! At most so many calls a window, across all processes that share the store.
 
 mod client;
 mod permit;
@@ -44,7 +44,7 @@ use crate::model::{Error, Key, Quota, WaitPolicy};
 /// A server's clock that goes back by up to 10 s, at a failover for example, stands still for the limiter
 /// meanwhile; if it goes back by more, what was granted in later windows is forgotten.
 ///
-/// # Who asks
+/// # Which of several callers asks
 ///
 /// The tasks of one process that wait for the same limiter (the same key, limit and windows of the same
 /// [`Leases`](crate::Leases)) stand in a queue, first in, first out. One request asks for as many of
@@ -53,7 +53,7 @@ use crate::model::{Error, Key, Quota, WaitPolicy};
 /// later than the server's window turns, by up to a twentieth of it and a second at the most, so that
 /// processes do not come all at once. A full window is looked at every ten minutes in any case.
 ///
-/// Who wants several permits at once holds up those behind it. Between processes there is no order.
+/// A caller that wants several permits at once holds up those behind it. Between processes there is no order.
 ///
 /// # Another limit
 ///
@@ -108,7 +108,7 @@ impl Limiter {
     ///
     /// After a pause as many as the burst can be taken at once, 1 up to the limit. In any span as long
     /// as the window, wherever it begins, there are at most `limit + burst - 1`: with a burst of 1 never
-    /// more than the limit, but then a permit that nobody takes as it comes is gone. A burst of 2 or
+    /// more than the limit, but then a permit that is not taken as it comes is gone. A burst of 2 or
     /// more makes up for the time that requests take. The server's clock counts milliseconds, so a limit
     /// above one a millisecond needs a burst of what comes in one.
     ///

@@ -1,4 +1,4 @@
-//! What all parts of the crate speak of: keys, leases, fences, times and errors.
+//! The values that all parts of the crate share: keys, leases, fences, times and errors.
 
 mod access;
 mod cause;

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::model::Error;
 
-/// The first pause, before jitter.
+/// The shortest pause of those that double, before jitter.
 const FIRST: Duration = Duration::from_millis(10);
 /// The shortest pause after which a lock is asked for again that is about to expire.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of somebody who waits: how late a release is noticed at the worst.
+/// The longest pause of a waiter: how late a release is noticed at the worst.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
-/// After this many pauses they are as long as they get for somebody who waits.
+/// After this many pauses they are as long as they get for a waiter.
 pub(crate) const SLOWEST: u32 = 7;
-/// The longest pause of what goes on in the background, where nobody waits.
+/// The longest pause of work in the background, without a caller that waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 
 /// The pause before the next try, after this many pauses.
@@ -50,6 +50,7 @@ impl Tries {
     pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();
+        // An error deserves a longer pause than a refusal, which begins with the shortest.
         again.then(|| pause(self.failed, WAITING, fastrand::f64()))
     }
 }

@@ -1,4 +1,4 @@
-//! What a store does, and what an author of one needs: the requests, their answers, and the names in them.
+//! The trait of a store, and what an author of one needs: the requests, their answers, and the names in them.
 //!
 //! A store carries out the [rules](crate::rules) on one document a key, each operation atomic, on the clock of its
 //! server, and in one round trip (a batch of several may take two). It never sleeps, never retries (but for a race
@@ -77,11 +77,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// them may be of the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
-    /// Makes a live lease shared, or exclusive if nobody else is live. An upgrade has a new fence,
+    /// Makes a live lease shared, or exclusive if no other holder is live. An upgrade has a new fence,
     /// greater than those of the holders that were beside it; a downgrade keeps its own.
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error>;
 
-    /// Drops this lease from the holders of its key, and nobody else's. If it is live and a minimum
+    /// Drops this lease, and no other, from the holders of its key. If it is live and a minimum
     /// hold is not over, it stays until then under the name that the request says.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
@@ -121,7 +121,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`batch`](Store::batch) if there is enough of it.
     ///
     /// The provided method sets no bound, so that each goes at once and alone.
-    fn at_once(&self) -> usize {
+    fn max_concurrent(&self) -> usize {
         usize::MAX
     }
 
@@ -149,7 +149,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// need not be told.
     ///
     /// Each item is what came since the one before; as long as the server answers there is one at least
-    /// every few seconds, empty if need be, so that whoever reads the stream can stop between two items
+    /// every few seconds, empty if need be, so that its reader can stop between two items
     /// without cutting a request. After an error, or its end, the stream is of no use any more; another
     /// one may be opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
@@ -215,8 +215,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).purge(retention).await
     }
 
-    fn at_once(&self) -> usize {
-        (**self).at_once()
+    fn max_concurrent(&self) -> usize {
+        (**self).max_concurrent()
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {

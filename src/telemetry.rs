@@ -1,22 +1,23 @@
-//! What an application can see of its leases: spans and events of `tracing`, and metrics.
+//! Spans and events of `tracing`, and metrics.
 //!
 //! One function for each thing that happens, which makes the event and the metric of it; the rest of the
 //! crate only calls these. `docs/observability.md` lists what there is.
 //!
 //! An event names its key and its lease by itself, because it may come from a task that goes on when the
-//! span of its caller is over. None is made under a lock: those who listen are code of the application.
+//! span of its caller is over. None is made under a lock: the subscriber is code of the application.
 //! Errors are shown by their `Display`, which leaves out what a driver says, and with it any password.
 
 /// A span of an operation, at level DEBUG.
 ///
-/// Where nobody wants that level there is none at all: one that is only disabled still has work to do where
+/// Where no subscriber wants that level there is none at all: one that is only disabled still has work to do where
 /// another crate has switched on that `tracing` tells `log`.
 macro_rules! span {
     ($($fields:tt)*) => {
-        match tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
-            true => tracing::debug_span!(target: TARGET, $($fields)*),
-            false => tracing::Span::none(),
-        }
+        if tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
+tracing::debug_span!(target: TARGET, $($fields)*)
+} else {
+tracing::Span::none()
+}
     };
 }
 

@@ -1,4 +1,4 @@
-//! Those who wait for a key in this process: first in, first out, and one asks for all.
+//! The waiters for a key in this process: first in, first out, and one asks for all.
 
 mod handoff;
 mod notifications;

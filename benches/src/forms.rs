@@ -70,34 +70,33 @@ fn acquire(form: Form, key: &str, lease: &str, ttl: Duration) -> Vec<Document> {
     let fence = doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] };
     let expires_at = doc! { "$add": ["$$NOW", ttl.as_millis() as i64] };
     let over = doc! { "$lte": ["$expires_at", "$$NOW"] };
-    let (free, granted) = match form.whole {
-        false => (
+    let (free, granted) = if form.whole {
+        let new = doc! { "$eq": ["$$ROOT", { "_id": { "$literal": key } }] };
+        let holder = doc! {
+            "lease": lease,
+            "owner": { "$literal": "bench" },
+            "mode": "exclusive",
+            "permits": 1_i64,
+            "fence": &fence,
+            "acquired_at": "$$NOW",
+            "expires_at": &expires_at,
+        };
+        let granted = doc! {
+            "_id": "$_id",
+            "schema": 1_i64,
+            "fence": fence,
+            "holders": [holder],
+            "expires_at": expires_at,
+        };
+        (
+            doc! { "$and": [over, { "$or": [is_lock(), new] }] },
+            granted,
+        )
+    } else {
+        (
             over,
             doc! { "_id": "$_id", "fence": fence, "owner": lease, "expires_at": expires_at },
-        ),
-        true => {
-            let new = doc! { "$eq": ["$$ROOT", { "_id": { "$literal": key } }] };
-            let holder = doc! {
-                "lease": lease,
-                "owner": { "$literal": "bench" },
-                "mode": "exclusive",
-                "permits": 1_i64,
-                "fence": &fence,
-                "acquired_at": "$$NOW",
-                "expires_at": &expires_at,
-            };
-            let granted = doc! {
-                "_id": "$_id",
-                "schema": 1_i64,
-                "fence": fence,
-                "holders": [holder],
-                "expires_at": expires_at,
-            };
-            (
-                doc! { "$and": [over, { "$or": [is_lock(), new] }] },
-                granted,
-            )
-        }
+        )
     };
     vec![doc! { "$replaceWith": { "$cond": [free, granted, "$$ROOT"] } }]
 }
@@ -142,9 +141,10 @@ impl Locks for FormLocks {
     }
 
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
-        match self.form.timer {
-            true => tokio::time::timeout(LIMIT, self.ask(key, ttl)).await?,
-            false => self.ask(key, ttl).await,
+        if self.form.timer {
+            tokio::time::timeout(LIMIT, self.ask(key, ttl)).await?
+        } else {
+            self.ask(key, ttl).await
         }
     }
 
@@ -164,9 +164,10 @@ impl FormLocks {
             .upsert(true)
             .return_document(ReturnDocument::After)
             .write_concern(WriteConcern::majority());
-        let answer = match self.form.projection {
-            true => asked.projection(projection()).await?,
-            false => asked.await?,
+        let answer = if self.form.projection {
+            asked.projection(projection()).await?
+        } else {
+            asked.await?
         };
         let answer = answer.context("an upsert gave back no document")?;
         if self.form.owner(&answer)? != Some(&lease) {
@@ -195,9 +196,10 @@ impl Guard for FormGuard {
             .locks
             .update_one(doc! { "_id": &self.key }, update)
             .write_concern(WriteConcern::majority());
-        let released = match self.locks.form.timer {
-            true => tokio::time::timeout(LIMIT, released.into_future()).await??,
-            false => released.await?,
+        let released = if self.locks.form.timer {
+            tokio::time::timeout(LIMIT, released.into_future()).await??
+        } else {
+            released.await?
         };
         ensure!(released.modified_count == 1, "not released");
         Ok(())

@@ -87,21 +87,15 @@ pub fn nowhere(error: AddressError, json: bool) -> Result<Code, Failure> {
 
 fn tell(findings: &[Finding], json: bool) -> Result<Code, Failure> {
     let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
-    match json {
-        true => {
-            let findings: Vec<_> = findings.iter().map(as_json).collect();
-            out::json(&json!({ "healthy": !bad, "findings": findings }))?;
-        }
-        false => {
-            for finding in findings {
-                out::line(&as_line(finding))?;
-            }
+    if json {
+        let findings: Vec<_> = findings.iter().map(as_json).collect();
+        out::json(&json!({ "healthy": !bad, "findings": findings }))?;
+    } else {
+        for finding in findings {
+            out::line(&as_line(finding))?;
         }
     }
-    Ok(match bad {
-        true => Code::No,
-        false => Code::Done,
-    })
+    Ok(if bad { Code::No } else { Code::Done })
 }
 
 /// Whether it answers, and how fast.
@@ -306,12 +300,13 @@ async fn allowed(leases: &Leases) -> Vec<Finding> {
 
 fn clock(ahead: TimeDelta) -> Finding {
     let millis = ahead.num_milliseconds();
-    let (grade, text) = match ahead.abs() > FAR_OFF {
-        true => (
+    let (grade, text) = if ahead.abs() > FAR_OFF {
+        (
             Grade::Mind,
             "; leases do not depend on it, times for people do",
-        ),
-        false => (Grade::Good, ""),
+        )
+    } else {
+        (Grade::Good, "")
     };
     let text = format!("the store's is {millis:+} ms off this host's{text}");
     Finding::new("clock", grade, text).with(json!({ "ahead_ms": millis }))

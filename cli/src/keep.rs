@@ -290,9 +290,10 @@ async fn bury(lease: &Lease) {
 /// The program that runs, also after an upgrade has replaced its file.
 fn this_program() -> io::Result<PathBuf> {
     let link = PathBuf::from("/proc/self/exe");
-    match link.exists() {
-        true => Ok(link),
-        false => std::env::current_exe(),
+    if link.exists() {
+        Ok(link)
+    } else {
+        std::env::current_exe()
     }
 }
 

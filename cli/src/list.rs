@@ -24,9 +24,10 @@ impl Which {
 }
 
 pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
-    let filter = match ls.all {
-        true => ls.which.filter(),
-        false => ls.which.filter().live(),
+    let filter = if ls.all {
+        ls.which.filter()
+    } else {
+        ls.which.filter().live()
     };
     let locks: Vec<LockState> = leases.list(filter).try_collect().await?;
     match ls.json {
@@ -58,8 +59,5 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
             })?
         }
     };
-    Ok(match held {
-        true => Code::Done,
-        false => Code::No,
-    })
+    Ok(if held { Code::Done } else { Code::No })
 }

@@ -55,9 +55,10 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
             "{} ago",
             text::short(between(holder.acquired_at, lock.now))
         )),
-        match left < SOON {
-            true => expires_in.fg(Color::Yellow),
-            false => expires_in,
+        if left < SOON {
+            expires_in.fg(Color::Yellow)
+        } else {
+            expires_in
         },
         Cell::new(holder.fence),
         Cell::new(text::visible(holder.note.as_deref().unwrap_or_default())),

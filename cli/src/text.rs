@@ -12,9 +12,12 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(harmful) {
         return Cow::Borrowed(text);
     }
-    let escaped = text.chars().map(|c| match harmful(c) {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
+    let escaped = text.chars().map(|c| {
+        if harmful(c) {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
     });
     Cow::Owned(escaped.collect())
 }

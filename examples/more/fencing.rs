@@ -106,9 +106,10 @@ async fn work(name: &str, args: &Args) -> Result<()> {
             Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let paid = match args.fenced {
-            false => pay_in(name, args, &accounts).await,
-            true => pay_in_fenced(name, args, &accounts, &lease).await,
+        let paid = if args.fenced {
+            pay_in_fenced(name, args, &accounts, &lease).await
+        } else {
+            pay_in(name, args, &accounts).await
         };
         match paid {
             Ok(balance) => {
@@ -161,10 +162,11 @@ async fn pay_in_fenced(
 /// Between the read and the write.
 async fn think(args: &Args) -> Result<()> {
     static PAUSED: AtomicBool = AtomicBool::new(false);
-    match args.pauses && !PAUSED.swap(true, Relaxed) {
+    if args.pauses && !PAUSED.swap(true, Relaxed) {
         // As a suspended machine does, or one that is out of memory: it goes on when it is told to.
-        true => kill_process(getpid(), Signal::STOP)?,
-        false => sleep(THOUGHT).await,
+        kill_process(getpid(), Signal::STOP)?
+    } else {
+        sleep(THOUGHT).await
     }
     Ok(())
 }

@@ -193,9 +193,10 @@ async fn survive(command: &Command) -> Violations {
     println!("{}", durability::HEADER);
     let mut violations = Violations::new();
     for server in chosen(engine, &SERVERS) {
-        let run = match wrong {
-            false => durability::survives(server, *kills, *seed).await,
-            true => durability::is_caught(server, *kills, *seed).await,
+        let run = if *wrong {
+            durability::is_caught(server, *kills, *seed).await
+        } else {
+            durability::survives(server, *kills, *seed).await
         };
         match run {
             Ok(outcome) => {

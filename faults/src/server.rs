@@ -91,9 +91,10 @@ impl Server {
 
     /// Where it listens, for a proxy.
     pub fn target(&self) -> String {
-        match self.place.starts_with('/') {
-            true => self.place.clone(),
-            false => format!("127.0.0.1:{}", self.place),
+        if self.place.starts_with('/') {
+            self.place.clone()
+        } else {
+            format!("127.0.0.1:{}", self.place)
         }
     }
 
@@ -110,9 +111,10 @@ impl Server {
 
     async fn runs(&mut self) -> Result<()> {
         let script = leasehold_tests::project().join("scripts/engine");
-        let place = match self.place.starts_with('/') {
-            true => "--socket",
-            false => "--port",
+        let place = if self.place.starts_with('/') {
+            "--socket"
+        } else {
+            "--port"
         };
         let mut child = Command::new(script)
             .args(["run", self.engine, place, &self.place, "--data"])

@@ -119,9 +119,10 @@ impl Worker {
         }
         let sent = self.recorder.clock.now();
         // The time of a single request tells more than that of a wait.
-        let permit = match self.random.bool() {
-            true => limiter.try_permit().await,
-            false => limiter.permit().await.map(PermitAttempt::Granted),
+        let permit = if self.random.bool() {
+            limiter.try_permit().await
+        } else {
+            limiter.permit().await.map(PermitAttempt::Granted)
         };
         let got = self.recorder.clock.now();
         match permit {
@@ -193,9 +194,10 @@ impl Worker {
         if keeps {
             ask = ask.keep_alive();
         }
-        let patience = match self.contends() {
-            true => Duration::from_secs(60),
-            false => Duration::from_millis(self.random.u64(..2_000)),
+        let patience = if self.contends() {
+            Duration::from_secs(60)
+        } else {
+            Duration::from_millis(self.random.u64(..2_000))
         };
         ask.wait_for(patience).await.map(Attempt::Acquired)
     }
@@ -228,9 +230,10 @@ impl Worker {
             Role::Contends => self.random.u32(..self.dawdles * 5) == 0,
             _ => self.random.u32(..self.dawdles) == 0,
         };
-        let stays = match dawdles {
-            true => self.ttl.mul_f64(0.8 + 0.6 * self.random.f64()),
-            false => Duration::from_millis(self.random.u64(..8)),
+        let stays = if dawdles {
+            self.ttl.mul_f64(0.8 + 0.6 * self.random.f64())
+        } else {
+            Duration::from_millis(self.random.u64(..8))
         };
         let read = match claim {
             Claim::All => self.account.read(key, fence).await?,

@@ -1,9 +1,9 @@
-//! What an error says, and what a dropped future leaves behind.
+//! Errors, and what a dropped future leaves behind.
 //!
 //! That another holds a lock is an answer, not an [`Error`](crate::Error). Three questions to an error decide
 //! what to do with it:
 //!
-//! - Whether the same call may succeed later without anybody changing anything:
+//! - Whether the same call may succeed later although nothing is changed for it:
 //!   [`Error::is_retryable`](crate::Error::is_retryable).
 //! - Whether the request may have been carried out although the call failed:
 //!   [`Error::is_ambiguous`](crate::Error::is_ambiguous).

@@ -276,7 +276,7 @@ impl Lease {
         }
     }
 
-    /// Converts the lease; gives back who is in the way.
+    /// Converts the lease; gives back the holders that are in the way.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
         let mode = request.conversion.mode();
         let span = telemetry::convert(self.state.fields(), mode);

@@ -84,7 +84,7 @@ impl LeaseRegistry {
         lease.end(EndReason::Detached, Instant::now());
     }
 
-    /// A lease is given up. Its release is due, unless somebody else was the first to give it up.
+    /// A lease is given up. Its release is due, unless another call was the first to give it up.
     pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
         // Counted before it is given up, so that a close that does not find it waits for it.
         let at_work = self.lifecycle.at_work();
@@ -127,7 +127,7 @@ impl LeaseRegistry {
     /// Releases every lease, lets nothing be acquired any more, and waits for what is under way.
     pub(crate) async fn close(&self) {
         self.lifecycle.begin_to_close();
-        // The one that ran may have ended with its runtime, and left work.
+        // The task of the renewals may have ended with its runtime, and left work.
         let _ = self.renewals.ensure_running();
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();

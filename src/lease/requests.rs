@@ -1,4 +1,4 @@
-//! What is asked of a store for a lease whose holder waits for it: renewals and conversions.
+//! The requests for a lease whose holder waits for the answer: renewals and conversions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     waiters::WaitQueues,
 };
 
-/// Renews one lease for somebody who waits for it.
+/// Renews one lease for a caller that waits for it.
 pub(crate) async fn renew_now(
     store: Arc<dyn Store>,
     state: Arc<LeaseState>,
@@ -32,7 +32,7 @@ pub(crate) async fn renew_now(
     outcome
 }
 
-/// Converts one lease, and gives back who is in the way.
+/// Converts one lease, and gives back the holders that are in the way.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
     state: Arc<LeaseState>,

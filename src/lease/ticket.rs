@@ -59,7 +59,7 @@ impl Ticket {
         self.fence
     }
 
-    /// What is known of the lease, as the request that was granted.
+    /// The request that was granted.
     pub(crate) fn request(&self) -> AcquireRequest {
         let ttl = Duration::from_millis(self.ttl_ms);
         let (key, owner) = (self.key.clone(), self.owner.clone());

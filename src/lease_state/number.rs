@@ -1,4 +1,4 @@
-//! What tells the leases of this process apart.
+//! Numbers that tell the leases of this process apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

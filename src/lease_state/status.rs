@@ -1,4 +1,4 @@
-//! What is known of a lease in this process, and to whom it was told: pure, times come in as arguments.
+//! The status of a lease in this process, and which losses were told: pure, times come in as arguments.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::validity::Validity;
 use crate::model::{Fence, LossReason, Mode};
 
-/// What happens to the lease when its guard is gone.
+/// How a lease ended in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
     /// The lease is released.
@@ -30,7 +30,7 @@ pub(super) struct Status {
     pub(super) end: Option<EndReason>,
     /// The release that belongs to the end has been answered, or given up.
     pub(super) over: bool,
-    /// Whether its loss was told to those who observe.
+    /// Whether its loss was told to the observers.
     loss_told: bool,
     /// Whether they were told that it is at risk.
     risk_told: bool,
@@ -51,7 +51,7 @@ impl Status {
         }
     }
 
-    /// The loss, for the first who sees it. After the end there is none.
+    /// The loss, for the first look that sees it. After the end there is none.
     pub(super) fn take_unreported_loss(&mut self, now: Instant) -> Option<LossReason> {
         if self.loss_told || self.end.is_some() {
             return None;
@@ -66,7 +66,7 @@ impl Status {
         self.risk_told = false;
     }
 
-    /// Whether it is at risk, for the first who sees it since all went well.
+    /// Whether it is at risk, for the first look that sees it since all went well.
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
         let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
         let news = risk && !self.risk_told && self.validity.is_live(now) && self.end.is_none();

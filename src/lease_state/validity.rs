@@ -24,7 +24,7 @@ pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> 
     sent.checked_add(usable).unwrap_or(sent)
 }
 
-/// What a holder knows of its lease. Once it is lost it stays lost, for the first reason.
+/// Until when a lease may be counted on. Once it is lost it stays lost, for the first reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Validity {
     deadline: Instant,

@@ -36,7 +36,7 @@ const LEAST_LIMIT: Duration = Duration::from_secs(5);
 /// The queues of a handle's limiters that are in use. Limiters of the same terms share one.
 type LimiterQueues = Mutex<HashMap<(Key, Quota), Weak<LimiterQueue>>>;
 
-/// What the limiters of a handle have in common.
+/// The parts of a handle that its limiters use.
 pub(crate) struct LimiterContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) call_timeout: Duration,
@@ -225,7 +225,7 @@ impl LimiterQueue {
                 Action::Wait(until) => return Ok(until),
                 Action::Ask(request) => {
                     let work = InlineTask::new()?;
-                    // Under the lock: whoever comes after this sees that it is under way.
+                    // Under the lock, so that every later caller sees that it is under way.
                     *self.request.lock() = Arc::downgrade(&work);
                     if !queue.is_alone() {
                         work.detach();

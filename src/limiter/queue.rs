@@ -1,4 +1,4 @@
-//! Who waits for the permits of a limiter in this process, in which order, and until when: without I/O,
+//! The callers that wait for permits of a limiter in this process, in which order, and until when: without I/O,
 //! and with the time as an argument.
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ use crate::{
     retry::{self, TRIES},
 };
 
-/// What a caller is told.
+/// The answer to a caller.
 pub(super) type Outcome = Result<PermitAttempt, Error>;
 
 /// The pause before a full window is asked again is at least this.
@@ -45,7 +45,7 @@ pub(super) enum Until {
     Granted,
 }
 
-/// What a caller has to do.
+/// The next step of a caller.
 #[derive(Debug)]
 pub(super) enum Action {
     /// To wait until it is called, or until this time.
@@ -54,7 +54,7 @@ pub(super) enum Action {
     Ask(Arc<PermitRequest>),
 }
 
-/// What all requests of a line have in common.
+/// The terms that all requests of a queue share.
 pub(super) struct LimiterConfig {
     pub(super) key: Key,
     pub(super) quota: Quota,
@@ -111,7 +111,7 @@ struct Exhausted {
 }
 
 impl Exhausted {
-    /// Lets somebody who waits until then have a look before that, if there may be room by then.
+    /// Lets a caller that waits until then look before that, if there may be room by then.
     fn look_before(&mut self, end: Instant) {
         if (self.certain..self.turn).contains(&end) {
             self.turn = self.certain + (end - self.certain) / 2;
@@ -154,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// What is known without asking; `None` if a caller has to wait for an answer.
+    /// The answer that is known without asking; `None` if a caller has to wait for an answer.
     pub(super) fn known(&self, permits: u32, until: Until, now: Instant) -> Option<PermitAttempt> {
         let full = self.full.as_ref()?;
         let certain = permits >= full.permits && now < full.certain;
@@ -234,7 +234,7 @@ impl Queue {
         }
     }
 
-    /// What the caller in this place has to do: the first asks for all, or waits until it is time to.
+    /// The next step of the caller in this place: the first asks for all, or waits until it is time to.
     pub(super) fn step(&mut self, number: u64, look: Tick) -> Action {
         let now = look.now;
         if self.asking.as_ref().is_some_and(|asking| asking.end <= now) {
@@ -266,7 +266,7 @@ impl Queue {
         Action::Ask(Arc::new(request))
     }
 
-    /// A request for the first callers, those who want as many as the very first, as far as there can be
+    /// A request for the first callers, those that want as many as the very first, as far as there can be
     /// permits for them at once.
     fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
         let LimiterConfig { key, quota, .. } = &self.terms;
@@ -280,7 +280,7 @@ impl Queue {
     }
 
     /// Takes in what came of a request that was sent at this time. An answer to an earlier one is of no
-    /// use: what it grants was granted to those who have gone, or a second time under the same name.
+    /// use: what it grants was granted to callers that have gone, or a second time under the same name.
     pub(super) fn told(
         &mut self,
         request: &PermitRequest,
@@ -357,7 +357,7 @@ impl Queue {
         }
     }
 
-    /// Hands out permits in the order of the places. What nobody takes is lost.
+    /// Hands out permits in the order of the places. A permit that no caller takes is lost.
     fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>) {
         let mut left = permits;
         while let Some(first) = self.callers.first_entry()
@@ -372,7 +372,7 @@ impl Queue {
         }
     }
 
-    /// There was no answer. Tells those who have waited for long enough, and puts off the next try.
+    /// There was no answer. Tells the callers that have waited for long enough, and puts off the next try.
     fn failed(&mut self, error: &Error, look: Tick) {
         // If there is no request, this one was given up before.
         let Some(asking) = self.asking.take() else {

@@ -1,8 +1,8 @@
-//! What is asked for: the whole key, a part of it, or another mode.
+//! `Access` and `Conversion`: the whole key, a part of it, or another mode.
 
 use super::mode::Mode;
 
-/// What a lease is to have of its key.
+/// The part of its key that a lease is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// All of it.
@@ -45,7 +45,7 @@ impl Access {
     }
 }
 
-/// What a lease is to become.
+/// The mode that a lease is to have from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conversion {
     /// Exclusive, from shared.

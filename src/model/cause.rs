@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
-/// What lies behind an [`Error`](crate::Error): the error of a database driver, or a text.
+/// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
 ///
 /// It can be cloned, because one failed request may be the trouble of many leases. It derefs to the
 /// error itself; [`source`](StdError::source) gives that too, for a `downcast_ref` to the driver's

@@ -1,4 +1,4 @@
-//! What can go wrong, and whether trying again can help.
+//! `Error`: what can go wrong, and what to do about it.
 
 #[cfg(test)]
 mod tests;

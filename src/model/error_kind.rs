@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Lost,
     /// The handle was closed.
     Closed,
-    /// The store, its credentials, or the runtime is not what is needed: somebody has to mend that.
+    /// The store, its credentials, or the runtime is not what is needed: an operator has to mend that.
     Misconfigured,
     /// The document of the key is not one of this crate, or of a version that this one does not know. It was
     /// left alone.
@@ -70,7 +70,7 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether the same call can succeed later although nothing is changed for it.
     pub fn is_retryable(&self) -> bool {
         match self.kind() {
             ErrorKind::Unavailable

@@ -1,8 +1,8 @@
-//! What a holder allows beside itself.
+//! `Mode`: which holders may stand beside a holder.
 
 use serde::{Deserialize, Serialize};
 
-/// What a holder allows beside itself.
+/// Which holders may stand beside a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

@@ -82,7 +82,7 @@ pub struct LockRecord {
 }
 
 impl LockRecord {
-    /// Puts a record together, of which nobody was evicted.
+    /// Puts a record together, without evicted holders.
     pub fn new(key: Key, fence: Fence, holders: Vec<Holder>, expires_at: DateTime<Utc>) -> Self {
         Self {
             key,

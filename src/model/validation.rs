@@ -1,4 +1,4 @@
-//! What input may be: keys and times to live.
+//! The bounds of input: keys and times to live.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How long somebody waits for what another has.
+//! How long an acquire waits for the holders of its key.
 
 use std::time::Duration;
 

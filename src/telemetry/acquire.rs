@@ -1,4 +1,4 @@
-//! Acquires: of one key, of several, and who waits meanwhile.
+//! Acquires: of one key, of several, and how many wait meanwhile.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
-    /// There only if somebody listens.
+    /// There only if a subscriber is interested.
     key: Option<Key>,
     ended: bool,
 }

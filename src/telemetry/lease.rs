@@ -22,13 +22,13 @@ pub(crate) struct LeaseFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// What is told of a lease that is released; one that nobody ever had has no fence.
+/// The fields of the events of a release; one that no caller ever had has no fence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseFields<'a> {
     pub(crate) key: &'a Key,
     pub(crate) lease: LeaseId,
     pub(crate) fence: Option<Fence>,
-    /// Whether somebody waited for it from the beginning.
+    /// Whether a caller waited for it from the beginning.
     pub(crate) waited_for: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
     debug!(target: TARGET, key = key.as_str(), %lease, fence = fence.get(), ?held, "detached");
 }
 
-/// The span of a renewal that somebody waits for.
+/// The span of a renewal that a caller waits for.
 pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
     let LeaseFields {
         key, lease, ttl, ..
@@ -167,7 +167,7 @@ fn word(reason: &LossReason) -> &'static str {
     }
 }
 
-/// The span of a release that somebody waits for.
+/// The span of a release that a caller waits for.
 pub(crate) fn release(of: LeaseFields<'_>) -> Span {
     let LeaseFields {
         key, lease, fence, ..
@@ -218,7 +218,7 @@ fn count_release(waited_for: bool, outcome: Outcome) {
 }
 
 impl ReleaseFields<'_> {
-    /// Who has it released: its holder, its guard by being dropped, or an acquire that nobody waits for.
+    /// Who has it released: its holder, its guard by being dropped, or an acquire whose caller has gone.
     fn by(&self) -> &'static str {
         match (self.waited_for, self.fence) {
             (true, _) => "caller",

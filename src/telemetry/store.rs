@@ -105,7 +105,7 @@ pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
     }
 }
 
-/// The document of a key that nobody holds was removed, if it was there.
+/// The document of a free key was removed, if it was there.
 pub(crate) fn removed(key: &Key, removed: bool) {
     if removed {
         info!(target: TARGET, key = key.as_str(), "removed");

@@ -1,8 +1,8 @@
-//! The holder of a key hands it to the first who waits for it in this process, which takes one request
+//! The holder of a key hands it to the first waiter for it in this process, which takes one request
 //! where a release and an acquire take two.
 //!
-//! The one who waits asks for the key in the place of the lease that makes way, and tells its holder what
-//! came of it. Whatever goes wrong, the holder releases its lease as if nobody had waited: that is right
+//! The waiter asks for the key in the place of the lease that makes way, and tells its holder what
+//! came of it. Whatever goes wrong, the holder releases its lease as if there had been no waiter: that is right
 //! before the hand-over and harmless after it. (`queues.rs` makes the offer, `release/worker.rs` waits for what
 //! becomes of it.)
 

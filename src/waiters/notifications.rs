@@ -1,4 +1,4 @@
-//! Hears from the store which keys become free, while somebody waits.
+//! Hears from the store which keys become free, while there are waiters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::queues::{ListenerState, WaitQueues};
 use crate::{retry, runtime, store::Store, telemetry};
 
-/// How long it goes on listening when nobody waits any more, because somebody may wait again soon.
+/// How long it goes on listening after the last waiter, because another may come soon.
 const LINGER: Duration = Duration::from_secs(30);
 /// A store that has nothing to tell says so every few seconds. One that is silent for this long has
 /// lost its connection, and nothing else may notice.
@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long a stream has to live until it counts as one that works.
 const LASTING: Duration = Duration::from_secs(10);
-/// How long until it is tried again where it was refused: somebody may mend that.
+/// How long until it is tried again where it was refused: an operator may mend that.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// Listens to a store for the queues. However it goes, by a panic or with its runtime, the next who waits has
@@ -43,7 +43,7 @@ pub(crate) fn ensure_listener(
     }
 }
 
-/// Passes on what the store tells, until nobody has waited for a while.
+/// Passes on what the store tells, until there was no waiter for a while.
 ///
 /// The listener stops between two items of the stream, so that no request is cut that may still be answered.
 async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
@@ -99,7 +99,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     }
 }
 
-/// Whether nobody has waited for a while.
+/// Whether there was no waiter for a while.
 fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
     if !queues.is_empty() {
         *since = None;

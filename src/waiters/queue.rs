@@ -1,4 +1,4 @@
-//! The queue of those who wait for one key in this process: who is first, and when the first one asks.
+//! The queue of the waiters for one key in this process: which is first, and when the first one asks.
 
 use std::{
     collections::VecDeque,

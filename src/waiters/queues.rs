@@ -2,7 +2,7 @@
 //!
 //! Nothing is sent here. What holds for the queues:
 //!
-//! - Somebody who waits leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason; so
+//! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason; so
 //!   none can block those behind it.
 //! - The lock of the leases of this process is never taken under the lock of the queues, nor the other way round.
 //! - Work is detached after the locks are free: it may end with that, and take them itself.
@@ -29,10 +29,10 @@ use crate::{
     runtime::inline_task::InlineTask,
 };
 
-/// How long a holder waits for the one who takes its place, whose runtime may stand still.
+/// How long a holder waits for the waiter that takes its place, whose runtime may stand still.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The queues of all keys that somebody waits for.
+/// The queues of all keys that have waiters.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueues {
     queues: Mutex<HashMap<Key, Queue>>,
@@ -56,7 +56,7 @@ pub(super) enum ListenerState {
 }
 
 impl WaitQueues {
-    /// Puts somebody, who does this work, last in the queue of a key.
+    /// Puts the operation that this work is of last in the queue of a key.
     pub(super) fn push(&self, key: &Key, turn: Arc<Notify>, work: Weak<InlineTask>) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
@@ -68,12 +68,12 @@ impl WaitQueues {
         depended_on.iter().flatten().for_each(queue::detach);
     }
 
-    /// Looks at the queue of a key, or changes it; `None` if nobody waits for it.
+    /// Looks at the queue of a key, or changes it; `None` if it has no waiters.
     pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
         self.queues.lock().get_mut(key).map(look)
     }
 
-    /// Takes somebody out of the queue of a key.
+    /// Takes a waiter out of the queue of a key.
     pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else {
@@ -88,7 +88,7 @@ impl WaitQueues {
         if queue.waiters.is_empty() {
             queues.remove(key);
         } else if first {
-            // The first waiter has left in the middle of a request, whose answer nobody will report.
+            // The first waiter has left in the middle of a request, whose answer will not be reported.
             if std::mem::take(&mut queue.asking) {
                 queue.next = Instant::now();
             }
@@ -123,7 +123,7 @@ impl WaitQueues {
         holders.all(|lease| own.contains_key(&lease))
     }
 
-    /// A lease of this process is over: who waits for its key asks at once, unless this process had the
+    /// A lease of this process is over: the first waiter for its key asks at once, unless this process had the
     /// key for long enough and another wants it.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         let streak = self.streak(lease);
@@ -168,7 +168,7 @@ impl WaitQueues {
         self.queues.lock().is_empty()
     }
 
-    /// Whether nobody listens to the store yet; from now on somebody does.
+    /// Takes it on to listen to the store; `false` if there is a listener already.
     pub(super) fn begin_to_listen(&self) -> bool {
         let mut listener = self.listener.lock();
         let begins = *listener == ListenerState::None;

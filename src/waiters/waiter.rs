@@ -22,7 +22,7 @@ use crate::{
     telemetry::Waiting,
 };
 
-/// What a waiter has to do.
+/// The next step of a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WaitOutcome {
     /// Ask for the key.
@@ -41,7 +41,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Takes the last place in the queue of this key, for whoever does this work.
+    /// Takes the last place in the queue of this key, for the operation that this work is of.
     pub(crate) fn enter(queues: &Arc<WaitQueues>, key: &Key, work: Weak<InlineTask>) -> Self {
         let turn = Arc::new(Notify::new());
         queues.push(key, turn.clone(), work);
@@ -54,7 +54,7 @@ impl Waiter {
     }
 
     /// Waits until it is the first and the time to ask has come. At `last_look` the first asks in
-    /// any case, and another gives up. From `hopeless` on it gives up when nobody gets an answer.
+    /// any case, and another gives up. From `hopeless` on it gives up when no waiter gets an answer.
     pub(crate) async fn turn(
         &self,
         last_look: Option<Instant>,
@@ -88,7 +88,7 @@ impl Waiter {
             };
             self.waiting.get_or_init(|| Waiting::begins(&self.key));
             let called = self.turn.notified();
-            // Whatever ends the wait, the queue is looked at again.
+            // The queue is looked at again, whichever event ended the wait.
             match next.into_iter().chain(last_look).min() {
                 Some(at) => drop(timeout_at(at, called).await),
                 None => called.await,

@@ -312,10 +312,13 @@ impl Store for BrokenStore {
                         now,
                     })
                 }
-                (_, answer) => match self.has_its_moment(Fault::RefusesSomeRenewals) {
-                    true => RenewAnswer::TakenOver,
-                    false => answer,
-                },
+                (_, answer) => {
+                    if self.has_its_moment(Fault::RefusesSomeRenewals) {
+                        RenewAnswer::TakenOver
+                    } else {
+                        answer
+                    }
+                }
             }));
         }
         Ok(answers)

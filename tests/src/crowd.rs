@@ -47,9 +47,10 @@ impl Crowd {
         let leases = patient(store.clone());
         for reentrant in [false, true] {
             let one_more = leases.try_acquire(key, LONG).shared();
-            let one_more = match reentrant {
-                true => one_more.owner(self.first.owner.clone()).reentrant(),
-                false => one_more,
+            let one_more = if reentrant {
+                one_more.owner(self.first.owner.clone()).reentrant()
+            } else {
+                one_more
             };
             let error = one_more.await.map(drop).unwrap_err();
             assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");

@@ -52,8 +52,8 @@ impl<L: Layer> Store for Layered<L> {
         self.0.inner().clock_margin()
     }
 
-    fn at_once(&self) -> usize {
-        self.0.inner().at_once()
+    fn max_concurrent(&self) -> usize {
+        self.0.inner().max_concurrent()
     }
 
     fn as_any(&self) -> Option<&dyn Any> {

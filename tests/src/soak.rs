@@ -339,9 +339,10 @@ impl World {
 
     fn refused(&self, error: Error) -> anyhow::Result<()> {
         self.tally.lock().refused += 1;
-        match error.is_retryable() {
-            true => Ok(()),
-            false => Err(error.into()),
+        if error.is_retryable() {
+            Ok(())
+        } else {
+            Err(error.into())
         }
     }
 

@@ -78,9 +78,10 @@ impl Texts {
         let mut text = String::new();
         while text.len() < wanted {
             let before = text.len();
-            match self.0.bool() {
-                true => text.push_str(PIECES[self.0.usize(..PIECES.len())]),
-                false => text.push(self.0.char(..)),
+            if self.0.bool() {
+                text.push_str(PIECES[self.0.usize(..PIECES.len())])
+            } else {
+                text.push(self.0.char(..))
             }
             if text.len() > longest {
                 text.truncate(before);

@@ -58,9 +58,10 @@ pub async fn measure(plan: Plan) -> Result<CaseResult> {
             Loops::new("leasehold", "cycles/s", 1, whole).boxed(),
         ];
         let rounds = Rounds::run(plan, &sides).await?;
-        let name = match pause.is_zero() {
-            true => "at once",
-            false => "after 1 ms",
+        let name = if pause.is_zero() {
+            "at once"
+        } else {
+            "after 1 ms"
         };
         let rounds = rounds
             .with_difference("leasehold-store", ALONE)

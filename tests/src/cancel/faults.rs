@@ -112,11 +112,12 @@ impl Cell {
             Fault::AnswerSwallowed => (cuts, lost) == (0, 1),
             Fault::AnswersLost => lost > 0,
         };
-        match struck {
-            true => Ok(()),
-            false => Err(Excusable::NotStruck(format!(
+        if struck {
+            Ok(())
+        } else {
+            Err(Excusable::NotStruck(format!(
                 "{cuts} connections cut and {lost} answers lost"
-            ))),
+            )))
         }
     }
 }
