@@ -8,6 +8,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::context::AcquireContext;
 use crate::{
+    coalescer::Batching,
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
     model::{Access, Error, Fence},
@@ -170,6 +171,7 @@ impl Cleanup {
             maybe_in_flight: self.left == Leftover::Unclear,
             alone: self.request.access == Access::Exclusive,
             can_hand_off: false,
+            batching: Batching::Any,
         }
     }
 }

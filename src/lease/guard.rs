@@ -11,10 +11,11 @@ use super::{registry::LeaseRegistry, requests, ticket::Ticket};
 #[cfg(feature = "mongodb")]
 use crate::store::Store;
 use crate::{
+    coalescer::Batching,
     lease_state::LeaseState,
     messages::{ConvertRequest, ReleaseAnswer},
     model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
-    release::Released,
+    release::{Released, Releaser},
     retry::Tries,
     telemetry::{self, Outcome},
 };
@@ -58,6 +59,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// How its release is sent.
+    pub(super) fn releaser(&self) -> &Releaser {
+        &self.registry.releaser
+    }
+
     pub(crate) fn new(registry: Arc<LeaseRegistry>, state: LeaseState) -> Self {
         let state = Arc::new(state);
         registry.granted(&state);
@@ -326,11 +332,20 @@ impl Lease {
     ///
     /// Dropping the future goes on with the release in the background.
     pub async fn release(self) -> Result<(), Error> {
+        self.release_with(Batching::Any).await
+    }
+
+    /// The same. The releases of a set have to be [sent](Releaser::send_set) when all of them are submitted.
+    pub(super) async fn release_with(self, batching: Batching) -> Result<(), Error> {
         let now = Instant::now();
         let lost_before = self.state.loss(now);
         let Some(pending) = self.registry.end(&self.state, now) else {
             // A close has released it, and still does.
             return Err(self.state.lost_error(LossReason::Closed));
+        };
+        let pending = match batching {
+            Batching::Set => pending.in_a_set(),
+            Batching::Any | Batching::Never => pending,
         };
         let release = self.registry.release(pending, now);
         let release = release.instrument(telemetry::release(self.state.fields()));

@@ -1,6 +1,6 @@
 //! Several leases, which are held and lost together.
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, time::Duration};
 
 use futures::{
     future::{join_all, select_all},
@@ -9,7 +9,10 @@ use futures::{
 use tokio::time::Instant;
 
 use super::guard::Lease;
-use crate::model::{Error, Key, LossReason};
+use crate::{
+    coalescer::Batching,
+    model::{Error, Key, LossReason},
+};
 
 /// The guard of several locks, which are held and lost together.
 ///
@@ -103,8 +106,23 @@ impl LeaseSet {
     ///
     /// Dropping the future goes on with the releases in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let releases = self.leases.into_iter().map(Lease::release);
-        join_all(releases).await.into_iter().collect()
+        let Some(releaser) = self.leases.first().map(|lease| lease.releaser().clone()) else {
+            return Ok(());
+        };
+        let batching = if self.leases.len() > 1 {
+            Batching::Set
+        } else {
+            Batching::Any
+        };
+        let releases = self.leases.into_iter();
+        let mut released = pin!(join_all(releases.map(|lease| lease.release_with(batching))));
+        let outcomes = poll_fn(|cx| {
+            let outcomes = released.as_mut().poll(cx);
+            // The releases that were submitted by this poll go together.
+            releaser.send_set();
+            outcomes
+        });
+        outcomes.await.into_iter().collect()
     }
 
     /// The guards one by one, which from now on have nothing to do with each other.

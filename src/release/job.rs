@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    coalescer::Batching,
     lease_state::LeaseState,
     messages::{MinHold, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
@@ -25,6 +26,8 @@ pub(crate) struct ReleaseJob {
     pub(crate) alone: bool,
     /// Whether the next waiter may be granted the key in the place of this lease.
     pub(crate) can_hand_off: bool,
+    /// How the first request for it is sent.
+    pub(crate) batching: Batching,
 }
 
 impl ReleaseJob {
@@ -46,6 +49,7 @@ impl ReleaseJob {
             // Beside others it would free nothing, and one that may be in flight is released more than once.
             can_hand_off: alone && min_hold.is_none() && !maybe_in_flight,
             alone,
+            batching: Batching::Any,
         }
     }
 

@@ -9,14 +9,15 @@ use super::{
     worker::{ReleaseReply, Releaser},
 };
 use crate::{
-    lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,
-    waiters::WaitQueues,
+    coalescer::Batching, lease_state::LeaseState, messages::ReleaseAnswer,
+    runtime::in_flight::InFlight, waiters::WaitQueues,
 };
 
 /// A release that is due, and counts as work until it is done or given up.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
     queues: Arc<WaitQueues>,
+    batching: Batching,
     _at_work: TaskTrackerToken,
 }
 
@@ -29,13 +30,23 @@ impl PendingRelease {
         Self {
             state,
             queues,
+            batching: Batching::Any,
             _at_work: at_work,
         }
     }
 
+    /// The same together with the other releases of a set.
+    pub(crate) fn in_a_set(mut self) -> Self {
+        self.batching = Batching::Set;
+        self
+    }
+
     /// The lease, as a request for its release needs it.
     pub(super) fn job(&self) -> ReleaseJob {
-        ReleaseJob::of(&self.state)
+        ReleaseJob {
+            batching: self.batching,
+            ..ReleaseJob::of(&self.state)
+        }
     }
 
     /// The lease.

@@ -62,6 +62,11 @@ impl Releaser {
         self.call_timeout
     }
 
+    /// Sends the releases of a set that were submitted.
+    pub(crate) fn send_set(&self) {
+        self.coalescer.send_set();
+    }
+
     /// Takes in that a lease was released in the background, by one request.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
         self.queues.released(&job.key, job.lease);
@@ -106,7 +111,12 @@ impl Releaser {
             // The caller may have gone.
             reply = reply.filter(|reply| !reply.is_closed());
             let request = job.request(released);
-            let outcome = self.send(request, pauses > 0, reply.as_mut(), calls).await;
+            let batching = if pauses > 0 {
+                Batching::Never
+            } else {
+                job.batching
+            };
+            let outcome = self.send(request, batching, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
@@ -157,7 +167,7 @@ impl Releaser {
     async fn send(
         &self,
         request: ReleaseRequest,
-        alone: bool,
+        batching: Batching,
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
@@ -165,11 +175,6 @@ impl Releaser {
         let slot = match reply {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
-        };
-        let batching = if alone {
-            Batching::Never
-        } else {
-            Batching::Any
         };
         let submission = self.coalescer.release(request, batching);
         calls.start(submission.answer, submission.withdraw);
