@@ -143,10 +143,15 @@ impl Coalescer {
         let route = self.route(batching, || BatchRequest::Acquire(request.clone()));
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
-        self.clone().send(route, alone, |answer| match answer {
+        let mut submission = self.clone().send(route, alone, |answer| match answer {
             BatchAnswer::Acquire(answer) => Some(answer),
             BatchAnswer::Release(_) => None,
-        })
+        });
+        if batching == Batching::Set {
+            // A set that was given up before its answer would wait for its own leases.
+            submission.overdue = Overdue(None);
+        }
+        submission
     }
 
     /// Releases a lease.
@@ -278,21 +283,21 @@ impl Coalescer {
 
     /// Sends the requests of a [set](Batching::Set), in one batch if there is a place for one.
     pub(crate) fn send_set(self: &Arc<Self>) {
-        self.dispatch_together(2);
+        while self.dispatch_together(2) {}
     }
 
     /// Sends what waits, if it may go.
     fn dispatch(self: &Arc<Self>) {
-        self.dispatch_together(LEAST);
+        let _ = self.dispatch_together(LEAST);
     }
 
-    /// The same, where so many requests are enough for a batch.
-    fn dispatch_together(self: &Arc<Self>, least: usize) {
+    /// The same, where so many requests are enough for a batch. Says whether a batch was sent.
+    fn dispatch_together(self: &Arc<Self>, least: usize) -> bool {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let limits = self.limits();
         if queue.load(now).next(limits, least) == Next::Stay {
-            return;
+            return false;
         }
         // An operation that went down with its runtime would not take what it is granted.
         queue.retain(|unsent| !unsent.reply.is_closed());
@@ -305,12 +310,12 @@ impl Coalescer {
                 let permit = self.permit(&mut queue, now, batch.len());
                 drop(queue);
                 runtime.spawn(self.clone().send_together(batch, permit));
-                return;
+                return true;
             }
             next = load.each_alone(limits);
         }
         let Next::Alone(number) = next else {
-            return;
+            return false;
         };
         let going = queue.take_first(number);
         let permits = going.iter().map(|_| self.permit(&mut queue, now, 1));
@@ -322,6 +327,7 @@ impl Coalescer {
                 permit.end(false);
             }
         }
+        false
     }
 
     async fn send_together(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {

@@ -72,35 +72,42 @@ impl AcquireAll {
         self
     }
 
-    async fn run(self) -> Result<LeaseSet, Error> {
+    async fn run(mut self) -> Result<LeaseSet, Error> {
         let start = Instant::now();
         let keys = self.keys.clone()?;
-        let taken = match self.take_in_one_go(&keys).await? {
+        if self.ask.gives_way
+            && let Some(first) = keys.first()
+        {
+            // Once for all keys, and not while some of them are held for nothing.
+            let (context, ttl) = (&self.ask.context, self.ask.ttl);
+            operation::give_way(context, first, ttl, self.patience, start).await;
+            self.ask.gives_way = false;
+        }
+        let taken = match self.take_in_one_go(&keys, start).await? {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
-        if keys.len() > 1 && !self.ask.keep_alive {
-            for lease in taken.leases() {
-                lease.state().keep(false);
-            }
-            // Where it took long, each has its whole ttl from here on.
-            let long = start.elapsed() >= self.ask.ttl / 10;
-            if long && let Err(error) = taken.renew().await {
-                return Err(taken.give_back(error).await);
-            }
-        }
-        if let Some(error) = taken.loss() {
-            return Err(taken.give_back(error).await);
-        }
         for lease in taken.leases() {
             lease.state().set_min_hold(self.ask.min_hold);
         }
         Ok(taken)
     }
 
+    /// Gives each of them its whole ttl from here on, where taking them took long.
+    async fn refresh(&self, taken: &LeaseSet, start: Instant) -> Result<(), Error> {
+        if !self.ask.keep_alive && start.elapsed() >= self.ask.ttl / 10 {
+            taken.renew().await?;
+        }
+        taken.loss().map_or(Ok(()), Err)
+    }
+
     /// Asks for all keys at the same time, once, and waits for none. `None` if they were not all free: then nothing is
     /// left of it.
-    async fn take_in_one_go(&self, keys: &BTreeSet<Key>) -> Result<Option<LeaseSet>, Error> {
+    async fn take_in_one_go(
+        &self,
+        keys: &BTreeSet<Key>,
+        start: Instant,
+    ) -> Result<Option<LeaseSet>, Error> {
         if keys.len() < 2 {
             return Ok(None);
         }
@@ -110,10 +117,13 @@ impl AcquireAll {
             operation::acquire_one_of_several(ask, key, WaitPolicy::None, Batching::Set)
         });
         let mut asked = pin!(join_all(asked));
+        let mut is_sent = false;
         let answers = poll_fn(|cx| {
             let answers = asked.as_mut().poll(cx);
-            // The requests that were submitted by this poll go together.
-            coalescer.send_set();
+            // The first poll has submitted all of them.
+            if !std::mem::replace(&mut is_sent, true) {
+                coalescer.send_set();
+            }
             answers
         });
         let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
@@ -123,13 +133,14 @@ impl AcquireAll {
                 Ok(Attempt::Held(_)) => is_whole = false,
                 Err(error) => {
                     is_whole = false;
-                    if !error.is_retryable() {
+                    if !error.is_retryable() && fatal.is_ok() {
                         fatal = Err(error);
                     }
                 }
             }
         }
-        if is_whole {
+        // One that was granted long before the last, and not kept alive meanwhile, may be over.
+        if is_whole && self.refresh(&taken, start).await.is_ok() {
             return Ok(Some(taken));
         }
         // A release that fails goes on in the background, and its key is waited for.
@@ -143,8 +154,6 @@ impl AcquireAll {
             let mut ask = self.ask.clone();
             // The first ones have to live until the last one is there.
             ask.keep_alive |= keys.len() > 1;
-            // Once the set has leases it does not give way: they would be held for nothing meanwhile.
-            ask.gives_way &= taken.leases().is_empty();
             let patience = match self.patience {
                 WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),
                 patience => patience,
@@ -156,7 +165,15 @@ impl AcquireAll {
                 Err(error) => return Err(taken.give_back(error).await),
             }
         }
-        Ok(taken)
+        if !self.ask.keep_alive {
+            for lease in taken.leases() {
+                lease.state().keep(false);
+            }
+        }
+        match self.refresh(&taken, start).await {
+            Ok(()) => Ok(taken),
+            Err(error) => Err(taken.give_back(error).await),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The rest of an acquire that is over: requests that were sent and not answered, and the leases that they
 //! may have been granted.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::context::AcquireContext;
@@ -91,14 +91,17 @@ impl Cleanup {
 
     /// Releases what was granted and is of no use, now and whenever a request ends that was not
     /// waited for.
-    pub(super) async fn run(mut self, at_work: TaskTrackerToken) {
+    pub(super) async fn run(self, at_work: TaskTrackerToken) {
         if self.calls.is_empty() && self.left == Leftover::Nothing {
             return;
         }
         let limit = self.context.registry.call_timeout;
-        // After that a close does not wait for a request that hangs; this task still does.
-        let waited_for = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
-        let (mut at_work, mut silent) = (Some(at_work), false);
+        let end = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
+        at_work_until(end, at_work, self.until_answered(limit, end)).await;
+    }
+
+    async fn until_answered(mut self, limit: Duration, end: Option<Instant>) {
+        let mut silent = false;
         loop {
             if self.left != Leftover::Nothing {
                 self.release().await;
@@ -107,26 +110,25 @@ impl Cleanup {
                 return;
             }
             // A release that overtakes its acquire would free nothing, hence this order.
-            let answer = match (silent, waited_for.filter(|_| at_work.is_some())) {
-                (false, _) => self.calls.next(limit).await,
-                (true, Some(end)) => self.calls.next(end - Instant::now()).await,
-                (true, None) => self.calls.next_at_last().await,
+            let answer = if silent {
+                self.calls.next_at_last().await
+            } else {
+                self.calls.next(limit).await
             };
             match answer {
                 Some((_, answer)) => self.left = Leftover::of(&answer),
                 // The request may have been carried out long ago, on a connection that has died unnoticed.
-                None if !silent => {
+                None => {
                     silent = true;
-                    self.release_aside();
+                    self.release_aside(end);
                 }
-                None => drop(at_work.take()),
             }
         }
     }
 
     /// Releases what may have been granted, and does not wait for it: an answer that comes after all
     /// is released at once.
-    fn release_aside(&self) {
+    fn release_aside(&self, end: Option<Instant>) {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
         let unused = ReleaseJob {
@@ -136,10 +138,8 @@ impl Cleanup {
         // This task runs, so there is a runtime.
         let _ = runtime::spawn(async move {
             let mut calls = InFlight::new();
-            releases
-                .release_until_confirmed(&unused, None, &mut calls)
-                .await;
-            drop(at_work);
+            let release = releases.release_until_confirmed(&unused, None, &mut calls);
+            at_work_until(end, at_work, release).await;
             calls.finish().await;
         });
     }
@@ -173,5 +173,24 @@ impl Cleanup {
             can_hand_off: false,
             batching: Batching::Any,
         }
+    }
+}
+
+/// Carries this out to its end, and counts it until this instant at the most as work that a close waits for.
+async fn at_work_until(
+    end: Option<Instant>,
+    at_work: TaskTrackerToken,
+    work: impl Future<Output = ()>,
+) {
+    let mut work = pin!(work);
+    if let Some(end) = end {
+        if timeout_at(end, &mut work).await.is_ok() {
+            return;
+        }
+        drop(at_work);
+        work.await;
+    } else {
+        work.await;
+        drop(at_work);
     }
 }

@@ -127,6 +127,24 @@ fn in_hand(
     }
 }
 
+/// Waits while leases that are kept alive are renewed late: one more would make that worse.
+pub(super) async fn give_way(
+    context: &AcquireContext,
+    key: &Key,
+    ttl: Duration,
+    patience: WaitPolicy,
+    since: Instant,
+) {
+    let longest = ttl / SLOWED_DOWN;
+    let limit = match patience {
+        WaitPolicy::For(wait) => longest.min(wait),
+        WaitPolicy::None | WaitPolicy::Endless => longest,
+    };
+    if context.registry.renewals.renewals_in_time(limit).await {
+        telemetry::slowed_down(key, since.elapsed());
+    }
+}
+
 type Reply = oneshot::Sender<Result<Attempt, Error>>;
 
 struct AcquireOperation {
@@ -203,7 +221,8 @@ impl AcquireOperation {
 
     async fn ask(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
         if self.gives_way {
-            self.renewals_in_time(patience).await;
+            let (context, key, ttl) = (&self.context, &self.request.key, self.request.ttl);
+            give_way(context, key, ttl, patience, self.since).await;
         }
         match patience {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
@@ -214,21 +233,6 @@ impl AcquireOperation {
                 answer => answer,
             },
             _ => self.ask_in_turn(patience).await,
-        }
-    }
-
-    /// Waits while leases that are kept alive are renewed late: one more would make that worse.
-    fn renewals_in_time(&self, patience: WaitPolicy) -> impl Future<Output = ()> + Send + use<> {
-        let longest = self.request.ttl / SLOWED_DOWN;
-        let limit = match patience {
-            WaitPolicy::For(wait) => longest.min(wait),
-            WaitPolicy::None | WaitPolicy::Endless => longest,
-        };
-        let (context, request, since) = (self.context.clone(), self.request.clone(), self.since);
-        async move {
-            if context.registry.renewals.renewals_in_time(limit).await {
-                telemetry::slowed_down(&request.key, since.elapsed());
-            }
         }
     }
 

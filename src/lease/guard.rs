@@ -343,11 +343,7 @@ impl Lease {
             // A close has released it, and still does.
             return Err(self.state.lost_error(LossReason::Closed));
         };
-        let pending = match batching {
-            Batching::Set => pending.in_a_set(),
-            Batching::Any | Batching::Never => pending,
-        };
-        let release = self.registry.release(pending, now);
+        let release = self.registry.release(pending, batching, now);
         let release = release.instrument(telemetry::release(self.state.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {

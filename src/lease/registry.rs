@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    coalescer::Coalescer,
+    coalescer::{Batching, Coalescer},
     lease_state::{EndReason, LeaseNumber, LeaseState},
     model::{Error, LossReason},
     release::{PendingRelease, Released, Releaser, release_all},
@@ -103,7 +103,8 @@ impl LeaseRegistry {
     /// Releases a lease now and waits for the outcome. Dropping this does not stop the release.
     pub(super) async fn release(
         &self,
-        pending: PendingRelease,
+        mut pending: PendingRelease,
+        batching: Batching,
         now: Instant,
     ) -> Result<Released, Error> {
         let (reply, outcome) = oneshot::channel();
@@ -111,6 +112,10 @@ impl LeaseRegistry {
             self.renewals.release(pending);
             return Err(Error::NoRuntime);
         };
+        // Not before it is known that the caller submits it.
+        if batching == Batching::Set {
+            pending = pending.in_a_set();
+        }
         let lease = pending.state().clone();
         let settled = Box::pin(pending.settle(self.releaser.clone(), Some(reply)));
         let waiting = self.lifecycle.wait_for(task, now, settled, outcome);

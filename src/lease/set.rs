@@ -116,10 +116,13 @@ impl LeaseSet {
         };
         let releases = self.leases.into_iter();
         let mut released = pin!(join_all(releases.map(|lease| lease.release_with(batching))));
+        let mut is_sent = false;
         let outcomes = poll_fn(|cx| {
             let outcomes = released.as_mut().poll(cx);
-            // The releases that were submitted by this poll go together.
-            releaser.send_set();
+            // The first poll has submitted all that go together.
+            if !std::mem::replace(&mut is_sent, true) {
+                releaser.send_set();
+            }
             outcomes
         });
         outcomes.await.into_iter().collect()

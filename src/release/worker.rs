@@ -1,7 +1,8 @@
 //! Releases a lease until that is confirmed: with a caller that waits for the outcome, or in the background.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use futures::poll;
 use tokio::{
     sync::{Semaphore, oneshot},
     time::{Instant, sleep},
@@ -93,9 +94,19 @@ impl Releaser {
         let mut released = false;
         let mut pauses = 0;
         let waited_for = reply.is_some();
+        let mut batching = job.batching;
         if job.can_hand_off {
             let handed = self.queues.hand_over(&job.key, job.lease);
-            match calls.drive_while(handed).await {
+            let mut handed = pin!(calls.drive_while(handed));
+            let outcome = match poll!(&mut handed) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => {
+                    // The rest of its set is sent before this is known.
+                    batching = Batching::Any;
+                    handed.await
+                }
+            };
+            match outcome {
                 HandoffOutcome::Over => {
                     let answer = ReleaseAnswer::Released;
                     telemetry::released(job.fields(waited_for), Outcome::HandedOver);
@@ -111,11 +122,9 @@ impl Releaser {
             // The caller may have gone.
             reply = reply.filter(|reply| !reply.is_closed());
             let request = job.request(released);
-            let batching = if pauses > 0 {
-                Batching::Never
-            } else {
-                job.batching
-            };
+            if pauses > 0 {
+                batching = Batching::Never;
+            }
             let outcome = self.send(request, batching, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {

@@ -43,10 +43,6 @@ impl Overload {
     pub(super) fn look(&mut self, schedule: &Schedule<Weak<LeaseState>>, now: Instant) -> Findings {
         let late = schedule.is_late(now);
         let was_late = *self.late.borrow();
-        self.late.send_if_modified(|told| {
-            *told = late;
-            late != was_late
-        });
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
         let often = since(self.looked).is_some_and(|since| since < LOOK);
         if often && late == was_late && schedule.len() == self.told.kept {
@@ -62,6 +58,7 @@ impl Overload {
             schedule.load(now)
         };
         let mut findings = Findings {
+            late: (late != was_late).then(|| (self.late.clone(), late)),
             change: Some((self.told, load)),
             ..Findings::default()
         };
@@ -84,6 +81,8 @@ impl Overload {
 /// listeners for events and metrics belong to the application.
 #[derive(Default)]
 pub(super) struct Findings {
+    /// Whether renewals are late now, and who is told if that has changed.
+    late: Option<(Arc<watch::Sender<bool>>, bool)>,
     /// The load as it was told before, and as it is.
     change: Option<(Load, Load)>,
     /// The load and the delay, if it is time to warn of late renewals.
@@ -94,6 +93,9 @@ pub(super) struct Findings {
 
 impl Findings {
     pub(super) fn tell(self) {
+        if let Some((told, late)) = self.late {
+            told.send_replace(late);
+        }
         if let Some((before, load)) = self.change {
             telemetry::kept(shown(before), shown(load));
             for lease in &self.delayed {

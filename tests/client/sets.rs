@@ -148,3 +148,40 @@ async fn a_set_waits_no_longer_than_it_may() {
     assert_eq!(start.elapsed(), MOMENT * 10);
     held.release().await.unwrap();
 }
+
+/// Those that do not fit into one batch go with the next, which does not wait for the first.
+#[tokio::test(start_paused = true)]
+async fn a_great_set_goes_in_batches_at_the_same_time() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(MOMENT); 2]);
+    let start = Instant::now();
+    let set = leases.acquire_all(keys(200), TTL).await.unwrap();
+    assert_eq!(start.elapsed(), MOMENT);
+    assert_eq!(*store.batched.lock(), [100, 100]);
+    set.release().await.unwrap();
+}
+
+/// A set that gave up such an answer would find its keys held by its own leases.
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_to_a_set_is_waited_for() {
+    let (store, leases) = setup();
+    store.next([Fate::AnswerLate(Duration::from_secs(3))]);
+    let set = leases.acquire_all(keys(3), TTL).wait_for(Duration::ZERO);
+    let set = set.await.unwrap();
+    assert_eq!(store.calls(), ["batch", "renew", "renew", "renew"]);
+    set.release().await.unwrap();
+}
+
+/// The first batch is answered at once, and the second so late that the leases of both are over.
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_over_before_the_set_is_whole_are_taken_once_more() {
+    let (store, leases) = setup();
+    let ttl = Duration::from_secs(5);
+    store.next([
+        Fate::AnswerLate(MOMENT),
+        Fate::AnswerLate(ttl - Duration::from_millis(1)),
+    ]);
+    let set = leases.acquire_all(keys(150), ttl).await.unwrap();
+    assert!(set.is_live());
+    set.release().await.unwrap();
+}
