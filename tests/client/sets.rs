@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Error, Leases};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fate, FlakyStore, MOMENT, TTL};
+use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL};
 
 /// A store that likes to have few requests at once, and a set of keys.
 fn setup() -> (FlakyStore, Leases) {
@@ -172,16 +172,14 @@ async fn a_slow_answer_to_a_set_is_waited_for() {
     set.release().await.unwrap();
 }
 
-/// The first batch is answered at once, and the second so late that the leases of both are over.
+/// The last key is asked for when the first batch is answered, and granted just when the leases of that are over.
 #[tokio::test(start_paused = true)]
 async fn leases_that_are_over_before_the_set_is_whole_are_taken_once_more() {
     let (store, leases) = setup();
-    let ttl = Duration::from_secs(5);
-    store.next([
-        Fate::AnswerLate(MOMENT),
-        Fate::AnswerLate(ttl - Duration::from_millis(1)),
-    ]);
-    let set = leases.acquire_all(keys(150), ttl).await.unwrap();
+    let late = LIMIT - MARGIN - MOMENT / 2;
+    store.next([MOMENT, MOMENT, late].map(Fate::AnswerLate));
+    let set = leases.acquire_all(keys(201), LIMIT).await.unwrap();
+    assert_eq!(*store.batched.lock(), [100; 4], "taken, and given back");
     assert!(set.is_live());
     set.release().await.unwrap();
 }
