@@ -171,6 +171,7 @@ impl Cleanup {
             maybe_in_flight: self.left == Leftover::Unclear,
             alone: self.request.access == Access::Exclusive,
             can_hand_off: false,
+            undoable_until: None,
             batching: Batching::Any,
         }
     }

@@ -17,6 +17,9 @@ pub struct ReleaseRequest {
     /// Whether the lease is likely to be the only one of its key. It is right to say so of one that is
     /// not, and slower.
     pub alone: bool,
+    /// Whether a failover may undo the release: the key then stays taken until the ttl is over. A store may
+    /// acknowledge such a release before other members of a replica set have it.
+    pub undoable: bool,
 }
 
 /// A minimum hold: the holder that stays after an early release.
@@ -36,6 +39,7 @@ impl ReleaseRequest {
             lease,
             min_hold: None,
             alone: false,
+            undoable: false,
         }
     }
 
@@ -48,6 +52,12 @@ impl ReleaseRequest {
     /// The same for a lease that is likely to be the only one of its key.
     pub fn alone(mut self) -> Self {
         self.alone = true;
+        self
+    }
+
+    /// The same for a release that a failover [may undo](Self::undoable).
+    pub fn undoable(mut self) -> Self {
+        self.undoable = true;
         self
     }
 }

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures::{StreamExt, stream};
+use tokio::time::Instant;
 
 use super::{job::ReleaseJob, pending::PendingRelease, worker::Releaser};
 use crate::{
@@ -71,8 +72,9 @@ async fn release_together(
     releaser: &Releaser,
     batch: Vec<(PendingRelease, ReleaseJob)>,
 ) {
+    let now = Instant::now();
     let request =
-        |(_, job): &(PendingRelease, ReleaseJob)| BatchRequest::Release(job.request(false));
+        |(_, job): &(PendingRelease, ReleaseJob)| BatchRequest::Release(job.request(false, now));
     let requests: Vec<_> = batch.iter().map(request).collect();
     let store = store.clone();
     let sent = async move { runtime::caught(store.batch(&requests)).await };

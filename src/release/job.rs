@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::{
     coalescer::Batching,
     lease_state::LeaseState,
@@ -24,6 +26,9 @@ pub(crate) struct ReleaseJob {
     pub(crate) maybe_in_flight: bool,
     /// Whether it is exclusive, and so likely to be the only one of its key.
     pub(crate) alone: bool,
+    /// Until when a failover may undo the release: the local deadline of a lease without a minimum hold. `None` if it
+    /// must not be undone, as that of a lease that may yet be granted.
+    pub(crate) undoable_until: Option<Instant>,
     /// Whether the next waiter may be granted the key in the place of this lease.
     pub(crate) can_hand_off: bool,
     /// How the first request for it is sent.
@@ -49,6 +54,7 @@ impl ReleaseJob {
             // Beside others it would free nothing, and one that may be in flight is released more than once.
             can_hand_off: alone && min_hold.is_none() && !maybe_in_flight,
             alone,
+            undoable_until: (min_hold.is_none() && !maybe_in_flight).then(|| state.deadline()),
             batching: Batching::Any,
         }
     }
@@ -65,10 +71,12 @@ impl ReleaseJob {
 
     /// The next request, after one that was answered or before that. Only the first one leaves a
     /// minimum hold behind: what comes later is not the work of a holder.
-    pub(crate) fn request(&self, answered: bool) -> ReleaseRequest {
+    pub(crate) fn request(&self, answered: bool, now: Instant) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.min_hold.filter(|_| !answered);
         request.alone = self.alone;
+        // After the local deadline it may go to a server that was the primary once, and still takes itself for it.
+        request.undoable = self.undoable_until.is_some_and(|until| now < until);
         request
     }
 }

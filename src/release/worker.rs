@@ -121,7 +121,7 @@ impl Releaser {
             let now = Instant::now();
             // The caller may have gone.
             reply = reply.filter(|reply| !reply.is_closed());
-            let request = job.request(released);
+            let request = job.request(released, now);
             if pauses > 0 {
                 batching = Batching::Never;
             }
