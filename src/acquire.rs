@@ -7,10 +7,10 @@ mod cleanup;
 mod context;
 mod operation;
 mod options;
+mod refused;
 mod resume;
 mod with;
 
-pub(crate) use self::context::AcquireContext;
 pub use self::{
     all::AcquireAll,
     attempt::Attempt,
@@ -18,3 +18,4 @@ pub use self::{
     resume::{Resume, Resumed},
     with::WithError,
 };
+pub(crate) use self::{context::AcquireContext, refused::RefusedKeys};

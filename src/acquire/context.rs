@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use super::refused::RefusedKeys;
 use crate::{coalescer::Coalescer, lease::LeaseRegistry};
 
 /// The parts of a handle that an acquire uses.
@@ -11,6 +12,7 @@ pub(crate) struct AcquireContext {
     /// The owner of the leases, unless an acquire says otherwise.
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
+    pub(crate) refused: RefusedKeys,
 }
 
 impl fmt::Debug for AcquireContext {

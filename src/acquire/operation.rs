@@ -242,8 +242,19 @@ impl AcquireOperation {
         // A set asks for its keys once in this way, and then for one after the other.
         let asks_once = self.batching == Batching::Set;
         let mut tries = Tries::default();
+        let context = self.context.clone();
+        let refused = &context.refused;
+        if refused.is_likely_held(&self.request.key, start) {
+            Arc::make_mut(&mut self.request).likely_held = true;
+        }
         loop {
-            match self.attempt().await {
+            let attempt = self.attempt().await;
+            match &attempt {
+                Ok(Attempt::Held(held)) => refused.refused(held, Instant::now()),
+                Ok(Attempt::Acquired(lease)) => refused.granted(lease.key()),
+                Err(_) => {}
+            }
+            match attempt {
                 Err(error) if asks_once => return Err(error),
                 Ok(Attempt::Held(held))
                     if patience != WaitPolicy::None || rules::is_full(&held, &self.request) =>

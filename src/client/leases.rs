@@ -14,7 +14,7 @@ use super::{
     call::call,
 };
 use crate::{
-    acquire::{Acquire, AcquireAll, AcquireContext, Resume, TryAcquire},
+    acquire::{Acquire, AcquireAll, AcquireContext, RefusedKeys, Resume, TryAcquire},
     coalescer::Coalescer,
     lease::{LeaseRegistry, Ticket},
     limiter::{Limiter, LimiterContext},
@@ -386,6 +386,7 @@ impl LeasesBuilder {
                 coalescer,
                 owner: self.owner.unwrap_or_else(this_process),
                 clock_margin: self.clock_margin,
+                refused: RefusedKeys::default(),
             }),
             limiters: Arc::new(LimiterContext::new(store, limit, lifecycle)),
         }

@@ -34,6 +34,9 @@ pub struct AcquireRequest {
     /// Whether no earlier request with this lease id can have been granted, or can be yet. A store may
     /// then take a lease that it finds for one that was granted just now.
     pub fresh: bool,
+    /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then look
+    /// at the document first, and refuse by what it sees.
+    pub likely_held: bool,
 }
 
 impl AcquireRequest {
@@ -50,6 +53,7 @@ impl AcquireRequest {
             note: None,
             in_place_of: None,
             fresh: false,
+            likely_held: false,
         }
     }
 
@@ -89,6 +93,12 @@ impl AcquireRequest {
     /// The same in the place of this lease, which goes.
     pub fn in_place_of(mut self, lease: LeaseId) -> Self {
         self.in_place_of = Some(lease);
+        self
+    }
+
+    /// The same for a key that was held a moment ago.
+    pub fn likely_held(mut self) -> Self {
+        self.likely_held = true;
         self
     }
 
