@@ -22,7 +22,7 @@ mod wait_policy;
     feature = "opensearch",
     feature = "sqlite"
 ))]
-pub(crate) use self::limits::LIMITER_SCHEMA;
+pub(crate) use self::limits::{FENCE_END, LIMITER_SCHEMA};
 pub use self::{
     access::{Access, Conversion},
     cause::Cause,

@@ -25,6 +25,13 @@ pub(crate) mod mongodb;
 mod protocol;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[cfg(any(
+    feature = "elasticsearch",
+    feature = "mongodb",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
+pub(crate) mod stored;
 #[cfg(test)]
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 mod text;
@@ -255,7 +262,10 @@ mod tests {
         };
         assert!(explained(Err(failed)).is_ok() && explained(Ok(())).is_ok());
         let key = Key::new("key");
-        let other = key.map(|key| Error::UnsupportedSchema { key, found: 2 });
+        let other = key.map(|key| Error::UnsupportedSchema {
+            key,
+            found: "leasehold.lock.2".to_owned(),
+        });
         assert!(explained(Err(other.unwrap())).is_err());
     }
 }

@@ -4,9 +4,9 @@ use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
 /// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
 ///
-/// It can be cloned, because one failed request may be the trouble of many leases. It derefs to the
-/// error itself; [`source`](StdError::source) gives that too, for a `downcast_ref` to the driver's
-/// type.
+/// It can be cloned, because one failed request may be the trouble of many leases. What it shows is a sentence. The
+/// driver's error, which may show whole statements and buffers, is to be had by
+/// [`Error::driver_error`](crate::Error::driver_error).
 #[derive(Clone)]
 pub struct Cause(Arc<dyn StdError + Send + Sync + 'static>);
 
@@ -16,6 +16,40 @@ impl Cause {
         Self(Arc::from(Box::<dyn StdError + Send + Sync>::from(
             text.into(),
         )))
+    }
+
+    /// An error that is told by this text.
+    pub fn worded(text: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
+        let (text, error) = (text.into(), Box::new(error));
+        Self(Arc::new(Worded { text, error }))
+    }
+
+    /// The error itself, if it is of this type.
+    pub(crate) fn error<E: StdError + 'static>(&self) -> Option<&E> {
+        match self.0.downcast_ref::<Worded>() {
+            Some(worded) => worded.error.downcast_ref(),
+            None => self.0.downcast_ref(),
+        }
+    }
+}
+
+/// An error with a text of its own.
+struct Worded {
+    text: String,
+    error: Box<dyn StdError + Send + Sync + 'static>,
+}
+
+impl StdError for Worded {}
+
+impl fmt::Debug for Worded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+impl fmt::Display for Worded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -60,7 +94,21 @@ mod tests {
             source: broken.into(),
         };
         let again = error.clone();
-        let source = again.source().and_then(|source| source.downcast_ref());
-        assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::BrokenPipe));
+        let source = again.driver_error().map(io::Error::kind);
+        assert_eq!(source, Some(io::ErrorKind::BrokenPipe));
+    }
+
+    #[test]
+    fn an_error_with_a_text_of_its_own_shows_nothing_else() {
+        let broken = io::Error::other("ec000000011f6b");
+        let error = Error::Store {
+            store: "MongoDB",
+            source: Cause::worded("the pipe is broken", broken),
+        };
+        let source = error.source().unwrap();
+        assert_eq!(source.to_string(), "the pipe is broken");
+        assert!(source.source().is_none());
+        assert!(!format!("{error:?}").contains("ec0000"));
+        assert!(error.driver_error::<io::Error>().is_some());
     }
 }

@@ -9,9 +9,7 @@ use super::{
     cause::Cause,
     fence::Fence,
     key::Key,
-    limits::{
-        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW, SCHEMA,
-    },
+    limits::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW},
     lock_state::Held,
 };
 
@@ -216,13 +214,13 @@ pub enum Error {
     /// The document of this key was written by a version of leasehold that this one does not know.
     /// It was left alone.
     #[error(
-        "the document of {key} has the schema {found}, and this version reads schema {SCHEMA}: upgrade leasehold here"
+        "the document of {key} has the schema {found}, which this version does not know: upgrade leasehold here"
     )]
     UnsupportedSchema {
         /// The key.
         key: Key,
         /// The schema that the document names.
-        found: i64,
+        found: String,
     },
 
     /// The document of this key is not a lock. It was left alone.
@@ -338,6 +336,24 @@ pub enum Error {
         /// What the driver said.
         source: Cause,
     },
+}
+
+impl Error {
+    /// The driver's error that is behind this one, if there is one of this type: `mongodb::error::Error`, for example.
+    /// [`source`](std::error::Error::source) tells it in a sentence.
+    pub fn driver_error<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        match self {
+            Self::Unreachable { source, .. }
+            | Self::Denied { source, .. }
+            | Self::Interrupted { source, .. }
+            | Self::Overloaded { source, .. }
+            | Self::NoJournal { source, .. }
+            | Self::Store { source, .. }
+            | Self::File { source, .. }
+            | Self::TransactionAborted { source, .. } => source.error(),
+            _ => None,
+        }
+    }
 }
 
 fn shown(seen: &Option<Fence>) -> String {

@@ -18,9 +18,11 @@ macro_rules! name {
                 Self(Uuid::new_v4())
             }
 
-            /// Reads the form that [`Display`](fmt::Display) writes; `None` if it is not a UUID.
+            /// Reads the form that [`Display`](fmt::Display) writes, and no other one, because documents are
+            /// searched for that text; `None` if it is not a UUID in lower case with hyphens.
             pub fn parse(text: &str) -> Option<Self> {
-                Uuid::try_parse(text).ok().map(Self)
+                let id = Self(Uuid::try_parse(text).ok()?);
+                (id.to_string() == text).then_some(id)
             }
         }
 
@@ -57,5 +59,7 @@ mod tests {
         let id = LeaseId::random();
         assert_eq!(LeaseId::parse(&id.to_string()), Some(id));
         assert_eq!(LeaseId::parse("not a lease"), None);
+        assert_eq!(LeaseId::parse(&id.to_string().to_uppercase()), None);
+        assert_eq!(LeaseId::parse(&id.0.simple().to_string()), None);
     }
 }

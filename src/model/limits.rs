@@ -2,8 +2,19 @@
 
 use std::time::Duration;
 
-/// The version of the shape of a lock's document that this crate reads and writes.
-pub const SCHEMA: i64 = 1;
+/// The text in the field `schema` that tells the document of a lock from any other. It ends with the version of the
+/// shape of the document that this crate reads and writes.
+pub const SCHEMA: &str = "leasehold.lock.1";
+
+/// The end of the fences: each is below this number, up to which also those languages count exactly that have only
+/// floating-point numbers. It is the time of the year 287,396, in milliseconds.
+#[cfg(any(
+    feature = "mongodb",
+    feature = "elasticsearch",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
+pub(crate) const FENCE_END: i64 = 1 << 53;
 
 /// The version of the shape of a limiter's document that this crate reads and writes.
 #[cfg(any(

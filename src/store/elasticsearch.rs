@@ -64,6 +64,11 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        if request.likely_held
+            && let Some(held) = self.look(request).await
+        {
+            return Ok(AcquireAnswer::Held(held));
+        }
         let asked = self.asked(request);
         let outcome = self.change(&request.key, asked.change).await?;
         self.acquired(request, asked.at, outcome).await
@@ -207,8 +212,18 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
         let change = self.dialect.remove_expired(key);
-        let outcome = self.change(key, change).await?;
-        Ok(outcome.is_some_and(|outcome| outcome.effect == Effect::Deleted))
+        match self
+            .change(key, change)
+            .await?
+            .map(|outcome| outcome.effect)
+        {
+            Some(Effect::Deleted) => Ok(true),
+            None => Ok(false),
+            Some(Effect::None | Effect::Written) => {
+                explained(self.inspect(key).await.map(drop))?;
+                Ok(false)
+            }
+        }
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {

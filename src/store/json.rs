@@ -9,34 +9,73 @@ use serde_json::Value;
 #[cfg(feature = "sqlite")]
 use serde_json::json;
 
-use crate::model::{
-    Error, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
-    SCHEMA,
+use crate::model::Holder;
+#[cfg(feature = "sqlite")]
+use crate::model::{LockRecord, Mode, SCHEMA};
+use crate::{
+    model::{Error, Key, LIMITER_SCHEMA, LimiterRecord, PermitId},
+    store::stored::{self, Field, Fields, Found, time_of},
 };
 
-/// The document of a lock.
-#[derive(Deserialize, Serialize)]
-struct Lock {
-    schema: i64,
-    fence: i64,
-    holders: Vec<LockHolder>,
-    expires_at: i64,
-    /// Only the answer to an eviction reads it: see [`evicted`].
-    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
-    evicted: Vec<LockHolder>,
+/// Reads the document of a lock. Whether it is damaged depends on the time.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedSchema`] for the document of another version, [`Error::NotALock`] for anything
+/// else that is not a lock.
+pub(crate) fn lock(document: &Value, key: &Key) -> Result<Found, Error> {
+    stored::lock(&Json(document), key)
 }
 
-#[derive(Deserialize, Serialize)]
-struct LockHolder {
-    lease: String,
-    owner: String,
-    mode: String,
-    permits: i64,
-    fence: i64,
-    acquired_at: i64,
-    expires_at: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
+/// Reads the evicted holders from the document of a lock as the eviction left it.
+///
+/// # Errors
+///
+/// [`Error::NotALock`] if the document does not say it.
+#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) fn evicted(document: &Value, key: &Key) -> Result<Vec<Holder>, Error> {
+    stored::evicted(&Json(document), key)
+}
+
+/// A document, or an element of a list that may be none.
+struct Json<'a>(&'a Value);
+
+impl<'a> Json<'a> {
+    fn read<T>(&self, field: &str, read: impl Fn(&'a Value) -> Option<T>) -> Field<T> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Field::Missing,
+            Some(value) => read(value).map_or(Field::Wrong, Field::Is),
+        }
+    }
+}
+
+impl Fields for Json<'_> {
+    fn text(&self, field: &str) -> Field<&str> {
+        self.read(field, Value::as_str)
+    }
+
+    fn number(&self, field: &str) -> Field<i64> {
+        self.read(field, number)
+    }
+
+    fn whole(&self, field: &str) -> Field<i64> {
+        self.read(field, Value::as_i64)
+    }
+
+    fn time(&self, field: &str) -> Field<DateTime<Utc>> {
+        self.read(field, |value| number(value).map(time_of))
+    }
+
+    fn list(&self, field: &str) -> Field<Vec<Self>> {
+        self.read(field, |value| {
+            Some(value.as_array()?.iter().map(Json).collect())
+        })
+    }
+}
+
+/// A number, without its fraction, and as near as it can be.
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| Some(value.as_f64()? as i64))
 }
 
 /// The document of a limiter.
@@ -51,65 +90,6 @@ struct Limiter {
     over_at: i64,
 }
 
-/// Reads the document of a lock.
-///
-/// # Errors
-///
-/// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for anything
-/// else that is not a lock.
-pub(crate) fn lock(document: &Value, key: &Key) -> Result<LockRecord, Error> {
-    let damaged = |problem: String| Error::NotALock {
-        key: key.clone(),
-        problem,
-    };
-    known(&document["schema"], SCHEMA, key, damaged)?;
-    let stored = Lock::deserialize(document).map_err(|error| damaged(error.to_string()))?;
-    Ok(LockRecord::new(
-        key.clone(),
-        Fence::new(stored.fence),
-        holders(stored.holders, &damaged)?,
-        time(stored.expires_at).map_err(damaged)?,
-    ))
-}
-
-/// Reads the evicted holders from the document of a lock as the eviction left it.
-///
-/// # Errors
-///
-/// [`Error::NotALock`] if the document does not say it.
-#[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) fn evicted(document: &Value, key: &Key) -> Result<Vec<Holder>, Error> {
-    let damaged = |problem: String| Error::NotALock {
-        key: key.clone(),
-        problem,
-    };
-    let stored = Vec::deserialize(&document["evicted"]);
-    let stored = stored.map_err(|error| damaged(format!("who was evicted: {error}")))?;
-    holders(stored, &damaged)
-}
-
-fn holders(
-    stored: Vec<LockHolder>,
-    damaged: &impl Fn(String) -> Error,
-) -> Result<Vec<Holder>, Error> {
-    let holders = stored.into_iter().map(|stored| {
-        let lease = LeaseId::parse(&stored.lease);
-        let mut holder = Holder::exclusive(
-            lease.ok_or_else(|| damaged("a lease is no UUID".to_owned()))?,
-            stored.owner.into(),
-            Fence::new(stored.fence),
-            time(stored.acquired_at).map_err(damaged)?,
-            time(stored.expires_at).map_err(damaged)?,
-        );
-        let mode = Mode::parse(&stored.mode);
-        holder.mode = mode.ok_or_else(|| damaged("a mode is not known here".to_owned()))?;
-        holder.permits = stored.permits;
-        holder.note = stored.note.map(Into::into);
-        Ok(holder)
-    });
-    holders.collect()
-}
-
 /// Reads the document of a limiter.
 ///
 /// # Errors
@@ -121,7 +101,16 @@ pub(crate) fn limiter(document: &Value, key: &Key) -> Result<LimiterRecord, Erro
         key: key.clone(),
         problem,
     };
-    known(&document["limiter"], LIMITER_SCHEMA, key, damaged)?;
+    match document["limiter"].as_i64() {
+        Some(LIMITER_SCHEMA) => {}
+        Some(found) => {
+            return Err(Error::UnsupportedSchema {
+                key: key.clone(),
+                found: found.to_string(),
+            });
+        }
+        None => return Err(damaged("it has no schema number".to_owned())),
+    }
     let stored = Limiter::deserialize(document).map_err(|error| damaged(error.to_string()))?;
     if stored.key != key.as_str() {
         return Err(damaged("it is the document of another key".to_owned()));
@@ -137,46 +126,87 @@ pub(crate) fn limiter(document: &Value, key: &Key) -> Result<LimiterRecord, Erro
     ))
 }
 
-/// Whether a document has the schema that this version reads.
-fn known(
-    schema: &Value,
-    ours: i64,
-    key: &Key,
-    damaged: impl Fn(String) -> Error,
-) -> Result<(), Error> {
-    match schema.as_i64() {
-        Some(schema) if schema == ours => Ok(()),
-        Some(found) => Err(Error::UnsupportedSchema {
-            key: key.clone(),
-            found,
-        }),
-        None => Err(damaged("it has no schema number".to_owned())),
-    }
-}
-
 fn time(millis: i64) -> Result<DateTime<Utc>, String> {
     DateTime::from_timestamp_millis(millis).ok_or_else(|| format!("{millis} is no time"))
 }
 
-/// The document of a lock, for a store that writes it as a whole.
+/// The document of a lock, as it is written.
+#[cfg(feature = "sqlite")]
+#[derive(Serialize)]
+struct WrittenLock<'a> {
+    schema: &'static str,
+    fence: i64,
+    #[serde(flatten)]
+    sole: Option<WrittenHolder<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    holders: Vec<WrittenEntry<'a>>,
+    /// The latest of the list. That of a sole holder stands with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released_at: Option<i64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    evicted: Vec<WrittenEntry<'a>>,
+}
+
+/// One of several holders.
+#[cfg(feature = "sqlite")]
+#[derive(Serialize)]
+struct WrittenEntry<'a> {
+    #[serde(flatten)]
+    holder: WrittenHolder<'a>,
+    mode: &'static str,
+    permits: i64,
+    fence: i64,
+}
+
+#[cfg(feature = "sqlite")]
+#[derive(Serialize)]
+struct WrittenHolder<'a> {
+    lease: String,
+    owner: &'a str,
+    acquired_at: i64,
+    expires_at: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'a str>,
+}
+
+/// The document of a lock, for a store that writes it as a whole. One exclusive lease stands flat in it.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
-    let of_holder = |holder: &Holder| LockHolder {
-        lease: holder.lease.to_string(),
-        owner: holder.owner.to_string(),
-        mode: holder.mode.as_str().to_owned(),
-        permits: holder.permits,
-        fence: holder.fence.get(),
-        acquired_at: holder.acquired_at.timestamp_millis(),
-        expires_at: holder.expires_at.timestamp_millis(),
-        note: holder.note.as_deref().map(str::to_owned),
+    fn written(holder: &Holder) -> WrittenHolder<'_> {
+        WrittenHolder {
+            lease: holder.lease.to_string(),
+            owner: &holder.owner,
+            acquired_at: holder.acquired_at.timestamp_millis(),
+            expires_at: holder.expires_at.timestamp_millis(),
+            note: holder.note.as_deref(),
+        }
+    }
+    fn entry(holder: &Holder) -> WrittenEntry<'_> {
+        WrittenEntry {
+            holder: written(holder),
+            mode: holder.mode.as_str(),
+            permits: holder.permits,
+            fence: holder.fence.get(),
+        }
+    }
+    let at = Some(lock.expires_at.timestamp_millis());
+    let (sole, several, expires_at, released_at) = match &*lock.holders {
+        [] => (None, &[][..], None, at),
+        [sole] if sole.mode == Mode::Exclusive && sole.fence == lock.fence => {
+            (Some(written(sole)), &[][..], None, None)
+        }
+        several => (None, several, at, None),
     };
-    json!(Lock {
+    json!(WrittenLock {
         schema: SCHEMA,
         fence: lock.fence.get(),
-        holders: lock.holders.iter().map(of_holder).collect(),
-        expires_at: lock.expires_at.timestamp_millis(),
-        evicted: lock.evicted.iter().map(of_holder).collect(),
+        sole,
+        holders: several.iter().map(entry).collect(),
+        expires_at,
+        released_at,
+        evicted: lock.evicted.iter().map(entry).collect(),
     })
 }
 

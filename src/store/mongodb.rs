@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use self::{
     concern::DurableCollection,
     decode::Decoded,
-    error::{DUPLICATE_KEY, STORE, classify, code},
+    error::{STORE, cause, classify, classify_insert, is_race},
 };
 use crate::{
     messages::{
@@ -44,7 +44,7 @@ use crate::{
     },
     model::{Cause, Error, Key, LockRecord, LockState},
     rules,
-    store::{FreedKeys, Store, clock::ServerClock, listing},
+    store::{FreedKeys, Store, clock::ServerClock, explained, listing},
 };
 
 /// The largest difference that is assumed between the clocks of two members of a replica set.
@@ -64,7 +64,7 @@ const AT_ONCE: usize = 16;
 /// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
 /// application's. Whatever the defaults of the client and the collection, each write asks for a majority and
 /// its journal, and each read for the primary. The collection should hold nothing but locks and limiters. It
-/// needs MongoDB 4.4 or newer, and the role `readWrite` on the database. A
+/// needs MongoDB 5.0 or newer, and the role `readWrite` on the database. A
 /// [`retention`](MongoStore::retention) that was changed since the first [`prepare`](MongoStore::prepare)
 /// also takes the right `collMod`, which is in `dbAdmin`.
 ///
@@ -86,10 +86,13 @@ const AT_ONCE: usize = 16;
 /// - A grant was acknowledged by a majority of the replica set, each member of which has it in its journal
 ///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
 ///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
-///   where a majority alone says nothing of the journal. The same goes for renewals, conversions, evictions,
-///   permits and releases. The next primary may have another clock: the clock margin of 100 ms covers a
+///   where a majority alone says nothing of the journal. The same goes for renewals, conversions, evictions and
+///   permits. The next primary may have another clock: the clock margin of 100 ms covers a
 ///   difference up to that, and [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater
 ///   one.
+/// - A **plain release** is acknowledged by the primary alone, unless
+///   [`durable_releases`](MongoStore::durable_releases) says otherwise. If a failover undoes it, the key stays
+///   taken until the ttl is over.
 /// - A refused attempt writes nothing, not even to the oplog.
 /// - On a **standalone server** a grant that was acknowledged is in its journal (`w: 1`, `j: true`), so it
 ///   survives that the server is killed or loses its power, and is lost with its disk. Such a server is not
@@ -102,8 +105,8 @@ const AT_ONCE: usize = 16;
 ///
 /// # Freed keys
 ///
-/// A replica set or sharded cluster from MongoDB 6.0 on reports releases, evictions and downgrades as they
-/// happen ([`Store::freed`]), by a change stream; a standalone or older server does not.
+/// A replica set or sharded cluster reports releases, evictions and downgrades as they happen
+/// ([`Store::freed`]), by a change stream; a standalone server does not.
 ///
 /// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for
 ///   the locks; and for each stream the server looks at every write that it gets.
@@ -131,6 +134,8 @@ const AT_ONCE: usize = 16;
 pub struct MongoStore {
     locks: DurableCollection<RawDocumentBuf>,
     retention: Duration,
+    /// Whether releases are acknowledged as everything else is.
+    durable_releases: bool,
     clock: Arc<ServerClock>,
 }
 
@@ -140,6 +145,7 @@ impl MongoStore {
         Self {
             locks: DurableCollection::new(collection),
             retention: RETENTION,
+            durable_releases: false,
             clock: Arc::default(),
         }
     }
@@ -172,6 +178,21 @@ impl MongoStore {
         self
     }
 
+    /// Whether a release has to be acknowledged by a majority of the replica set and in its journal, as a grant is.
+    ///
+    /// By default a plain release is acknowledged by the primary alone (`w: 1`), which takes a wait for the other
+    /// members out of every cycle. A failover, or a kill of a standalone server, right after it may undo it: then the
+    /// key stays taken until the ttl is over, as if the holder had died. Two holders at once, or a fence that was given
+    /// out twice, cannot come of it.
+    ///
+    /// With or without this these are acknowledged by a majority: a release with a minimum hold, one after the lease's
+    /// local deadline, one of a lease that was never handed out, and one that hands the key on to a waiter of the same
+    /// process.
+    pub fn durable_releases(mut self, durable: bool) -> Self {
+        self.durable_releases = durable;
+        self
+    }
+
     async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
         self.locks
             .reads()
@@ -190,6 +211,18 @@ impl MongoStore {
         Ok(())
     }
 
+    /// The error of a statement that failed. The server does not evaluate a statement on fields of some types, and
+    /// then the document is no lock.
+    async fn explain_failure(&self, key: &Key, error: Error) -> Error {
+        match error {
+            Error::Store { .. } => match explained(self.explain_refusal(key).await) {
+                Err(not_a_lock) => not_a_lock,
+                Ok(()) => error,
+            },
+            error => error,
+        }
+    }
+
     /// Sends a change of a lock that is safe to send more than once. `None` if there is no document.
     async fn change(
         &self,
@@ -203,8 +236,11 @@ impl MongoStore {
             upsert,
             projection: dialect::projection(),
         };
-        self.send(change, |document| decode::lock(document, key))
-            .await
+        let answer = self.send(change, |document| decode::lock(document, key));
+        match answer.await {
+            Err(error) => Err(self.explain_failure(key, error).await),
+            answer => answer,
+        }
     }
 
     /// Sends a change that is safe to send more than once, until the answer has the server's time. `None` if
@@ -226,16 +262,16 @@ impl MongoStore {
             let document = match outcome {
                 Ok(Some(document)) => document,
                 Ok(None) => return Ok(None),
-                Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
+                Err(race) if is_race(&race, "_id") => continue,
                 // An earlier attempt was carried out, and may have been a grant, so the error is ambiguous.
                 Err(error) if carried_out => {
-                    let source = error.into();
+                    let source = cause(error);
                     return Err(Error::Interrupted {
                         store: STORE,
                         source,
                     });
                 }
-                Err(error) => return Err(classify(error)),
+                Err(error) => return Err(classify_insert(error)),
             };
             let Decoded { record, now } = decode(&document)?;
             if let Some(now) = now {
@@ -284,6 +320,11 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        if request.likely_held
+            && let Some(held) = self.look(request).await
+        {
+            return Ok(AcquireAnswer::Held(held));
+        }
         if request.fresh
             && let Some(answer) = self.acquire_fresh(request).await?
         {
@@ -315,7 +356,7 @@ impl Store for MongoStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        if request.alone && request.min_hold.is_none() && self.release_alone(request).await? {
+        if request.alone && request.min_hold.is_none() && self.release_sole(request).await? {
             return Ok(ReleaseAnswer::Released);
         }
         self.release_beside(request).await
@@ -374,7 +415,11 @@ impl Store for MongoStore {
             .projection(dialect::eviction_projection())
             .return_document(ReturnDocument::After)
             .await
-            .map_err(classify)?;
+            .map_err(classify);
+        let evicted = match evicted {
+            Err(error) => return Err(self.explain_failure(key, error).await),
+            Ok(evicted) => evicted,
+        };
         let Some(evicted) = evicted else {
             return Ok(None);
         };

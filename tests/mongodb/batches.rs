@@ -64,9 +64,9 @@ async fn what_is_no_lock_is_told_and_left_alone() {
     let fixture = Fixture::new(Engine::MongoDb);
     let collection = fixture.collection().await;
     let theirs = [
-        doc! { "_id": "key 0", "schema": 1, "holders": "theirs" },
+        doc! { "_id": "key 0", "schema": leasehold::store::SCHEMA, "fence": "theirs" },
         doc! { "_id": "key 1", "name": "somebody" },
-        doc! { "_id": "key 2", "schema": 2_i64, "holders": [] },
+        doc! { "_id": "key 2", "schema": "leasehold.lock.2" },
     ];
     collection.insert_many(theirs.clone()).await.unwrap();
     let store = fixture.store().await;

@@ -95,7 +95,7 @@ async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     store.prepare().await.unwrap();
     let collection = fixture.collection().await;
     let past = DateTime::from_millis(0);
-    let later = doc! { "_id": "later schema", "schema": 2, "expires_at": past, "cleanup_at": past };
+    let later = doc! { "_id": "later schema", "schema": "leasehold.lock.2", "expires_at": past, "cleanup_at": past };
     let foreign = doc! { "_id": "foreign", "cleanup_at": past, "over_at": past };
     collection.insert_many([later, foreign]).await.unwrap();
     let leases = Leases::new(store);
@@ -191,12 +191,12 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         after(until).await;
 
         // Ahead of the clock, up to where no calendar goes.
-        for fence in [DateTime::now().timestamp_millis() + 30 * DAY, i64::MAX / 2] {
+        for fence in [DateTime::now().timestamp_millis() + 30 * DAY, (1 << 53) - 9] {
             let ahead = doc! { "$set": { "fence": fence } };
             collection.update_one(doc! {}, ahead).await.unwrap();
             let eviction = store.evict(&key).await.unwrap().unwrap();
             assert_eq!(eviction.fence, Fence::new(fence + 1));
-            if fence < i64::MAX / 2 {
+            if fence < 1 << 50 {
                 after(eviction.fence.get()).await
             } else {
                 assert!(cleanup_at(&fixture).await > 200_000_000_000_000)
@@ -281,7 +281,7 @@ async fn a_purge_counts_its_retention_from_the_fence() {
     let passed = DateTime::now().timestamp_millis() - LONG.as_millis() as i64;
     collection
         .insert_one(doc! {
-            "_id": "key", "schema": 1_i64, "fence": passed, "holders": [], "expires_at": past,
+            "_id": "key", "schema": leasehold::store::SCHEMA, "fence": passed, "released_at": past,
         })
         .await
         .unwrap();

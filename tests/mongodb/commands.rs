@@ -255,7 +255,7 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
         .client()
         .database(super::DATABASE)
         .collection_with_options::<Document>(&fixture.name, careless);
-    let store = MongoStore::new(&careless);
+    let store = MongoStore::new(&careless).durable_releases(true);
     let leases = Leases::new(store.clone());
     let lease = leases.acquire("key", LONG).await.unwrap();
     lease.renew().await.unwrap();

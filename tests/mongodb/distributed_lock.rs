@@ -223,11 +223,50 @@ async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
     collection.insert_many(twins).await.unwrap();
     let locks = MongoDistributedLock::new(&collection);
     let error = locks.prepare().await.unwrap_err();
-    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    let text = error.to_string();
     assert!(
-        source.contains("several documents have the same key"),
-        "{source}"
+        text.contains("several documents have the same key"),
+        "{text}"
     );
+
+    // Locks of the other store, which have no such field.
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (collection, store) = (fixture.collection().await, fixture.store().await);
+    let leases = leasehold::Leases::new(store);
+    for key in ["one", "two"] {
+        leases.acquire(key, LONG).await.unwrap().detach();
+    }
+    let error = MongoDistributedLock::new(&collection)
+        .prepare()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    assert!(error.to_string().contains("have no field key"), "{error}");
+}
+
+/// A unique index on another field refuses a second lock, which is no race between two upserts.
+#[tokio::test]
+async fn a_unique_index_on_another_field_is_named() {
+    let (locks, collection) = fixture(Engine::MongoDb).await;
+    crate::prepare::unique_on_email(&collection).await;
+    locks.acquire("one", LONG).await.unwrap().unwrap();
+    let error = locks.acquire("two", LONG).await.unwrap_err();
+    assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+    assert!(error.to_string().contains("email_1"), "{error}");
+}
+
+/// A client that is set to wait for no answer loses none.
+#[tokio::test]
+async fn a_client_without_acknowledgements_locks_all_the_same() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let collection = crate::prepare::of_a_careless_client(engine).await;
+        let locks = MongoDistributedLock::new(&collection);
+        locks.prepare().await.unwrap();
+        let grant = locks.acquire("key", LONG).await.unwrap().unwrap();
+        assert!(locks.acquire("key", LONG).await.unwrap().is_none());
+        assert!(locks.release(&grant).await.unwrap());
+    }
 }
 
 #[tokio::test]

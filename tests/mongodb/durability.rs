@@ -19,7 +19,7 @@ use mongodb::{
 
 use super::{Commands, DATABASE, Engine, Fixture, LONG, SHORT};
 
-const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
+pub const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 /// What changes nothing.
 const READS: [&str; 5] = [
     "find",
@@ -30,7 +30,7 @@ const READS: [&str; 5] = [
 ];
 
 /// A collection whose client, and which itself, asks for as little as there is.
-async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
+pub async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
     let mut fixture = Fixture::new(engine);
     let separator = if fixture.uri.contains('?') { "&" } else { "/?" };
     fixture.uri.push_str(separator);
@@ -78,7 +78,8 @@ fn key(name: &str) -> Key {
 async fn every_write_of_the_store_waits_for_the_journal_whatever_the_defaults_are() {
     for engine in BOTH {
         let (collection, commands) = careless(engine).await;
-        let store = MongoStore::new(&collection);
+        // Releases have a file of their own: `releases.rs`.
+        let store = MongoStore::new(&collection).durable_releases(true);
         store.prepare().await.unwrap();
         let changed = store.clone().retention(Duration::from_secs(60));
         // The engine in a process does not know `collMod`; it is sent all the same.
@@ -187,7 +188,9 @@ async fn in_a_transaction_the_write_concern_is_the_applications() {
 async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
     for engine in BOTH {
         let (collection, commands) = careless(engine).await;
-        let store = MongoStore::new(&collection).journal(false);
+        let store = MongoStore::new(&collection)
+            .journal(false)
+            .durable_releases(true);
         let lease = Leases::new(store).acquire("key", LONG).await.unwrap();
         lease.release().await.unwrap();
         let guarded = GuardedCollection::new(&collection, Fence::new(7)).journal(false);

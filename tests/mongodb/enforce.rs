@@ -286,7 +286,7 @@ async fn a_lease_that_was_released_elsewhere_enforces_nothing() {
 async fn a_lease_that_expired_on_the_servers_clock_enforces_nothing() {
     let expire = async |app: &App, _: &Lease| {
         let past = DateTime::from_millis(0);
-        let set = doc! { "$set": { "holders.0.expires_at": past, "expires_at": past } };
+        let set = doc! { "$set": { "expires_at": past } };
         app.locks.update_one(doc! {}, set).await.unwrap();
     };
     ended_by(expire, expired).await;
@@ -297,7 +297,7 @@ async fn a_lease_that_expired_on_the_servers_clock_enforces_nothing() {
 async fn a_lease_that_was_granted_anew_enforces_nothing() {
     let grant = async |app: &App, lease: &Lease| {
         let fence = lease.fence().get() + 2;
-        let set = doc! { "$set": { "holders.0.fence": fence, "fence": fence } };
+        let set = doc! { "$set": { "fence": fence } };
         app.locks.update_one(doc! {}, set).await.unwrap();
     };
     ended_by(grant, taken_over).await;

@@ -3,8 +3,6 @@
 mod races;
 mod sent;
 
-use std::error::Error as _;
-
 use leasehold::{Error, Fence, mongodb::GuardedCollection};
 use mongodb::{
     ClientSession, Collection,
@@ -281,7 +279,7 @@ async fn an_upsert_that_pins_no_id_is_refused_before_it_is_sent() {
 
 /// The driver's number for what the server said.
 fn code(error: &Error) -> Option<i32> {
-    let driver = error.source()?.downcast_ref::<DriverError>()?;
+    let driver = error.driver_error::<DriverError>()?;
     match &*driver.kind {
         ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
         ErrorKind::Command(command) => Some(command.code),

@@ -16,9 +16,9 @@ use super::{BOTH, Engine, Fixture};
 
 /// Each is in one of the scripts, or in the request, and in no other.
 static WORDS: Words = Words {
-    acquire: "holder.lease == params.in_place_of",
+    acquire: "lock.key = params.key",
     renew: "long until = now + params.ttl",
-    release: "holders.removeIf(holder -> holder.lease ==",
+    release: "all.removeIf(holder -> holder.lease ==",
 };
 
 async fn setting(engine: Engine) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>> {

@@ -1,11 +1,15 @@
 //! What is stored, and what else may be in the index.
 
 use elasticsearch::http::Method::{Get, Put};
+use std::sync::Arc;
+
 use futures::TryStreamExt;
+
 use leasehold::{
-    Error, Filter, Key,
-    store::{AcquireRequest, ConvertRequest, LeaseId, ListRequest, ReleaseRequest, RenewRequest},
+    Error, Filter, Key, Store,
+    store::{AcquireRequest, LeaseId, ListRequest, ReleaseRequest, SCHEMA},
 };
+use leasehold_tests::hostile::{KEY, are_judged_alike, shapes, with_times};
 use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, builder, leases};
@@ -17,78 +21,113 @@ async fn the_document_has_its_final_shape() {
         let leases = builder(fixture.store()).owner("pod-3").build();
         let lease = leases.acquire("report:42", LONG).await.unwrap();
         let path = format!("{}/_doc/report:42", fixture.alias);
-        let stored = fixture.ask(Get, &path, Value::Null).await;
-        let document = &stored["_source"];
-        let holder = &document["holders"][0];
-        assert_eq!(
-            *document,
-            json!({
-                "key": "report:42",
-                "schema": 1,
-                "fence": lease.fence().get(),
-                "expires_at": holder["expires_at"],
-                "written_at": holder["acquired_at"],
-                "holders": [{
-                    "lease": lease.id().to_string(),
-                    "owner": "pod-3",
-                    "mode": "exclusive",
-                    "permits": 1,
-                    "fence": lease.fence().get(),
-                    "acquired_at": lease.acquired_at().timestamp_millis(),
-                    "expires_at": lease.acquired_at().timestamp_millis() + LONG.as_millis() as i64,
-                }],
-            })
-        );
+        let stored = async || fixture.ask(Get, &path, Value::Null).await["_source"].take();
+        let acquired_at = lease.acquired_at().timestamp_millis();
+        let document = json!({
+            "key": "report:42",
+            "schema": SCHEMA,
+            "fence": lease.fence().get(),
+            "lease": lease.id().to_string(),
+            "owner": "pod-3",
+            "acquired_at": acquired_at,
+            "expires_at": acquired_at + LONG.as_millis() as i64,
+            "written_at": acquired_at,
+        });
+        assert_eq!(stored().await, document);
+        let fence = lease.fence().get();
         lease.release().await.unwrap();
-        let tombstone = fixture.ask(Get, &path, Value::Null).await;
-        assert_eq!(tombstone["_source"]["holders"], json!([]));
-        assert_eq!(tombstone["_source"]["fence"], document["fence"]);
+        let tombstone = stored().await;
+        let released_at = &tombstone["released_at"];
+        let document = json!({
+            "key": "report:42",
+            "schema": SCHEMA,
+            "fence": fence,
+            "released_at": released_at,
+            "written_at": released_at,
+        });
+        assert_eq!(tombstone, document);
+
+        let lease = leases.acquire("report:42", LONG).shared().await.unwrap();
+        let acquired_at = lease.acquired_at().timestamp_millis();
+        let expires_at = acquired_at + LONG.as_millis() as i64;
+        let document = json!({
+            "key": "report:42",
+            "schema": SCHEMA,
+            "fence": lease.fence().get(),
+            "expires_at": expires_at,
+            "written_at": acquired_at,
+            "holders": [{
+                "lease": lease.id().to_string(),
+                "owner": "pod-3",
+                "mode": "shared",
+                "permits": 1,
+                "fence": lease.fence().get(),
+                "acquired_at": acquired_at,
+                "expires_at": expires_at,
+            }],
+        });
+        assert_eq!(stored().await, document);
+        lease.release().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_document_of_a_later_schema_is_refused_and_left_alone() {
+async fn hostile_documents_are_judged_alike_by_every_operation() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let later = json!({
-            "key": "key", "schema": 2, "fence": 7, "holders": [], "expires_at": 0,
-        });
-        let path = format!("{}/_doc/key", fixture.alias);
-        fixture.ask(Put, &path, later).await;
-        let before = fixture.ask(Get, &path, Value::Null).await;
+        let path = format!("{}/_doc/{KEY}", fixture.alias);
+        let refreshed = format!("{path}?refresh=true");
+        let put = async |document: &Value| {
+            let now = chrono::Utc::now().timestamp_millis();
+            let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
+            let stored = fixture.ask(Put, &refreshed, document).await;
+            assert!(stored["error"].is_null(), "{stored}");
+        };
+        // With its version, which every write raises.
+        let get = async || {
+            let mut found = fixture.ask(Get, &path, Value::Null).await;
+            found["found"].as_bool()?.then(|| found.take())
+        };
+        let store: Arc<dyn Store> = Arc::new(fixture.store());
+        are_judged_alike(&store, shapes(), put, get).await;
+    }
+}
 
-        let (store, key) = (fixture.store(), Key::new("key").unwrap());
-        let leases = leases(store.clone());
-        let lease = LeaseId::random();
-        let reader = AcquireRequest::exclusive(key.clone(), lease, "me".into(), LONG).shared();
-        let conversion = ConvertRequest::upgrade(key.clone(), lease);
-        let release = ReleaseRequest::new(key.clone(), lease);
-        let holding = release.clone().min_hold(LONG, LeaseId::random());
-        let renewal = RenewRequest::new(key.clone(), lease, LONG);
-        let one = store.renew(std::slice::from_ref(&renewal)).await.unwrap();
-        let many = store.renew(&[renewal.clone(), renewal]).await.unwrap();
-        let mut errors = vec![
-            leases.try_acquire(&key, LONG).await.map(drop).unwrap_err(),
-            leases.acquire(&key, LONG).await.map(drop).unwrap_err(),
-            store.acquire(&reader).await.map(drop).unwrap_err(),
-            store.convert(&conversion).await.map(drop).unwrap_err(),
-            store.release(&release).await.map(drop).unwrap_err(),
-            store.release(&holding).await.map(drop).unwrap_err(),
-            leases.inspect(&key).await.map(drop).unwrap_err(),
-            leases.evict(&key).await.map(drop).unwrap_err(),
-        ];
-        errors.extend(one.into_iter().chain(many).map(Result::unwrap_err));
-        for error in errors {
-            assert!(
-                matches!(error, Error::UnsupportedSchema { found: 2, .. }),
-                "{error:?}"
-            );
+/// What other processes and jobs have written into the document of a lock stays there, whatever is done with the lock.
+#[tokio::test]
+async fn what_waits_and_what_is_done_is_carried_along() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let path = format!("{}/_doc/{KEY}", fixture.alias);
+        let stored = async || fixture.ask(Get, &path, Value::Null).await["_source"].take();
+        let store = fixture.store();
+        let key = Key::new(KEY).unwrap();
+        for number in 0..4 {
+            let ask = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
+            let request = if number % 2 == 0 {
+                ask.clone()
+            } else {
+                ask.clone().shared()
+            };
+            store.acquire(&request).await.unwrap();
+            let mut document = stored().await;
+            document["waiters"] = json!([{ "waiter": "w" }]);
+            document["done"] = json!({ "tick": 7 });
+            fixture.ask(Put, &path, document).await;
+            let mut next = ask.in_place_of(request.lease);
+            next.lease = LeaseId::random();
+            store.acquire(&next).await.unwrap();
+            if number < 2 {
+                store.evict(&key).await.unwrap();
+            } else {
+                let release = ReleaseRequest::new(key.clone(), next.lease);
+                store.release(&release).await.unwrap();
+            }
+            let document = stored().await;
+            assert!(document["released_at"].is_i64(), "{document}");
+            assert_eq!(document["waiters"], json!([{ "waiter": "w" }]));
+            assert_eq!(document["done"], json!({ "tick": 7 }));
         }
-        assert!(!leases.remove_expired(&key).await.unwrap());
-        assert_eq!(leases.purge(std::time::Duration::ZERO).await.unwrap(), 0);
-        let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
-        assert_eq!(listed, []);
-        assert_eq!(fixture.ask(Get, &path, Value::Null).await, before);
     }
 }
 
@@ -108,7 +147,8 @@ async fn the_index_refuses_what_is_not_a_lock() {
 async fn a_document_under_another_id_is_left_out_of_a_list() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let lock = |key: &str| json!({ "key": key, "schema": 1, "fence": 7, "holders": [], "expires_at": 0 });
+        let lock =
+            |key: &str| json!({ "key": key, "schema": SCHEMA, "fence": 7, "released_at": 0 });
         for (id, key) in [("a", "z"), ("b", "b"), ("c", "y"), ("d", "d")] {
             fixture
                 .ask(Put, &format!("{}/_doc/{id}", fixture.alias), lock(key))

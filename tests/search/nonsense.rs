@@ -210,14 +210,14 @@ async fn json_of_another_shape_is_an_error_of_every_operation() {
 async fn an_answer_without_its_document_or_its_time_is_an_error() {
     for (result, source) in [
         ("updated", Value::Null),
-        ("noop", json!({ "schema": 1 })),
+        ("noop", json!({ "schema": "leasehold.lock.2" })),
         (
             "noop",
-            json!({ "schema": 1, "fence": 1, "holders": [], "expires_at": 1 }),
+            json!({ "schema": leasehold::store::SCHEMA, "fence": "x", "expires_at": 1 }),
         ),
         (
             "noop",
-            json!({ "schema": 1, "fence": 1, "holders": [{}], "expires_at": 1 }),
+            json!({ "schema": leasehold::store::SCHEMA, "fence": 1, "holders": [{}], "expires_at": 9, "now": 5 }),
         ),
         ("created", timeless_lock()),
         // Whether anybody is live is not known.
@@ -302,7 +302,7 @@ async fn a_refusal_of_another_shape_is_an_error_of_every_operation() {
 
 pub fn lock() -> Value {
     json!({
-        "key": "key", "schema": 1, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
+        "key": "key", "schema": leasehold::store::SCHEMA, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
         "holders": [{
             "lease": "00000000-0000-4000-8000-000000000000", "owner": "me", "mode": "shared",
             "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
@@ -341,30 +341,29 @@ async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
         json!(1e300),
         json!(u64::MAX),
     ];
-    let in_holder = [
-        "lease",
-        "owner",
-        "mode",
-        "permits",
-        "fence",
-        "acquired_at",
-        "expires_at",
-    ];
+    let numbers = [json!(-1.5), json!(1e300), json!(u64::MAX)];
     let mut locks = Vec::new();
     for value in &senseless {
+        let makes_sense = |field| match field {
+            // What is missing counts as 0, and a fraction is left out.
+            "fence" => value.is_null() || *value == json!(-1.5),
+            // Any number is a time.
+            "expires_at" => value.is_null() || numbers.contains(value),
+            "holders" => *value == json!([]),
+            _ => false,
+        };
         for field in ["schema", "fence", "expires_at", "holders"] {
             let mut lock = lock();
             lock[field] = value.clone();
-            // A lock that nobody holds.
-            if (field, value) != ("holders", &json!([])) {
+            if !makes_sense(field) {
                 locks.push(lock);
             }
         }
-        for field in in_holder {
+        for field in ["lease", "mode", "permits", "fence", "expires_at"] {
             let mut lock = lock();
             lock["holders"][0][field] = value.clone();
-            // Any text is an owner.
-            if (field, value) != ("owner", &json!("9")) {
+            let is_missing = field == "expires_at" && value.is_null();
+            if is_missing || !makes_sense(field) {
                 locks.push(lock);
             }
         }

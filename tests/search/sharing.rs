@@ -11,7 +11,7 @@ use std::{
 use elasticsearch::http::Method::{Get, Put};
 use futures::future::join_all;
 use leasehold::{
-    Error, Key, Store,
+    Key, Store,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer,
         ReleaseRequest, RenewAnswer, RenewRequest,
@@ -179,26 +179,6 @@ async fn permits_beyond_every_number_are_refused() {
         fixture.ask(Put, &document, lock).await;
         let answer = store.acquire(&ask().permits(1, 4)).await.unwrap();
         assert!(matches!(answer, AcquireAnswer::Held(_)), "{answer:?}");
-    }
-}
-
-/// A holder of a mode that a later version may have conflicts with every request.
-#[tokio::test]
-async fn nobody_is_granted_a_key_beside_a_mode_that_is_not_known() {
-    for engine in BOTH {
-        let fixture = Fixture::prepared(engine).await;
-        let store = fixture.store();
-        granted(&store, &ask().shared()).await;
-        let document = format!("{}/_doc/key", fixture.alias);
-        let mut lock = fixture.ask(Get, &document, Value::Null).await["_source"].take();
-        lock["holders"][0]["mode"] = json!("intent");
-        fixture.ask(Put, &document, lock).await;
-        let before = fixture.ask(Get, &document, Value::Null).await;
-        for request in [ask(), ask().shared(), ask().permits(1, 4)] {
-            let error = store.acquire(&request).await.unwrap_err();
-            assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
-        }
-        assert_eq!(fixture.ask(Get, &document, Value::Null).await, before);
     }
 }
 

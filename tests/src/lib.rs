@@ -6,6 +6,7 @@ pub mod every;
 pub mod evicted;
 pub mod faketime;
 pub mod fuzz;
+pub mod hostile;
 pub mod layer;
 pub mod liar;
 pub mod many;

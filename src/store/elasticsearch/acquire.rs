@@ -1,7 +1,6 @@
 //! Acquires, and the server's time at which each of them was answered.
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{answer::Outcome, dialect::Change, index_store::IndexStore, transport::Transport};
@@ -9,6 +8,7 @@ use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held},
     rules,
+    store::json,
 };
 
 /// A change that is ready to be sent.
@@ -20,6 +20,26 @@ pub(super) struct Asked {
 }
 
 impl<C: Transport> IndexStore<C> {
+    /// Looks at the document of a key that was held a moment ago. `None` if the request may be granted, or that is
+    /// not known.
+    ///
+    /// A get costs the node less than a script that refuses (`search-held` in `docs/performance.md`).
+    pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
+        let now = self.clock.at(Instant::now())?;
+        let index = self.located().await.ok()?;
+        let get = self.dialect.get(&request.key)?;
+        let found = self.send(&get).await.ok()?.ok()?;
+        if found["_index"] != *index || found["_id"] != request.key.as_str() {
+            return None;
+        }
+        let record = json::lock(&found["_source"], &request.key).ok()?;
+        let record = record.at(now).ok()?;
+        match rules::acquire(Some(&record), request, now).answer {
+            AcquireAnswer::Held(held) => Some(held),
+            AcquireAnswer::Granted(_) => None,
+        }
+    }
+
     /// Prepares an acquire.
     ///
     /// A refusal includes the time only if the answer is filtered, which costs the node a sixth to a third
@@ -31,7 +51,7 @@ impl<C: Transport> IndexStore<C> {
         match self.clock.at(Instant::now()).filter(|_| request.fresh) {
             None => Asked { change, at: None },
             at => Asked {
-                change: change.showing(json!(true)),
+                change: change.showing(serde_json::json!(true)),
                 at,
             },
         }
@@ -68,7 +88,7 @@ impl<C: Transport> IndexStore<C> {
                 None => Err(self.senseless("an upsert found no document")),
             };
         };
-        let (record, now) = outcome.record(&request.key)?;
+        let (record, now) = outcome.record_at(&request.key, at)?;
         if let Some(now) = now {
             self.clock.record_time(now, Instant::now());
         }

@@ -131,8 +131,22 @@ impl Outcome {
     /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
     /// anything else that is not a lock.
     pub(crate) fn record(&self, key: &Key) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
+        self.record_at(key, None)
+    }
+
+    /// The same if the node's time is known to have been this one at least, where the answer does not tell it.
+    pub(crate) fn record_at(
+        &self,
+        key: &Key,
+        at: Option<DateTime<Utc>>,
+    ) -> Result<(LockRecord, Option<DateTime<Utc>>), Error> {
         let now = self.now().map_err(|problem| not_a_lock(key, problem))?;
-        Ok((json::lock(&self.source, key)?, now))
+        let found = json::lock(&self.source, key)?;
+        let record = match now.or(at) {
+            Some(now) => found.at(now),
+            None => found.at_any_time(),
+        };
+        Ok((record?, now))
     }
 
     /// The holders that an eviction removed.
@@ -182,7 +196,7 @@ impl Outcome {
 
 /// The lock and the time in a hit of a search.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
-    let record = json::lock(&hit["_source"], key)?;
+    let found = json::lock(&hit["_source"], key)?;
     if hit["_id"] != key.as_str() {
         return Err(not_a_lock(key, "it is the document of another key"));
     }
@@ -190,7 +204,7 @@ pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>),
         .as_i64()
         .and_then(DateTime::from_timestamp_millis);
     let now = now.ok_or_else(|| not_a_lock(key, "the search tells no time"))?;
-    Ok((record, now))
+    Ok((found.at(now)?, now))
 }
 
 fn not_a_lock(key: &Key, problem: impl ToString) -> Error {
@@ -205,7 +219,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{Fence, LeaseId, Mode};
+    use crate::model::{Fence, LeaseId, Mode, SCHEMA};
 
     fn key() -> Key {
         Key::new("k").unwrap()
@@ -213,7 +227,7 @@ mod tests {
 
     fn lock() -> Value {
         json!({
-            "key": "k", "schema": 1, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
+            "key": "k", "schema": SCHEMA, "fence": 7, "expires_at": 9, "written_at": 4, "now": 5,
             "holders": [{
                 "lease": LeaseId::random().to_string(), "owner": "me", "mode": "permits",
                 "permits": 3, "fence": 7, "acquired_at": 1, "expires_at": 9, "note": "nightly",
@@ -257,10 +271,10 @@ mod tests {
     #[test]
     fn what_is_not_a_lock_is_named() {
         let mut later = lock();
-        later["schema"] = json!(2);
+        later["schema"] = json!("leasehold.lock.2");
         assert!(matches!(
             noop(later).record(&key()),
-            Err(Error::UnsupportedSchema { found: 2, .. })
+            Err(Error::UnsupportedSchema { .. })
         ));
         for field in ["schema", "fence", "expires_at", "holders", "now"] {
             let mut broken = lock();
@@ -271,7 +285,7 @@ mod tests {
                 "{field}: {outcome:?}"
             );
         }
-        for field in ["lease", "owner", "mode", "permits", "fence", "acquired_at"] {
+        for field in ["lease", "mode", "permits", "fence", "expires_at"] {
             let mut broken = lock();
             broken["holders"][0][field] = json!(true);
             let outcome = noop(broken).record(&key());

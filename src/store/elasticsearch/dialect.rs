@@ -21,7 +21,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::scripts::{
-    ACQUIRE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
+    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
     messages::{AcquireRequest, ConvertRequest, ListRequest, ReleaseRequest, RenewRequest},
@@ -174,22 +174,26 @@ impl Dialect {
     }
 
     pub(crate) fn acquire(&self, request: &AcquireRequest) -> Change {
-        let params = json!({
+        let mut params = json!({
             "schema": SCHEMA,
             "key": request.key.as_str(),
             "lease": request.lease.to_string(),
             "owner": &*request.owner,
             "ttl": millis(request.ttl),
-            "mode": request.access.mode().as_str(),
-            "permits": request.access.permits(),
-            "capacity": request.access.capacity(),
-            "reentrant": request.reentrant,
-            "max_holders": request.max_holders,
             "note": request.note.as_deref(),
-            "in_place_of": request.in_place_of.map(|lease| lease.to_string()),
         });
-        let mut change = self.change(&request.key, &ACQUIRE, params);
-        if request.access != Access::Exclusive || request.reentrant {
+        let whole = request.access == Access::Exclusive && !request.reentrant;
+        if whole && request.in_place_of.is_none() {
+            return self.change(&request.key, &ACQUIRE, params).or_insert();
+        }
+        params["mode"] = json!(request.access.mode().as_str());
+        params["permits"] = json!(request.access.permits());
+        params["capacity"] = json!(request.access.capacity());
+        params["reentrant"] = json!(request.reentrant);
+        params["max_holders"] = json!(request.max_holders);
+        params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
+        let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
+        if !whole {
             change = change.in_a_crowd();
         }
         match request.in_place_of {
@@ -271,6 +275,21 @@ impl Dialect {
         } else {
             json!({ "lang": "painless", "source": script.source() })
         }
+    }
+
+    /// The document of a key; `None` for a key that a path would drop.
+    pub(crate) fn get(&self, key: &Key) -> Option<Request> {
+        let id = key.as_str();
+        if [".", ".."].contains(&id) {
+            return None;
+        }
+        let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
+        Some(Request {
+            method: Method::Get,
+            path: format!("{}/_doc/{id}", self.path()),
+            query: Query::new(),
+            body: Body::None,
+        })
     }
 
     /// One change, in one request.
@@ -356,7 +375,8 @@ impl Dialect {
             conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
         }
         if let Some(owner) = filter.wanted_owner() {
-            conditions.push(json!({ "term": { "holders.owner": owner } }));
+            let held = ["owner", "holders.owner"].map(|field| json!({ "term": { field: owner } }));
+            conditions.push(json!({ "bool": { "should": held } }));
         }
         let mut body = json!({
             "query": { "bool": { "filter": conditions } },
@@ -383,11 +403,16 @@ impl Dialect {
         // The number in an expression such as `now-5s` has at most 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
         let since = format!("now-{seconds}s");
-        let dead = json!({ "bool": { "filter": [
-            { "term": { "schema": SCHEMA } },
-            { "range": { "expires_at": { "lte": since } } },
-            { "range": { "fence.time": { "lt": since } } },
-        ] } });
+        let dead = json!({ "bool": {
+            "filter": [
+                { "term": { "schema": SCHEMA } },
+                { "range": { "fence.time": { "lt": since } } },
+            ],
+            "must_not": [
+                { "range": { "expires_at": { "gt": since } } },
+                { "range": { "released_at": { "gt": since } } },
+            ],
+        } });
         let over = json!({ "bool": { "filter": [
             { "term": { "limiter": LIMITER_SCHEMA } },
             { "range": { "over_at": { "lte": since } } },

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     dialect::{Body, Change, Dialect, Method, Request},
-    scripts::{SCRIPTS, Script},
+    scripts::{HOLDERS, LOCK, SCRIPTS, Script},
 };
 use crate::store::{protocol as fixed, protocol::Tree};
 
@@ -128,8 +128,11 @@ fn the_document_has_what_is_sent() {
 fn the_document_has_the_scripts() {
     let ours = |script: &&&Script| !script.name().starts_with("guarded");
     let scripts = SCRIPTS.iter().filter(ours);
-    let scripts =
-        scripts.map(|script| (script.name().to_owned(), script.written().trim().to_owned()));
+    let scripts = scripts.map(|script| (script.name(), script.written()));
+    let scripts = [("lock", LOCK), ("holders", HOLDERS)]
+        .into_iter()
+        .chain(scripts);
+    let scripts = scripts.map(|(name, text)| (name.to_owned(), text.trim().to_owned()));
     fixed::compare(
         "elasticsearch.md",
         "script",

@@ -2,9 +2,12 @@
 
 use std::sync::OnceLock;
 
-/// A script of this crate, with the name of its file.
+/// A script of this crate, with the name of its file. Scripts about locks begin with the functions of `lock.painless`,
+/// and of `holders.painless` if they have to do with several holders.
 pub(crate) struct Script {
     name: &'static str,
+    /// The functions that it uses.
+    functions: &'static [&'static str],
     written: &'static str,
     sent: OnceLock<Sent>,
 }
@@ -15,9 +18,14 @@ struct Sent {
 }
 
 impl Script {
-    const fn new(name: &'static str, written: &'static str) -> Self {
+    const fn new(
+        name: &'static str,
+        functions: &'static [&'static str],
+        written: &'static str,
+    ) -> Self {
         Self {
             name,
+            functions,
             written,
             sent: OnceLock::new(),
         }
@@ -47,7 +55,9 @@ impl Script {
 
     fn sent(&self) -> &Sent {
         self.sent.get_or_init(|| {
-            let source = without_comments(self.written);
+            let parts = self.functions.iter().chain([&self.written]);
+            let parts: Vec<_> = parts.map(|part| without_comments(part)).collect();
+            let source = parts.join("\n");
             let hash = source
                 .bytes()
                 .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -69,29 +79,35 @@ fn without_comments(script: &str) -> String {
     code.join("\n")
 }
 
+/// Functions about the document of a lock.
+pub(super) const LOCK: &str = include_str!("lock.painless");
+/// Functions about several holders.
+pub(super) const HOLDERS: &str = include_str!("holders.painless");
+
 macro_rules! scripts {
-    ($($constant:ident = $file:literal;)*) => {
+    ($($constant:ident = [$($functions:ident),*] $file:literal;)*) => {
         $(pub(crate) static $constant: Script =
-            Script::new($file, include_str!(concat!($file, ".painless")));)*
+            Script::new($file, &[$($functions),*], include_str!(concat!($file, ".painless")));)*
         /// All scripts, for `prepare` to store them.
         pub(crate) static SCRIPTS: &[&Script] = &[$(&$constant),*];
     };
 }
 
 scripts! {
-    ACQUIRE = "acquire";
-    RENEW = "renew";
-    CONVERT = "convert";
-    RELEASE = "release";
-    EVICT = "evict";
-    INSPECT = "inspect";
-    REMOVE_EXPIRED = "remove_expired";
-    PERMIT = "permit";
-    NOW = "now";
-    GUARDED_CLAIM = "guarded_claim";
-    GUARDED_INDEX = "guarded_index";
-    GUARDED_UPDATE = "guarded_update";
-    GUARDED_DELETE = "guarded_delete";
+    ACQUIRE = [LOCK] "acquire";
+    ACQUIRE_BESIDE = [LOCK, HOLDERS] "acquire_beside";
+    RENEW = [LOCK, HOLDERS] "renew";
+    CONVERT = [LOCK, HOLDERS] "convert";
+    RELEASE = [LOCK, HOLDERS] "release";
+    EVICT = [LOCK, HOLDERS] "evict";
+    INSPECT = [] "inspect";
+    REMOVE_EXPIRED = [LOCK] "remove_expired";
+    PERMIT = [] "permit";
+    NOW = [] "now";
+    GUARDED_CLAIM = [] "guarded_claim";
+    GUARDED_INDEX = [] "guarded_index";
+    GUARDED_UPDATE = [] "guarded_update";
+    GUARDED_DELETE = [] "guarded_delete";
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use super::{
     dialect::{Body, Dialect, Method, Query, Request, encoded, look_at},
     scripts::Script,
 };
-use crate::model::SCHEMA;
 
+/// The version of the mapping, which `prepare` writes into it, and into the name of a new index.
+const VERSION: i64 = 1;
 /// The field of `_meta` by which our mappings are recognised.
 const OURS: &str = "leasehold_schema";
 /// The settings that name ingest pipelines. A template may have them too; those of the index take precedence.
@@ -20,7 +21,7 @@ const MASTER_TIMEOUT: &str = "5s";
 impl Dialect {
     /// The name of a new index.
     pub(crate) fn index(&self) -> String {
-        format!("{}-v{SCHEMA}", self.alias())
+        format!("{}-v{VERSION}", self.alias())
     }
 
     /// Stores a script in the cluster.
@@ -194,17 +195,26 @@ fn mapping() -> Value {
     // Read in answers, never searched.
     let shown =
         json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
+    // For people to read, and never searched.
+    let note = json!({ "type": "keyword", "index": false, "doc_values": false });
+    // Read in answers, and never parsed by the cluster.
+    let not_parsed = json!({ "type": "object", "enabled": false });
     json!({
         // A document that is neither a lock nor a limiter is refused.
         "dynamic": "strict",
         // By this mark `prepare` recognises its own index; others are left unchanged.
-        "_meta": { OURS: SCHEMA },
+        "_meta": { OURS: VERSION },
         "properties": {
             "key": word,
-            "schema": number,
+            "schema": word,
             // Most fences are times in milliseconds. As a date a fence can be compared with the current time.
             "fence": { "type": "long", "fields": { "time": date } },
+            "lease": word,
+            "owner": word,
+            "acquired_at": shown,
             "expires_at": date,
+            "note": note,
+            "released_at": date,
             "written_at": shown,
             "holders": { "properties": {
                 "lease": word,
@@ -212,13 +222,14 @@ fn mapping() -> Value {
                 "mode": word,
                 "permits": number,
                 "fence": number,
-                "acquired_at": date,
-                "expires_at": date,
-                // For people to read, and never searched.
-                "note": { "type": "keyword", "index": false, "doc_values": false },
+                "acquired_at": shown,
+                "expires_at": shown,
+                "note": note,
             } },
-            // Read in answers, and never parsed by the cluster.
-            "evicted": { "type": "object", "enabled": false },
+            "evicted": not_parsed,
+            // For processes that wait, and for jobs that ran once.
+            "waiters": not_parsed,
+            "done": not_parsed,
             "limiter": number,
             "granted_at": date,
             "window": number,

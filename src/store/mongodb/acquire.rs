@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{
     MongoStore, decode, dialect,
-    error::{DUPLICATE_KEY, classify, code},
+    error::{classify_insert, is_race},
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
@@ -14,6 +14,21 @@ use crate::{
 };
 
 impl MongoStore {
+    /// Looks at the document of a key that was held a moment ago. `None` if the request may be granted, or that is
+    /// not known.
+    ///
+    /// A `find` costs the server half of what a change does that is refused (`held` in `docs/performance.md`).
+    pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
+        let now = self.clock.at(Instant::now())?;
+        let looked = self.locks.reads().find_one(dialect::filter(&request.key));
+        let document = looked.await.ok()??;
+        let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
+        match rules::acquire(Some(&record), request, now).answer {
+            AcquireAnswer::Held(held) => Some(held),
+            AcquireAnswer::Granted(_) => None,
+        }
+    }
+
     /// Asks for a lease whose id is in no earlier request, without the server's time in the answer: that
     /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in
     /// `docs/performance.md`). If the lease is in the document it was granted just now, so the time of its
@@ -27,7 +42,7 @@ impl MongoStore {
     ) -> Result<Option<AcquireAnswer>, Error> {
         let locks = self.locks.writes().await?;
         let sent = Instant::now();
-        let alone = dialect::take_over_alone(request, self.retention);
+        let alone = dialect::take_over_sole(request, self.retention);
         let hasty = alone.is_some();
         let update = alone.unwrap_or_else(|| dialect::acquire(request, self.retention));
         let outcome = locks
@@ -38,31 +53,34 @@ impl MongoStore {
         let document = match outcome {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(None),
-            Err(race) if code(&race) == Some(DUPLICATE_KEY) => return Ok(None),
-            Err(error) => return Err(classify(error)),
-        };
-        let record = decode::lock(&document, &request.key)?.record;
-        let mine = record
-            .holders
-            .iter()
-            .find(|holder| holder.lease == request.lease);
-        let now = match mine {
-            Some(mine) => {
-                self.clock.record_time(mine.acquired_at, Instant::now());
-                Some(mine.acquired_at)
+            Err(race) if is_race(&race, "_id") => return Ok(None),
+            Err(error) => {
+                return Err(self
+                    .explain_failure(&request.key, classify_insert(error))
+                    .await);
             }
-            // The statement of `take_over_alone` also refuses beside a holder that has expired, so the full
+        };
+        let found = decode::found(&document, &request.key)?;
+        let now = match found.granted_at(request.lease) {
+            Some(granted_at) => {
+                self.clock.record_time(granted_at, Instant::now());
+                Some(granted_at)
+            }
+            // The statement of `take_over_sole` also refuses beside a holder that has expired, so the full
             // statement has to decide.
             None if hasty => None,
             None => self.clock.at(sent),
         };
-        let answer = now.map(|now| rules::answer_acquire(&record, request.lease, now));
+        let Some(now) = now else {
+            return Ok(None);
+        };
+        let answer = rules::answer_acquire(&found.at(now)?, request.lease, now);
         // A refusal without a live holder: the last of them has expired since the server refused, so the
         // request is sent again.
-        Ok(answer.filter(|answer| match answer {
-            AcquireAnswer::Granted(_) => true,
-            AcquireAnswer::Held(held) => !held.holders().is_empty(),
-        }))
+        Ok(match answer {
+            AcquireAnswer::Held(held) if held.holders().is_empty() => None,
+            answer => Some(answer),
+        })
     }
 
     /// Asks for a lease that may have been granted before.

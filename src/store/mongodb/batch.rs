@@ -6,7 +6,7 @@ use super::{
     MongoStore,
     bulk::{BulkResult, statement},
     decode, dialect,
-    error::{DUPLICATE_KEY, statement_failed},
+    error::{is_statement_race, statement_failed},
     timed,
 };
 use crate::{
@@ -40,9 +40,17 @@ impl MongoStore {
             BatchRequest::Acquire(request) => Some(request.key.as_str()),
             BatchRequest::Release(_) => None,
         });
-        let left = self
-            .change_many(statements.collect(), shown.collect())
-            .await?;
+        // A write concern is that of the whole command.
+        let undoable = requests.iter().all(|request| match request {
+            BatchRequest::Acquire(_) => false,
+            BatchRequest::Release(request) => request.undoable && !self.durable_releases,
+        });
+        let statements = statements.collect();
+        let left = if undoable {
+            self.change_undoably(statements).await?
+        } else {
+            self.change_many(statements, shown.collect()).await?
+        };
         // Some requests have to be sent once more. They run concurrently.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {
@@ -65,11 +73,12 @@ impl MongoStore {
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
         if let Some(error) = left.failed.get(&index) {
-            return match code(error) {
-                // Another request inserted the key at the same moment.
-                Some(DUPLICATE_KEY) => self.acquire_again(request).await,
-                _ => Err(statement_failed(error)),
-            };
+            // Another request inserted the key at the same moment.
+            if is_statement_race(error) {
+                return self.acquire_again(request).await;
+            }
+            let error = statement_failed(error);
+            return Err(self.explain_failure(&request.key, error).await);
         }
         let answer = match left.documents.get(request.key.as_str()) {
             Some(document) => {
@@ -101,7 +110,10 @@ impl MongoStore {
         match code(error) {
             // The statement may have looked for a sole holder only. The lease may be there beside others.
             Some(dialect::NOT_HELD) => self.release_beside(request).await,
-            _ => Err(statement_failed(error)),
+            _ => {
+                let error = statement_failed(error);
+                Err(self.explain_failure(&request.key, error).await)
+            }
         }
     }
 }

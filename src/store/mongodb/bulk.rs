@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, dialect, error::classify};
+use super::{MongoStore, concern::DurableCollection, dialect, error::classify};
 use crate::model::{Cause, Error, Key};
 
 /// The result of a command with many changes.
@@ -52,16 +52,31 @@ impl MongoStore {
         statements: Vec<Document>,
         shown: Vec<&str>,
     ) -> Result<BulkResult, Error> {
-        let answer = self.send_all(statements).await?;
+        let concern = self.locks.write_concern().await?;
+        let answer = self.send_all(statements, concern).await?;
         Ok(BulkResult {
             failed: failures(answer),
             documents: self.documents(shown).await.map_err(unread)?,
         })
     }
 
+    /// Sends these changes, which a failover may undo, in one command. Gives the errors of single changes.
+    pub(super) async fn change_undoably(
+        &self,
+        statements: Vec<Document>,
+    ) -> Result<BulkResult, Error> {
+        let concern = DurableCollection::<RawDocumentBuf>::undoable_concern();
+        let answer = self.send_all(statements, concern).await?;
+        Ok(BulkResult {
+            failed: failures(answer),
+            documents: HashMap::new(),
+        })
+    }
+
     /// Sends these changes in one command, and returns how many documents were changed.
     pub(super) async fn send_changes(&self, statements: Vec<Document>) -> Result<Changed, Error> {
-        let answer = self.send_all(statements).await?;
+        let concern = self.locks.write_concern().await?;
+        let answer = self.send_all(statements, concern).await?;
         let number = |field| {
             let number = answer.get(field).and_then(dialect::integer);
             number.and_then(|number| usize::try_from(number).ok())
@@ -73,16 +88,19 @@ impl MongoStore {
         })
     }
 
-    async fn send_all(&self, statements: Vec<Document>) -> Result<Document, Error> {
+    async fn send_all(
+        &self,
+        statements: Vec<Document>,
+        concern: Document,
+    ) -> Result<Document, Error> {
         let command = doc! {
             "update": self.locks.reads().name(),
             "updates": statements,
             // A change that fails does not stop the others.
             "ordered": false,
-            "writeConcern": self.locks.write_concern().await?,
+            "writeConcern": concern,
         };
-        let locks = self.locks.reads();
-        let database = locks.client().database(&locks.namespace().db);
+        let database = self.locks.database();
         let answer = database.run_command(command).await.map_err(classify)?;
         if answer.contains_key("writeConcernError") {
             return Err(Error::Interrupted {

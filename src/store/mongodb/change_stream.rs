@@ -2,10 +2,11 @@
 //!
 //! The server sends only the changes after which a waiter may be granted the key:
 //!
-//! - After a release by the last holder, and after an eviction, the latest expiry is the time of the change.
+//! - A release by the last holder, and an eviction, remove the lease or the list of holders, and put nothing in its
+//!   place.
 //! - After a release by one of several holders the list of holders is shorter, and those behind it move up.
-//!   Under a minimum hold the holder has another lease id instead. A downgrade changes a mode. None of these
-//!   changes the fence.
+//!   Under a minimum hold the holder has another lease id instead. A downgrade writes a list, or changes a mode. None
+//!   of these changes the fence.
 //!
 //! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
 //! reentrant grant keeps the fence, but it only adds a holder. It is sent all the same if it also removes
@@ -21,18 +22,18 @@ use mongodb::{
 };
 
 use super::{
-    CLOCK_MARGIN, MongoStore,
+    MongoStore,
     error::{classify, code},
 };
 use crate::{
-    model::{Error, Key},
+    model::{Error, Key, Mode, SCHEMA},
     store::FreedKeys,
 };
 
 /// How long the server waits for an event before it answers that there is none.
 const LOOK: Duration = Duration::from_secs(1);
-/// The errors of a standalone server, and of one older than 6.0, which does not know `showExpandedEvents`.
-const CANNOT_TELL: [i32; 2] = [40_573, 40_415];
+/// The error of a standalone server.
+const NO_CHANGE_STREAMS: i32 = 40_573;
 
 impl MongoStore {
     pub(super) async fn watch_freed(&self) -> Result<Option<FreedKeys>, Error> {
@@ -44,13 +45,10 @@ impl MongoStore {
             // A change stream accepts no other read concern.
             .read_concern(ReadConcern::majority())
             .max_await_time(LOOK)
-            // This is the default. It is sent because a server that does not know the option has no
-            // `wallTime` either: so that server refuses the stream now, instead of never sending an event.
-            .show_expanded_events(false)
             .await;
         match opened {
             Ok(events) => Ok(Some(stream::try_unfold(events.with_type(), look).boxed())),
-            Err(error) if code(&error).is_some_and(|at| CANNOT_TELL.contains(&at)) => Ok(None),
+            Err(error) if code(&error) == Some(NO_CHANGE_STREAMS) => Ok(None),
             Err(error) => Err(classify(error)),
         }
     }
@@ -91,25 +89,17 @@ fn pipeline() -> [Document; 2] {
     ]
 }
 
-/// Whether no holder is live any more.
+/// Whether the key was given back.
 fn is_free() -> Document {
-    // An update is logged as its changed fields, or as the whole document where that is shorter.
-    let expires_at = doc! { "$ifNull": [
-        "$updateDescription.updatedFields.expires_at",
-        "$fullDocument.expires_at",
-    ] };
-    // On a replica set the time of the oplog entry is later than the `$$NOW` of the change. On a sharded
-    // cluster they are of two servers, so the margin is added. The shortest ttl is longer than the margin, so
-    // a grant does not match.
-    let now = doc! { "$add": ["$wallTime", CLOCK_MARGIN.as_millis() as i64] };
-    doc! { "$let": {
-        "vars": { "expires_at": expires_at },
-        "in": { "$and": [
-            // In an update that does not change the field it is missing, which sorts before every date.
-            { "$eq": [{ "$type": "$$expires_at" }, "date"] },
-            { "$lte": ["$$expires_at", now] },
-        ] },
-    } }
+    let removed = doc! { "$ifNull": ["$updateDescription.removedFields", []] };
+    let kept = |field: &str| {
+        let written = format!("$updateDescription.updatedFields.{field}");
+        doc! { "$ne": [{ "$type": written }, "missing"] }
+    };
+    doc! { "$and": [
+        { "$ne": [{ "$setIntersection": [removed, ["lease", "holders"]] }, []] },
+        { "$not": [{ "$or": [kept("lease"), kept("holders")] }] },
+    ] }
 }
 
 /// Whether one of several holders has left, or its mode may now admit others.
@@ -125,6 +115,13 @@ fn has_room() -> Document {
             "regex": r"^holders(\.[0-9]+\.(lease|mode))?$",
         } },
     } } };
+    // In the place of a sole lease a list is written by a downgrade, and by a reentrant grant, which makes no room.
+    let first = doc! { "$arrayElemAt": ["$updateDescription.updatedFields.holders.mode", 0] };
+    let removed = list("$updateDescription.removedFields".into());
+    let renamed = doc! { "$and": [renamed, { "$or": [
+        { "$not": [{ "$in": ["lease", removed] }] },
+        { "$eq": [first, Mode::Shared.as_str()] },
+    ] }] };
     let shorter = list("$updateDescription.truncatedArrays.field".into());
     let fewer = doc! { "$in": ["holders", shorter] };
     doc! { "$cond": [
@@ -133,9 +130,12 @@ fn has_room() -> Document {
             { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
             { "$or": [fewer, renamed] },
         ] },
-        // A replacement does not show what was there before, so each lock passes. Replacements are rare, and
-        // a needless hint is harmless.
-        { "$isArray": "$fullDocument.holders" },
+        // A replacement does not show what was there before, so each lock passes that no lease has by itself.
+        // Replacements are rare, and a needless hint is harmless.
+        { "$and": [
+            { "$eq": ["$fullDocument.schema", SCHEMA] },
+            { "$eq": [{ "$type": "$fullDocument.lease" }, "missing"] },
+        ] },
     ] }
 }
 

@@ -15,16 +15,16 @@ use std::{
 };
 
 use mongodb::{
-    Client, Collection,
+    Client, Collection, Database,
     bson::{Document, doc},
     options::{
-        Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria,
-        WriteConcern,
+        Acknowledgment, CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference,
+        SelectionCriteria, WriteConcern,
     },
 };
 use parking_lot::Mutex;
 
-use super::error::{classify, code};
+use super::error::classify;
 use crate::model::Error;
 
 /// How long the server waits for a majority before it says that there is none. Without a bound it waits for
@@ -33,14 +33,14 @@ const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a server counts as standalone until it is asked again. It may have been restarted as a member of
 /// a replica set, where `w: 1` is not enough.
 const STANDALONE_FOR: Duration = Duration::from_secs(10);
-/// MongoDB 4.4.0 and 4.4.1 do not know `hello`.
-const COMMAND_NOT_FOUND: i32 = 59;
 
 /// A collection whose writes are acknowledged when they are durable, and whose reads go to the primary.
 #[derive(Clone)]
 pub(crate) struct DurableCollection<T: Send + Sync> {
     majority: Collection<T>,
     standalone: Collection<T>,
+    /// Acknowledged by the primary alone, which need not have the write in its journal.
+    primary: Collection<T>,
     /// Whether `j: true` is sent. Otherwise the server decides.
     journal: bool,
     known: Arc<Mutex<Known>>,
@@ -70,7 +70,7 @@ impl<T: Send + Sync> DurableCollection<T> {
     }
 
     fn with<U: Send + Sync>(collection: &Collection<U>, journal: bool) -> Self {
-        let acknowledged_by = |w| {
+        let acknowledged_by = |w, journal: bool| {
             let concern = WriteConcern::builder()
                 .w(w)
                 .journal(journal.then_some(true))
@@ -86,8 +86,9 @@ impl<T: Send + Sync> DurableCollection<T> {
             database.collection_with_options(&namespace.coll, options)
         };
         Self {
-            majority: acknowledged_by(Acknowledgment::Majority),
-            standalone: acknowledged_by(Acknowledgment::Nodes(1)),
+            majority: acknowledged_by(Acknowledgment::Majority, journal),
+            standalone: acknowledged_by(Acknowledgment::Nodes(1), journal),
+            primary: acknowledged_by(Acknowledgment::Nodes(1), false),
             journal,
             known: Arc::default(),
         }
@@ -99,6 +100,15 @@ impl<T: Send + Sync> DurableCollection<T> {
         &self.majority
     }
 
+    /// The database of the collection, for commands that are built by hand. The driver refuses some of them for a
+    /// client that waits for no answers.
+    pub(crate) fn database(&self) -> Database {
+        let options = DatabaseOptions::builder().write_concern(WriteConcern::majority());
+        let database = &self.majority.namespace().db;
+        let client = self.majority.client();
+        client.database_with_options(database, options.build())
+    }
+
     /// For writes. The first call asks the server for its kind. A standalone server is asked again now and
     /// then.
     pub(crate) async fn writes(&self) -> Result<&Collection<T>, Error> {
@@ -107,6 +117,16 @@ impl<T: Send + Sync> DurableCollection<T> {
         } else {
             &self.majority
         })
+    }
+
+    /// For writes that a failover or a kill may undo.
+    pub(crate) fn undoable_writes(&self) -> &Collection<T> {
+        &self.primary
+    }
+
+    /// The write concern of [`undoable_writes`](Self::undoable_writes), for a command that is built by hand.
+    pub(crate) fn undoable_concern() -> Document {
+        doc! { "w": 1 }
     }
 
     /// The write concern of [`writes`](Self::writes), for a command that is built by hand.
@@ -142,13 +162,8 @@ async fn ask(client: &Client) -> Result<Deployment, Error> {
     let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
     let admin = client.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 });
-    match hello.selection_criteria(primary).await {
-        Ok(hello) => Ok(deployment_of(&hello)),
-        // A router is assumed, which proves the least, so that the documents are read after each batch of
-        // renewals.
-        Err(error) if code(&error) == Some(COMMAND_NOT_FOUND) => Ok(Deployment::Sharded),
-        Err(error) => Err(classify(error)),
-    }
+    let hello = hello.selection_criteria(primary).await;
+    Ok(deployment_of(&hello.map_err(classify)?))
 }
 
 /// The deployment of a server with this answer to `hello`. A member of a set that is not initiated yet is not

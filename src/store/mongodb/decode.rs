@@ -7,9 +7,9 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
 use super::dialect::{utc, whole};
-use crate::model::{
-    Error, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode, PermitId,
-    SCHEMA,
+use crate::{
+    model::{Error, Key, LIMITER_SCHEMA, LimiterRecord, LockRecord, PermitId},
+    store::stored::{self, Field, Fields, Found, time_of},
 };
 
 /// A lock or a limiter, and the server's time, from an answer.
@@ -24,29 +24,32 @@ pub(crate) struct Decoded<R = LockRecord> {
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
+/// A lock from a document. Whether it is damaged depends on the time.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedSchema`] for the document of another version, [`Error::NotALock`] for
+/// anything else that is not a lock.
+pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
+    stored::lock(&Raw(Some(document)), key)
+}
+
 /// A lock from a document read with the dialect's projection.
 ///
 /// # Errors
 ///
-/// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALock`] for
-/// anything else that is not a lock.
+/// As for [`found`], and [`Error::NotALock`] for a damaged document of a key that somebody has.
 pub(crate) fn lock(document: &RawDocument, key: &Key) -> Result<Decoded, Error> {
-    match get(document, "schema").and_then(integer) {
-        Some(SCHEMA) => {}
-        Some(found) => {
-            return Err(Error::UnsupportedSchema {
-                key: key.clone(),
-                found,
-            });
-        }
-        None => {
-            return Err(Error::NotALock {
-                key: key.clone(),
-                problem: "it has no schema number".to_owned(),
-            });
-        }
-    }
-    read(document, key).map_err(|error| not_a_lock(key, error))
+    let found = found(document, key)?;
+    let now = now(document).map_err(|Unreadable(field)| Error::NotALock {
+        key: key.clone(),
+        problem: format!("its field {field} makes no sense"),
+    })?;
+    let record = match now {
+        Some(now) => found.at(now),
+        None => found.at_any_time(),
+    };
+    record.map(|record| Decoded { record, now })
 }
 
 /// A lock as an eviction left it, with the evicted holders.
@@ -56,39 +59,60 @@ pub(crate) fn lock(document: &RawDocument, key: &Key) -> Result<Decoded, Error> 
 /// As for [`lock`].
 pub(crate) fn eviction(document: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
     let Decoded { mut record, .. } = lock(document, key)?;
-    record.evicted = holders(document, "evicted").map_err(|error| not_a_lock(key, error))?;
+    record.evicted = stored::evicted(&Raw(Some(document)), key)?;
     Ok(record)
 }
 
-fn not_a_lock(key: &Key, Unreadable(field): Unreadable) -> Error {
-    Error::NotALock {
-        key: key.clone(),
-        problem: format!("its field {field} is missing or of the wrong type"),
+/// A document in its raw form; `None` for an element of a list that is no document.
+struct Raw<'a>(Option<&'a RawDocument>);
+
+impl<'a> Raw<'a> {
+    fn read<T>(&self, field: &str, read: impl Fn(RawBsonRef<'a>) -> Option<T>) -> Field<T> {
+        match self.0.and_then(|document| get(document, field)) {
+            None | Some(RawBsonRef::Null) => Field::Missing,
+            Some(value) => read(value).map_or(Field::Wrong, Field::Is),
+        }
+    }
+}
+
+impl Fields for Raw<'_> {
+    fn text(&self, field: &str) -> Field<&str> {
+        self.read(field, RawBsonRef::as_str)
+    }
+
+    fn number(&self, field: &str) -> Field<i64> {
+        self.read(field, |value| match value {
+            RawBsonRef::Double(number) => Some(number as i64),
+            // Its digits are not needed: what is that long is no fence.
+            RawBsonRef::Decimal128(number) => Some(number.to_string().parse::<f64>().ok()? as i64),
+            value => integer(value),
+        })
+    }
+
+    fn whole(&self, field: &str) -> Field<i64> {
+        self.read(field, |value| match value {
+            RawBsonRef::Double(_) => None,
+            value => integer(value),
+        })
+    }
+
+    fn time(&self, field: &str) -> Field<DateTime<Utc>> {
+        self.read(field, |value| {
+            Some(time_of(value.as_datetime()?.timestamp_millis()))
+        })
+    }
+
+    fn list(&self, field: &str) -> Field<Vec<Self>> {
+        self.read(field, |value| {
+            let elements = value.as_array()?.into_iter();
+            let documents = elements.map(|element| element.ok()?.as_document());
+            Some(documents.map(Raw).collect())
+        })
     }
 }
 
 /// The field that could not be read.
 struct Unreadable(&'static str);
-
-fn read(document: &RawDocument, key: &Key) -> Result<Decoded, Unreadable> {
-    let holders = holders(document, "holders")?;
-    let fence = Fence::new(number(document, "fence")?);
-    let expires_at = date(document, "expires_at")?;
-    let record = LockRecord::new(key.clone(), fence, holders, expires_at);
-    let now = now(document)?;
-    Ok(Decoded { record, now })
-}
-
-fn holders(document: &RawDocument, field: &'static str) -> Result<Vec<Holder>, Unreadable> {
-    let holders = get(document, field).and_then(RawBsonRef::as_array);
-    let holders = holders.ok_or(Unreadable(field))?.into_iter();
-    holders
-        .map(|entry| {
-            let entry = entry.ok().and_then(RawBsonRef::as_document);
-            holder(entry.ok_or(Unreadable(field))?)
-        })
-        .collect()
-}
 
 /// A limiter from a document read with the dialect's projection.
 ///
@@ -99,7 +123,10 @@ pub(crate) fn limiter(document: &RawDocument, key: &Key) -> Result<Decoded<Limit
     let key = key.clone();
     match get(document, "limiter").and_then(integer) {
         Some(LIMITER_SCHEMA) => {}
-        Some(found) => return Err(Error::UnsupportedSchema { key, found }),
+        Some(found) => {
+            let found = found.to_string();
+            return Err(Error::UnsupportedSchema { key, found });
+        }
         None => {
             let problem = "it has no schema number".to_owned();
             return Err(Error::NotALimiter { key, problem });
@@ -129,24 +156,6 @@ fn now(document: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
         Some(_) => date(document, "now").map(Some),
         None => Ok(None),
     }
-}
-
-fn holder(entry: &RawDocument) -> Result<Holder, Unreadable> {
-    let lease = LeaseId::parse(text(entry, "lease")?).ok_or(Unreadable("lease"))?;
-    let mut holder = Holder::exclusive(
-        lease,
-        text(entry, "owner")?.into(),
-        Fence::new(number(entry, "fence")?),
-        date(entry, "acquired_at")?,
-        date(entry, "expires_at")?,
-    );
-    holder.mode = Mode::parse(text(entry, "mode")?).ok_or(Unreadable("mode"))?;
-    holder.permits = number(entry, "permits")?;
-    holder.note = match get(entry, "note") {
-        None | Some(RawBsonRef::Null) => None,
-        Some(_) => Some(text(entry, "note")?.into()),
-    };
-    Ok(holder)
 }
 
 fn text<'a>(document: &'a RawDocument, field: &'static str) -> Result<&'a str, Unreadable> {
@@ -180,93 +189,4 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use mongodb::bson::{Bson, DateTime as Date, Document, RawDocumentBuf, doc};
-
-    use super::*;
-
-    fn key() -> Key {
-        Key::new("k").unwrap()
-    }
-
-    fn lock(lease: LeaseId) -> Document {
-        let date = Date::from_millis(5);
-        doc! {
-            "_id": "k", "schema": 1, "fence": 7_i64, "expires_at": date, "now": date,
-            "holders": [{
-                "lease": lease.to_string(), "owner": "me", "mode": "permits", "permits": 3,
-                "fence": 7_i64, "acquired_at": date, "expires_at": date, "note": "nightly",
-            }],
-        }
-    }
-
-    fn decoded(document: &Document, key: &Key) -> Result<Decoded, Error> {
-        super::lock(&RawDocumentBuf::try_from(document).unwrap(), key)
-    }
-
-    #[test]
-    fn a_lock_is_read_with_every_field() {
-        let lease = LeaseId::random();
-        let Decoded { record, now } = decoded(&lock(lease), &key()).unwrap();
-        assert_eq!(now.unwrap().timestamp_millis(), 5);
-        assert_eq!(record.fence, Fence::new(7));
-        let holder = &record.holders[0];
-        assert_eq!((holder.lease, &*holder.owner), (lease, "me"));
-        assert_eq!((holder.mode, holder.permits), (Mode::Permits, 3));
-        assert_eq!(holder.note.as_deref(), Some("nightly"));
-    }
-
-    #[test]
-    fn only_the_answer_to_an_eviction_looks_at_who_was_evicted() {
-        let mut evicted = lock(LeaseId::random());
-        let holders = evicted.remove("holders").unwrap();
-        evicted.extend(doc! { "holders": [], "evicted": holders });
-        let raw = |document: &Document| RawDocumentBuf::try_from(document).unwrap();
-        let record = eviction(&raw(&evicted), &key()).unwrap();
-        assert!(record.holders.is_empty());
-        assert_eq!(record.evicted[0].note.as_deref(), Some("nightly"));
-        for damage in [Bson::from("nobody"), Bson::from(vec![7])] {
-            evicted.insert("evicted", damage);
-            let error = eviction(&raw(&evicted), &key()).unwrap_err();
-            assert!(
-                matches!(&error, Error::NotALock { problem, .. } if problem.contains("evicted"))
-            );
-            assert!(decoded(&evicted, &key()).is_ok());
-        }
-    }
-
-    #[test]
-    fn a_later_schema_is_named() {
-        let mut later = lock(LeaseId::random());
-        later.insert("schema", 2);
-        assert!(matches!(
-            decoded(&later, &key()),
-            Err(Error::UnsupportedSchema { found: 2, .. })
-        ));
-    }
-
-    #[test]
-    fn what_is_not_a_lock_is_named_by_its_field() {
-        for field in ["schema", "fence", "expires_at", "now", "holders"] {
-            let mut broken = lock(LeaseId::random());
-            broken.insert(field, "nonsense");
-            match decoded(&broken, &key()) {
-                Err(Error::NotALock { problem, .. }) => {
-                    assert!(problem.contains(field), "{problem}");
-                }
-                other => panic!("{field}: {other:?}"),
-            }
-        }
-        for field in ["lease", "owner", "mode", "permits", "fence", "acquired_at"] {
-            let mut broken = lock(LeaseId::random());
-            let holders = broken.get_array_mut("holders").unwrap();
-            holders[0].as_document_mut().unwrap().insert(field, true);
-            match decoded(&broken, &key()) {
-                Err(Error::NotALock { problem, .. }) => {
-                    assert!(problem.contains(field), "{problem}");
-                }
-                other => panic!("{field}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

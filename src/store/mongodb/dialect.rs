@@ -20,12 +20,15 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
-use self::expressions::{LONGEST, cleanup_at, is_live, is_ours, millis, next_fence, replace_if};
+use self::expressions::{
+    LONGEST, cleanup_at, holders, is_live, is_lock, lock, make_sense, millis, next_fence,
+    replace_if,
+};
 
 pub(crate) use self::{
     expressions::{integer, utc, whole},
-    grant::{acquire, take_over_alone},
-    hold::{NOT_HELD, convert, release, release_alone, release_or_fail, renew, renew_together},
+    grant::{acquire, take_over_sole},
+    hold::{NOT_HELD, convert, release, release_or_fail, release_sole, renew, renew_together},
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{
@@ -40,7 +43,18 @@ pub(crate) fn filter(key: &Key) -> Document {
 
 /// The fields that an answer is read from, and the server's time, which is not stored.
 pub(crate) fn projection() -> Document {
-    doc! { "schema": 1, "fence": 1, "holders": 1, "expires_at": 1, "now": "$$NOW" }
+    doc! {
+        "schema": 1,
+        "fence": 1,
+        "lease": 1,
+        "owner": 1,
+        "acquired_at": 1,
+        "expires_at": 1,
+        "note": 1,
+        "holders": 1,
+        "released_at": 1,
+        "now": "$$NOW",
+    }
 }
 
 /// The same for an eviction, with the evicted holders.
@@ -52,16 +66,19 @@ pub(crate) fn eviction_projection() -> Document {
 
 /// Ends every live lease and raises the fence. The live holders are moved to `evicted`.
 pub(crate) fn evict(retention: Duration) -> Vec<Document> {
-    let evicted = doc! {
-        "_id": "$_id",
-        "schema": SCHEMA,
-        "fence": next_fence(),
-        "holders": [],
-        "expires_at": "$$NOW",
-        "cleanup_at": cleanup_at("$$NOW", next_fence(), retention),
-        "evicted": { "$filter": { "input": "$holders", "cond": is_live() } },
-    };
-    replace_if(is_ours(), evicted)
+    let ended = lock(
+        next_fence(),
+        cleanup_at("$$NOW", Duration::ZERO, retention),
+        doc! {
+            "released_at": "$$NOW",
+            "evicted": { "$filter": { "input": "$$all", "cond": is_live() } },
+        },
+    );
+    let known = doc! { "$and": [is_lock(), make_sense("$$all")] };
+    vec![doc! { "$replaceWith": { "$let": {
+        "vars": { "all": holders() },
+        "in": { "$cond": [known, ended, "$$ROOT"] },
+    } } }]
 }
 
 /// The documents of a page: those after a key, from the first that begins with the prefix. Keys are compared
@@ -78,7 +95,8 @@ pub(crate) fn page(request: &ListRequest) -> Document {
         wanted.insert("$expr", doc! { "$gt": ["$expires_at", "$$NOW"] });
     }
     if let Some(owner) = filter.wanted_owner() {
-        wanted.insert("holders.owner", owner);
+        let held = ["owner", "holders.owner"].map(|field| doc! { field: owner });
+        wanted.insert("$or", held.as_slice());
     }
     wanted
 }
@@ -96,8 +114,8 @@ pub(crate) fn expired_since(retention: Duration) -> Document {
 fn removable(retention: Duration) -> Document {
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
     doc! { "$and": [
-        is_ours(),
-        { "$lte": ["$expires_at", since.clone()] },
+        is_lock(),
+        { "$lte": [{ "$ifNull": ["$expires_at", "$released_at"] }, since.clone()] },
         { "$lt": ["$fence", { "$toLong": since }] },
     ] }
 }
@@ -105,6 +123,31 @@ fn removable(retention: Duration) -> Document {
 /// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it.
 /// Each mark is a new one, because a mark that is there already would change nothing.
 pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
+    let known = doc! { "$let": {
+        "vars": { "all": holders() },
+        "in": { "$and": [is_lock(), make_sense("$$all")] },
+    } };
     let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
-    replace_if(is_ours(), touched)
+    replace_if(known, touched)
+}
+
+/// The expressions that stand in many statements, by the names that `docs/protocol/mongodb.md` has for them. A later
+/// one may have an earlier one in it.
+#[cfg(test)]
+pub(crate) fn parts(
+    key: &Key,
+    ttl: Duration,
+    retention: Duration,
+) -> Vec<(&'static str, Document)> {
+    vec![
+        ("isLock", is_lock()),
+        ("isNew", expressions::is_new(key)),
+        ("nextFence", next_fence()),
+        ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),
+        ("released", expressions::released()),
+        ("holders", holders()),
+        ("allMakeSense", make_sense("$$all")),
+        ("holdersMakeSense", make_sense("$holders")),
+        ("fields", projection()),
+    ]
 }

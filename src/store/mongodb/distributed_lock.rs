@@ -15,7 +15,7 @@ use super::{
     RESENDS,
     concern::DurableCollection,
     dialect::integer,
-    error::{DUPLICATE_KEY, classify, code},
+    error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race},
 };
 use crate::{
     model::{Cause, Error, Key, after, validation},
@@ -52,6 +52,11 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// The Java services stay as they are. A losing Java service pushes the `expire` of a lock of ours
 /// back, its `releaseLock` frees it, and its clock decides when it takes over. There is no fence.
+///
+/// Who loses writes too. A lock that is released between the two commands of an acquire, the read that finds nothing
+/// or the delete, and the increment of a contender that came second, is inserted again by that increment. If that
+/// contender is a Java service, which takes the value 2 of its second increment for a loss, the lock is then held by
+/// nobody for a whole expiry.
 ///
 /// # Example
 ///
@@ -127,8 +132,9 @@ impl MongoDistributedLock {
     ///
     /// # Errors
     ///
-    /// As [`Error`] says; [`Error::Store`] if the collection has several documents of one key,
-    /// which the Java class can leave behind: stop the services, remove them, and prepare again.
+    /// As [`Error`] says; [`Error::NotPrepared`] if the collection has several documents of one key,
+    /// which the Java class can leave behind (stop the services, remove them, and prepare again), or documents of
+    /// another program.
     ///
     /// # Cancel safety
     ///
@@ -141,13 +147,14 @@ impl MongoDistributedLock {
             let index = IndexModel::builder().keys(keys).options(unique).build();
             match locks.writes().await?.create_index(index).await {
                 Ok(_) => Ok(()),
-                Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => Err(Error::Store {
-                    store: "MongoDB",
-                    source: Cause::text(
-                        "several documents have the same key: stop the services that use the \
-                         collection, remove the documents, and prepare again",
-                    ),
-                }),
+                Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => {
+                    let text = twice.kind.to_string();
+                    let value = duplicate(&text).map_or("", |found| found.value);
+                    Err(Error::NotPrepared {
+                        store: STORE,
+                        problem: in_the_way(value).to_owned(),
+                    })
+                }
                 Err(error) => Err(classify(error)),
             }
         })
@@ -269,9 +276,7 @@ impl MongoDistributedLock {
         let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let mut cursor = self
             .locks
-            .reads()
-            .client()
-            .database(&self.locks.reads().namespace().db)
+            .database()
             .aggregate([time, lock])
             .selection_criteria(primary)
             .read_concern(ReadConcern::local())
@@ -347,9 +352,9 @@ impl MongoDistributedLock {
                 .await;
             let document = match counted {
                 Ok(document) => document,
-                Err(race) if code(&race) == Some(DUPLICATE_KEY) => continue,
+                Err(race) if is_race(&race, "key") => continue,
                 Err(error) => {
-                    let error = classify(error);
+                    let error = classify_insert(error);
                     if error.is_ambiguous() {
                         // The lock may have been taken, and the caller has no grant to release it with. If
                         // the delete fails too, the expiry frees the lock.
@@ -367,6 +372,17 @@ impl MongoDistributedLock {
             }));
         }
         Err(Error::Contention { key })
+    }
+}
+
+/// Why the unique index cannot be there, by the value of `key` that several documents have.
+fn in_the_way(value: &str) -> &'static str {
+    if value == "null" {
+        "several documents have no field key, as those of MongoStore and of other programs: give these locks a \
+         collection of their own"
+    } else {
+        "several documents have the same key: stop the services that use the collection, remove the documents, and \
+         prepare again"
     }
 }
 

@@ -1,6 +1,6 @@
 //! The driver's errors, by what their caller can do about them.
 
-use std::{error::Error as _, io};
+use std::io;
 
 use mongodb::{
     bson::Document,
@@ -56,6 +56,63 @@ fn refuses_journal(error: &DriverError) -> bool {
     }
 }
 
+/// An error of the driver, told by a sentence: its own text has whole answers of the server in it.
+pub(crate) fn cause(error: DriverError) -> Cause {
+    Cause::worded(error.kind.to_string(), error)
+}
+
+/// Whether two upserts met: both inserted a document with the same value of this field.
+pub(crate) fn is_race(error: &DriverError, field: &str) -> bool {
+    code(error) == Some(DUPLICATE_KEY)
+        && duplicate(&error.kind.to_string()).is_none_or(|it| it.field == field)
+}
+
+/// The same of one statement among many, whose documents have their keys in `_id`.
+pub(crate) fn is_statement_race(error: &Document) -> bool {
+    error.get("code").and_then(integer) == Some(DUPLICATE_KEY.into())
+        && duplicate(error.get_str("errmsg").unwrap_or_default()).is_none_or(|it| it.field == "_id")
+}
+
+/// A document that a unique index refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Duplicate<'a> {
+    /// The name of the index.
+    pub(crate) index: &'a str,
+    /// Its first field.
+    pub(crate) field: &'a str,
+    /// The value of that field, as the server writes it.
+    pub(crate) value: &'a str,
+}
+
+/// What the server's text for a duplicate key says; `None` if it is none.
+pub(crate) fn duplicate(text: &str) -> Option<Duplicate<'_>> {
+    let (index, rest) = text.split_once(" index: ")?.1.split_once(" dup key: { ")?;
+    let (field, rest) = rest.split_once(": ")?;
+    let value = rest.split([',', '}']).next()?.trim();
+    Some(Duplicate {
+        index,
+        field,
+        value,
+    })
+}
+
+/// The error if a unique index on another field than `_id` refuses a lock.
+fn of_another_index(text: &str) -> Option<Error> {
+    let duplicate = duplicate(text).filter(|it| it.field != "_id")?;
+    Some(Error::NotPrepared {
+        store: STORE,
+        problem: unique_index(duplicate.index),
+    })
+}
+
+/// Why a unique index must not be on a collection of locks.
+pub(crate) fn unique_index(name: &str) -> String {
+    format!(
+        "its unique index {name} refuses all locks but one, because they have not its fields: drop it, or give the \
+         locks a collection of their own"
+    )
+}
+
 /// Classifies an error by what the caller can do about it. When in doubt, the request may have been carried
 /// out.
 pub(crate) fn classify(error: DriverError) -> Error {
@@ -66,7 +123,7 @@ pub(crate) fn classify(error: DriverError) -> Error {
     let number = code(&error);
     let no_journal = refuses_journal(&error);
     let kind = error.kind.clone();
-    let source = error.into();
+    let source = cause(error);
     match *kind {
         _ if refused(&kind) => Error::Denied { store, source },
         _ if no_journal => Error::NoJournal { store, source },
@@ -102,6 +159,15 @@ pub(crate) fn classify(error: DriverError) -> Error {
     }
 }
 
+/// The same for a change that may insert a lock or a limiter.
+pub(crate) fn classify_insert(error: DriverError) -> Error {
+    let other = match code(&error) {
+        Some(DUPLICATE_KEY) => of_another_index(&error.kind.to_string()),
+        _ => None,
+    };
+    other.unwrap_or_else(|| classify(error))
+}
+
 /// Whether the server refused the credentials. After the first refusal the driver takes the server for lost
 /// until its next heartbeat, for up to 10 s. Until then only the text of its errors has the reason.
 fn refused(kind: &ErrorKind) -> bool {
@@ -123,13 +189,12 @@ fn refused(kind: &ErrorKind) -> bool {
 /// gives it back.
 impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
-        let said = match &error {
-            Error::TransactionAborted { .. } => error.source(),
-            _ => None,
-        };
-        match said.and_then(|said| said.downcast_ref::<Self>()) {
-            Some(said) => said.clone(),
-            None => Self::custom(error),
+        match &error {
+            Error::TransactionAborted { source, .. } => match source.error::<Self>() {
+                Some(said) => said.clone(),
+                None => Self::custom(error),
+            },
+            _ => Self::custom(error),
         }
     }
 }
@@ -138,6 +203,11 @@ impl From<Error> for DriverError {
 pub(crate) fn statement_failed(error: &Document) -> Error {
     let code = error.get("code").and_then(integer).unwrap_or_default();
     let text = error.get_str("errmsg").unwrap_or("it does not say why");
+    if code == i64::from(DUPLICATE_KEY)
+        && let Some(error) = of_another_index(text)
+    {
+        return error;
+    }
     let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
     if INTERRUPTED.iter().any(|at| i64::from(*at) == code) {
         Error::Interrupted { store, source }

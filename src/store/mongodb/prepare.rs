@@ -11,7 +11,7 @@ use mongodb::{
 
 use super::{
     MongoStore,
-    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, classify, code},
+    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, classify, code, unique_index},
 };
 use crate::{
     model::{Error, LIMITER_SCHEMA, SCHEMA},
@@ -44,8 +44,9 @@ impl MongoStore {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if the collection has another TTL index on `expires_at`: it would remove locks
-    /// whose fence is ahead of the clock, and the next fence would be smaller. Drop it.
+    /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says, or has
+    /// another TTL index on `expires_at`: it would remove locks whose fence is ahead of the clock, and the next fence
+    /// would be smaller. Drop it.
     ///
     /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
     /// changed retention, has no right `collMod`. The locks work all the same.
@@ -56,12 +57,55 @@ impl MongoStore {
     pub async fn prepare(&self) -> Result<(), Error> {
         let this = self.clone();
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
+            this.fit_for_locks().await?;
             for index in indexes(this.retention) {
                 this.create(index).await?;
             }
             this.without_early_removal().await
         })
         .await
+    }
+
+    /// Checks that the collection is fit for locks. Nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] if it is a view or a collection of a time series, if it is capped (the server may remove
+    /// a lock that somebody has), if it has a collation (which may take two keys for one), or if it has a unique index
+    /// on another field than `_id` (which refuses all locks but one). Otherwise the error with which the server
+    /// answers; a user who may not list collections is told of none of these but the last.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future may be dropped at any point.
+    pub async fn check(&self) -> Result<(), Error> {
+        let this = self.clone();
+        let check = async move { this.fit_for_locks().await };
+        runtime::call("check", PREPARE_TIMEOUT, check).await
+    }
+
+    async fn fit_for_locks(&self) -> Result<(), Error> {
+        let locks = self.locks.reads();
+        let database = self.locks.database();
+        let list = doc! { "listCollections": 1, "filter": { "name": locks.name() } };
+        let listed = match database.run_cursor_command(list).await.map_err(classify) {
+            Ok(listed) => listed.try_collect().await.map_err(classify)?,
+            Err(Error::Denied { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let problem = listed.iter().find_map(unfit);
+        if let Some(problem) = problem {
+            return Err(not_prepared(problem.to_owned()));
+        }
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let indexes = locks.list_indexes().await.map_err(classify)?;
+        let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
+        match indexes.iter().find_map(unique_on_another_field) {
+            Some(name) => Err(not_prepared(unique_index(&name))),
+            None => Ok(()),
+        }
     }
 
     async fn create(&self, index: Index) -> Result<(), Error> {
@@ -85,7 +129,7 @@ impl MongoStore {
                     "index": { "name": index.name, "expireAfterSeconds": seconds as i64 },
                     "writeConcern": self.locks.write_concern().await?,
                 };
-                let database = locks.client().database(&locks.namespace().db);
+                let database = self.locks.database();
                 database.run_command(change).await.map_err(classify)?;
                 Ok(())
             }
@@ -106,10 +150,7 @@ impl MongoStore {
                     "its TTL index {name} on expires_at removes locks whose fence is ahead of the clock, \
                      drop it"
                 );
-                return Err(Error::NotPrepared {
-                    store: STORE,
-                    problem,
-                });
+                return Err(not_prepared(problem));
             }
             match self.locks.writes().await?.drop_index(name).await {
                 // Another process has dropped it already.
@@ -119,6 +160,47 @@ impl MongoStore {
         }
         Ok(())
     }
+}
+
+fn not_prepared(problem: String) -> Error {
+    Error::NotPrepared {
+        store: STORE,
+        problem,
+    }
+}
+
+/// Why locks cannot be kept in a collection of this description.
+fn unfit(collection: &Document) -> Option<&'static str> {
+    let options = collection.get_document("options");
+    let has = |option: &str| options.as_ref().is_ok_and(|it| it.contains_key(option));
+    match collection.get_str("type") {
+        Ok("view") => return Some("it is a view: give the locks a collection of their own"),
+        Ok("timeseries") => {
+            return Some("it is a time series: give the locks a collection of their own");
+        }
+        _ => {}
+    }
+    let is_capped = options
+        .as_ref()
+        .is_ok_and(|it| it.get_bool("capped").unwrap_or(false));
+    if is_capped {
+        Some(
+            "it is capped, so the server may remove a lock that somebody has: give the locks a collection of their own",
+        )
+    } else if has("collation") {
+        Some(
+            "it has a collation, which may take two keys for one: give the locks a collection of their own",
+        )
+    } else {
+        None
+    }
+}
+
+/// The name of a unique index on another field than `_id`.
+fn unique_on_another_field(index: &IndexModel) -> Option<String> {
+    let options = index.options.as_ref()?;
+    let is_unique = options.unique == Some(true) && !index.keys.contains_key("_id");
+    is_unique.then(|| options.name.clone().unwrap_or_default())
 }
 
 fn removes_by_expiry(index: &IndexModel) -> bool {
@@ -134,7 +216,7 @@ pub(super) fn indexes(retention: Duration) -> [Index; 2] {
             name: "leasehold_cleanup_at",
             field: "cleanup_at",
             expires_after: Duration::ZERO,
-            ours: doc! { "schema": SCHEMA, "fence": { "$type": "number" } },
+            ours: doc! { "schema": SCHEMA },
         },
         Index {
             name: "leasehold_over_at",

@@ -5,10 +5,21 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{bulk::statement, concern::majority, dialect, prepare};
 use crate::store::{protocol as fixed, protocol::Tree};
 
-fn tree(value: &Bson) -> Tree {
+/// The expressions that have a name on the page.
+fn parts() -> Vec<(&'static str, Bson)> {
+    let parts = dialect::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
+    let parts = parts.into_iter().map(|(name, part)| (name, part.into()));
+    parts.chain([("durable", majority().into())]).collect()
+}
+
+/// A value in which these parts stand by their names.
+fn tree(value: &Bson, parts: &[(&str, Bson)]) -> Tree {
+    if let Some((name, _)) = parts.iter().find(|(_, part)| part == value) {
+        return Tree::Leaf((*name).to_owned());
+    }
     match value {
-        Bson::Document(document) => fields(document),
-        Bson::Array(values) => Tree::List(values.iter().map(tree).collect()),
+        Bson::Document(document) => fields(document, parts),
+        Bson::Array(values) => Tree::List(values.iter().map(|value| tree(value, parts)).collect()),
         Bson::String(text) => Tree::Leaf(quoted(text)),
         // A number without its type is a double, or an int in a newer shell.
         Bson::Int64(number) => Tree::Leaf(match i32::try_from(*number) {
@@ -16,11 +27,12 @@ fn tree(value: &Bson) -> Tree {
             Err(_) => format!("NumberLong(\"{number}\")"),
         }),
         Bson::Int32(_) | Bson::Boolean(_) | Bson::Null => Tree::Leaf(value.to_string()),
+        Bson::DateTime(date) => Tree::Leaf(format!("new Date({})", date.timestamp_millis())),
         other => panic!("{other:?} has no form yet"),
     }
 }
 
-fn fields(document: &Document) -> Tree {
+fn fields(document: &Document, parts: &[(&str, Bson)]) -> Tree {
     let field = |(name, value): (&String, &Bson)| {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "_$".contains(letter);
         let name = if name.chars().all(plain) {
@@ -28,7 +40,7 @@ fn fields(document: &Document) -> Tree {
         } else {
             quoted(name)
         };
-        (name, tree(value))
+        (name, tree(value, parts))
     };
     Tree::Fields(document.iter().map(field).collect())
 }
@@ -39,7 +51,10 @@ fn quoted(text: &str) -> String {
 
 /// A call of the shell with these arguments.
 fn call(function: &str, arguments: &[Bson]) -> String {
-    let arguments = arguments.iter().map(|argument| tree(argument).written(0));
+    let parts = parts();
+    let arguments = arguments
+        .iter()
+        .map(|argument| tree(argument, &parts).written(0));
     format!("{function}({})", arguments.collect::<Vec<_>>().join(", "))
 }
 
@@ -120,9 +135,17 @@ fn statements() -> Vec<(String, String)> {
     let key = fixed::key();
     let mut statements = Vec::new();
     let mut add = |name: &str, text: String| statements.push((name.to_owned(), text));
+    let parts = parts();
+    for (number, (name, part)) in parts.iter().enumerate() {
+        let written = tree(part, &parts[..number]).written(0);
+        add(
+            &format!("const {name}"),
+            format!("const {name} = {written}"),
+        );
+    }
     for (name, request) in fixed::acquires() {
         let upsert = request.in_place_of.is_none();
-        match dialect::take_over_alone(&request, fixed::RETENTION) {
+        match dialect::take_over_sole(&request, fixed::RETENTION) {
             // The lease id is new, so the time of the grant in the answer is the server's time now.
             Some(alone) => {
                 let sent = find_and_modify(dialect::filter(&key), alone, upsert, doc! {});
@@ -149,7 +172,7 @@ fn statements() -> Vec<(String, String)> {
     let together = dialect::renew_together(&[&renewal], renewal.ttl, retention);
     add("renew together", batch(vec![together]));
     let release = fixed::release();
-    add("release alone", update(dialect::release_alone(&release)));
+    add("release alone", update(dialect::release_sole(&release)));
     add(
         "release",
         update(dialect::release(&release, fixed::RETENTION)),

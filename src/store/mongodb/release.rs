@@ -11,8 +11,8 @@ use crate::{
 
 impl MongoStore {
     /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
-    pub(super) async fn release_alone(&self, request: &ReleaseRequest) -> Result<bool, Error> {
-        self.update(request, dialect::release_alone(request)).await
+    pub(super) async fn release_sole(&self, request: &ReleaseRequest) -> Result<bool, Error> {
+        self.update(request, dialect::release_sole(request)).await
     }
 
     /// Releases a lease if it is in the document of its key, beside others or not.
@@ -33,13 +33,18 @@ impl MongoStore {
     /// Sends a release, and returns whether it changed the document. A release that finds its lease always
     /// does.
     async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
-        let changed = self
-            .locks
-            .writes()
-            .await?
+        let locks = if request.undoable && !self.durable_releases {
+            self.locks.undoable_writes()
+        } else {
+            self.locks.writes().await?
+        };
+        let changed = locks
             .update_one(dialect::filter(&request.key), update)
             .await
-            .map_err(classify)?;
-        Ok(changed.modified_count > 0)
+            .map_err(classify);
+        match changed {
+            Ok(changed) => Ok(changed.modified_count > 0),
+            Err(error) => Err(self.explain_failure(&request.key, error).await),
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Renewals: one by a command that answers with the document, many by one command for all.
 //!
-//! Leases that are likely to be the only one of their key are renewed by one statement for all of a ttl,
+//! Leases that are likely to have their key by themselves are renewed by one statement for all of a ttl,
 //! whose filter names the keys and the leases. The statement matches only documents of those leases, and each
 //! of them at most once. So if the number of changed documents is that of the leases, each was renewed, and
 //! no document has to be read. Otherwise the documents are read, and each lease that is live there and not
@@ -126,7 +126,10 @@ impl MongoStore {
         for (number, Renewal { request, answer }) in singly.into_iter().enumerate() {
             *answer = Some(match failed.get(&number) {
                 // After a failed statement the document may show the lease as it was before, live and not renewed.
-                Some(error) => Err(statement_failed(error)),
+                Some(error) => {
+                    let error = statement_failed(error);
+                    Err(self.explain_failure(&request.key, error).await)
+                }
                 None => {
                     let document = documents.get(request.key.as_str());
                     looked_at(document.map(|found| &**found), request).map(|(answer, _)| answer)

@@ -10,7 +10,7 @@ use mongodb::{
 
 use super::{
     MongoStore, decode, dialect,
-    error::{STORE, classify, code},
+    error::{STORE, cause, classify, code},
     timed,
 };
 use crate::model::{Error, Key, LockRecord};
@@ -71,7 +71,7 @@ pub(crate) async fn ensure_in_transaction(
         // The session cannot be in a transaction, and the error says why.
         ErrorKind::Transaction { .. } => Err(Error::Store {
             store: STORE,
-            source: error.into(),
+            source: cause(error),
         }),
         _ => Err(classify(error)),
     }

@@ -25,7 +25,7 @@ pub(super) struct Table<R> {
     /// In the order of the bytes of the names, from one name on.
     page: &'static str,
     key: fn(&str) -> Option<Key>,
-    decode: fn(&Value, &Key) -> Result<R, Error>,
+    decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
     encode: fn(&R) -> Value,
 }
 
@@ -35,7 +35,7 @@ pub(super) const LOCKS: Table<LockRecord> = Table {
     remove: "DELETE FROM locks WHERE name = ?",
     page: "SELECT name, document FROM locks WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
     key: |name| Key::new(name).ok(),
-    decode: json::lock,
+    decode: |document, key, now| json::lock(document, key)?.at(now),
     encode: json::of_lock,
 };
 
@@ -46,7 +46,7 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     page: "SELECT name, document FROM limiters WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
     // After the kind and the length of its windows.
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
-    decode: json::limiter,
+    decode: |document, key, _| json::limiter(document, key),
     encode: json::of_limiter,
 };
 
@@ -64,8 +64,8 @@ pub(super) struct Change<'a> {
 }
 
 /// What is not JSON has no schema number, and is refused for that.
-fn decoded<R>(table: &Table<R>, text: &str, key: &Key) -> Result<R, Error> {
-    (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key)
+fn decoded<R>(table: &Table<R>, text: &str, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
+    (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key, now)
 }
 
 /// The outcome of a step of a purge.
@@ -101,7 +101,8 @@ impl<'a> Look<'a> {
                 .optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
-        text.map(|text| decoded(table, &text, key)).transpose()
+        text.map(|text| decoded(table, &text, key, self.now))
+            .transpose()
     }
 
     /// A page of locks.
@@ -118,7 +119,7 @@ impl<'a> Look<'a> {
             }
             // No statement of ours wrote another.
             let Ok(key) = Key::new(&name) else { continue };
-            let lock = decoded(&LOCKS, &text, &key).map(|lock| (lock, self.now));
+            let lock = decoded(&LOCKS, &text, &key, self.now).map(|lock| (lock, self.now));
             listing::add(&mut page, key, lock, &request.filter);
         }
         if is_last {
@@ -197,7 +198,8 @@ impl<'a> Change<'a> {
         };
         let mut removed = 0;
         for (name, text) in rows {
-            let record = (table.key)(&name).and_then(|key| decoded(table, &text, &key).ok());
+            let record =
+                (table.key)(&name).and_then(|key| decoded(table, &text, &key, self.look.now).ok());
             if record.is_some_and(|record| is_over(&record, self.look.now)) {
                 self.execute(table.remove, [&name])?;
                 removed += 1;

@@ -5,80 +5,194 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use mongodb::bson::{self, Bson, Document, doc};
 
-use crate::model::{LeaseId, SCHEMA};
+use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 
 /// A thousand years, in milliseconds: the bound of durations, so that sums and differences stay within the
 /// range of dates.
 pub(super) const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
 const HOUR: i64 = 60 * 60 * 1_000;
-/// The end of the year 9999, in milliseconds. A later fence counts as this, so that the date of the clean-up
-/// stays within the range of dates.
-const LAST: i64 = 253_402_300_799_999;
+/// The end of the year 9999.
+const LAST: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
+
+/// The form of a lease id.
+const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\z";
 
 pub(super) fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {
-    vec![doc! { "$replaceWith": { "$cond": [condition, replacement, "$$ROOT"] } }]
+    replace_or(condition, replacement, "$$ROOT".into())
 }
 
-/// The document with these holders, and the latest of their expiries, or now if there are none.
-pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
-    let expires_at = doc! { "$ifNull": [{ "$max": "$$holders.expires_at" }, "$$NOW"] };
-    doc! { "$let": {
-        "vars": { "holders": holders },
-        "in": { "$mergeObjects": ["$$ROOT", {
-            "holders": "$$holders",
-            "expires_at": expires_at.clone(),
-            "cleanup_at": cleanup_at(expires_at, "$fence", retention),
-        }] },
-    } }
+pub(super) fn replace_or(
+    condition: Document,
+    replacement: Document,
+    otherwise: Bson,
+) -> Vec<Document> {
+    vec![doc! { "$replaceWith": { "$cond": [condition, replacement, otherwise] } }]
 }
 
-/// The date from which the TTL index removes a document: its expiry and its fence both have to be past for
-/// the retention. The fence has to, because without the document the next one is taken from the clock.
+/// Whether the document is a lock. The document of another program, one that a later version wrote, and one with a
+/// fence or an expiry that makes no sense are none.
 ///
-/// The date goes up in steps of at most an hour, and never down. So most grants, renewals and releases of a
-/// key that is in use leave its entry in the index where it is.
-pub(super) fn cleanup_at(
-    expires_at: impl Into<Bson>,
-    fence: impl Into<Bson>,
-    retention: Duration,
-) -> Document {
-    let retention = millis(retention).min(LONGEST);
-    let step = (retention / 24).clamp(1, HOUR);
-    let latest = doc! { "$max": [{ "$toLong": expires_at.into() }, fence.into()] };
-    // The clock has passed a fence in the millisecond after it.
-    let past = doc! { "$add": [{ "$min": [latest, LAST] }, retention + 1] };
-    let steps = doc! { "$ceil": { "$divide": [past, step] } };
-    let at = doc! { "$toDate": { "$multiply": [steps, step] } };
-    doc! { "$max": ["$cleanup_at", at] }
-}
-
-/// Whether the document is a lock: a foreign document may have a number under `schema`.
-pub(super) fn is_ours() -> Document {
+/// Numbers sort behind what is missing and before everything else, so that the comparison also tells the type.
+pub(super) fn is_lock() -> Document {
     doc! { "$and": [
         { "$eq": ["$schema", SCHEMA] },
-        { "$isArray": "$holders" },
-        { "$eq": [{ "$type": "$expires_at" }, "date"] },
-        { "$in": [{ "$type": "$fence" }, ["long", "int"]] },
+        { "$lt": ["$fence", FENCE_END] },
+        { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null"]] },
     ] }
 }
 
-/// Whether a condition holds for one of the holders.
-pub(super) fn any(condition: Document) -> Document {
-    doc! { "$anyElementTrue": { "$map": { "input": "$holders", "in": condition } } }
+/// Whether the document was made by this upsert: then it has nothing but `_id`.
+pub(super) fn is_new(key: &Key) -> Document {
+    doc! { "$eq": ["$$ROOT", { "_id": literal(key.as_str()) }] }
+}
+
+/// Whether nobody has the key. A missing expiry sorts before every date.
+pub(super) fn is_free() -> Document {
+    doc! { "$lte": ["$expires_at", "$$NOW"] }
+}
+
+/// Whether somebody has the key.
+pub(super) fn is_held() -> Document {
+    doc! { "$gt": ["$expires_at", "$$NOW"] }
+}
+
+/// Whether this lease has the key by itself, live or not.
+pub(super) fn is_sole(lease: LeaseId) -> Document {
+    doc! { "$eq": ["$lease", lease.to_string()] }
+}
+
+/// Whether the holders are in a list.
+pub(super) fn is_list() -> Document {
+    doc! { "$and": [{ "$lte": ["$lease", Bson::Null] }, { "$isArray": "$holders" }] }
+}
+
+/// The holders as a list, also if there is only one or none. Not a list if the document does not tell who has the
+/// key.
+pub(super) fn holders() -> Document {
+    let sole = doc! {
+        "lease": "$lease",
+        "owner": "$owner",
+        "mode": Mode::Exclusive.as_str(),
+        "permits": 1_i64,
+        "fence": "$fence",
+        "acquired_at": "$acquired_at",
+        "expires_at": "$expires_at",
+        "note": "$note",
+    };
+    doc! { "$switch": {
+        "branches": [
+            { "case": is_free(), "then": [] },
+            { "case": { "$gt": ["$lease", Bson::Null] }, "then": [sole] },
+        ],
+        "default": "$holders",
+    } }
+}
+
+/// Whether each of these holders has all that decides who else may have the key.
+pub(super) fn make_sense(holders: &str) -> Document {
+    let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
+    let makes_sense = doc! { "$and": [
+        { "$eq": [{ "$type": "$$this.lease" }, "string"] },
+        { "$regexMatch": { "input": "$$this.lease", "regex": UUID } },
+        { "$in": ["$$this.mode", modes.as_slice()] },
+        { "$in": [{ "$type": "$$this.permits" }, ["int", "long"]] },
+        { "$lt": ["$$this.fence", FENCE_END] },
+        { "$eq": [{ "$type": "$$this.expires_at" }, "date"] },
+    ] };
+    doc! { "$and": [
+        { "$isArray": holders },
+        { "$allElementsTrue": { "$map": { "input": holders, "in": makes_sense } } },
+    ] }
+}
+
+/// Whether the lease is among these holders, live or not.
+pub(super) fn has(holders: &str, lease: LeaseId) -> Document {
+    doc! { "$in": [lease.to_string(), format!("{holders}.lease")] }
+}
+
+/// Whether a condition holds for one of these holders.
+pub(super) fn any(holders: &str, condition: Document) -> Document {
+    doc! { "$anyElementTrue": { "$map": { "input": holders, "in": condition } } }
 }
 
 pub(super) fn is_lease(lease: LeaseId) -> Document {
     doc! { "$eq": ["$$this.lease", lease.to_string()] }
 }
 
-/// Whether the lease is among the holders, live or not, of a document that is a lock.
-pub(super) fn holds(lease: LeaseId) -> Document {
-    doc! { "$in": [lease.to_string(), "$holders.lease"] }
-}
-
 pub(super) fn is_live() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
+}
+
+/// A document of this key and fence, which may be cleaned up from this date on. What waiters and jobs have written
+/// stays.
+///
+/// The fields that come and go stand last: the server logs a change of a field, and all fields behind one that is new.
+pub(super) fn lock(
+    fence: impl Into<Bson>,
+    cleanup_at: impl Into<Bson>,
+    state: Document,
+) -> Document {
+    let mut lock = doc! {
+        "_id": "$_id",
+        "schema": SCHEMA,
+        "fence": fence,
+        "cleanup_at": cleanup_at,
+        "waiters": "$waiters",
+        "done": "$done",
+    };
+    lock.extend(state);
+    lock
+}
+
+/// The document of a key that nobody has any more. It may be cleaned up as early as before.
+pub(super) fn released() -> Document {
+    lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
+}
+
+/// The document with these holders, in a list. The expression for them is evaluated once.
+pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
+    let until = doc! { "$max": "$$holders.expires_at" };
+    let list = lock(
+        "$fence",
+        cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
+        doc! { "holders": "$$holders", "expires_at": until },
+    );
+    doc! { "$let": {
+        "vars": { "holders": holders },
+        "in": { "$cond": [{ "$eq": ["$$holders", []] }, released(), list] },
+    } }
+}
+
+/// The date from which the TTL index removes a document: what somebody has until this much after this date, and the
+/// next fence, both have to be past for the retention. The fence has to, because without the document the next one
+/// is taken from the clock.
+///
+/// The date goes up in steps of at most an hour, and never down. So most grants, renewals and releases of a
+/// key that is in use leave its entry in the index where it is.
+pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Duration) -> Document {
+    let retention = millis(retention).min(LONGEST);
+    let step = (retention / 24).clamp(1, HOUR);
+    let later = millis(later).min(LONGEST);
+    // The clock has passed the next fence in the second millisecond after this one.
+    let fence = bson::DateTime::from_millis(retention + step + 2);
+    let due = doc! { "$max": [
+        { "$add": [date.into(), later + retention + step] },
+        // A sum with a date fails for a number that is far below zero.
+        { "$add": [fence, { "$max": ["$fence", 0_i64] }] },
+    ] };
+    let mut down = doc! { "date": due };
+    if step == HOUR {
+        down.insert("unit", "hour");
+    } else {
+        down.extend(doc! { "unit": "millisecond", "binSize": step });
+    }
+    doc! { "$max": ["$cleanup_at", { "$dateTrunc": down }] }
+}
+
+/// A date of a document, to which a duration can be added.
+pub(super) fn bounded(date: impl Into<Bson>) -> Document {
+    doc! { "$min": [date.into(), LAST] }
 }
 
 /// In a new document there is no fence. The sum is null then, which `$max` leaves out.

@@ -5,119 +5,128 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
-    any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, literal, next_fence, replace_if,
+    any, cleanup_at, from_now, has, holders, is_free, is_lease, is_list, is_live, is_lock, is_new,
+    is_sole, literal, lock, make_sense, next_fence, replace_if,
 };
-use crate::{
-    messages::AcquireRequest,
-    model::{Access, SCHEMA},
-};
+use crate::{messages::AcquireRequest, model::Access};
 
 /// Grants the lease if no live holder conflicts with it. Needs an upsert, unless the request is for the place
 /// of another lease.
 pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     match request.access {
-        Access::Exclusive if !request.reentrant => alone(request, retention),
+        Access::Exclusive if !request.reentrant => exclusive(request, retention),
         _ => beside(request, retention),
     }
 }
 
-/// Grants the lease in the place of another, if that is the only one in the document. `None` for a request
+/// Grants the lease in the place of another, if that has the key by itself. `None` for a request
 /// that is not for the place of another, or not for the whole key, or reentrant.
-///
-/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
-pub(crate) fn take_over_alone(
+pub(crate) fn take_over_sole(
     request: &AcquireRequest,
     retention: Duration,
 ) -> Option<Vec<Document>> {
     let from = request.in_place_of?;
     let whole = request.access == Access::Exclusive && !request.reentrant;
-    let only = doc! { "$eq": ["$holders.lease", [from.to_string()]] };
-    whole.then(|| replace_if(only, sole(request, retention)))
+    let held = doc! { "$and": [is_sole(from), is_lock()] };
+    whole.then(|| replace_if(held, sole(request, retention)))
 }
 
-/// Grants the lease if no holder is live.
-///
-/// An exclusive grant need not look at the holders: the key is free exactly if the latest expiry is past. A
-/// missing expiry sorts before every date, so the new document of an upsert is free too.
-fn alone(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
+/// Grants the lease if nobody has the key.
+fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
-        None => doc! { "$and": [
-            { "$lte": ["$expires_at", "$$NOW"] },
-            { "$or": [is_ours(), is_new(request)] },
-        ] },
+        None => doc! { "$or": [{ "$and": [is_free(), is_lock()] }, is_new(&request.key)] },
         Some(lease) => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
-            doc! { "$and": [is_ours(), holds(lease), { "$not": [any(other)] }] }
+            let last = doc! { "$and": [
+                is_list(),
+                make_sense("$holders"),
+                has("$holders", lease),
+                { "$not": [any("$holders", other)] },
+            ] };
+            doc! { "$and": [is_lock(), { "$or": [is_sole(lease), last] }] }
         }
     };
     replace_if(free, sole(request, retention))
 }
 
-/// The document of a lock with this holder alone.
+/// The document of a lock that this lease has by itself.
 fn sole(request: &AcquireRequest, retention: Duration) -> Document {
-    let (fence, expires_at) = (next_fence(), from_now(request.ttl));
-    doc! {
-        "_id": "$_id",
-        "schema": SCHEMA,
-        "fence": fence.clone(),
-        "holders": [holder(request, fence.clone().into(), &expires_at)],
-        "expires_at": expires_at.clone(),
-        "cleanup_at": cleanup_at(expires_at, fence, retention),
+    let mut held = doc! {
+        "lease": request.lease.to_string(),
+        "owner": literal(&request.owner),
+        "acquired_at": "$$NOW",
+        "expires_at": from_now(request.ttl),
+    };
+    if let Some(note) = &request.note {
+        held.insert("note", literal(note));
     }
+    lock(
+        next_fence(),
+        cleanup_at("$$NOW", request.ttl, retention),
+        held,
+    )
 }
 
 /// Grants the lease if the live holders leave room for it.
 ///
-/// Only here is the number of holders bounded: after a grant of [`alone`] there is one holder.
-///
-/// Like [`alone`] it takes a key as free if the latest expiry is past, whatever the expiries of its holders
-/// are.
+/// Only here is the number of holders bounded: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
-    // In a foreign document `holders` may be anything, and `$filter` fails for anything but a list.
-    let held = doc! { "$and": [is_ours(), { "$gt": ["$expires_at", "$$NOW"] }] };
+    let known = doc! { "$and": [is_lock(), make_sense("$$all")] };
+    let known = match request.in_place_of {
+        None => doc! { "$or": [known, is_new(&request.key)] },
+        Some(_) => known,
+    };
     let counts = match request.in_place_of {
         None => is_live(),
         Some(lease) => doc! { "$and": [is_live(), { "$not": [is_lease(lease)] }] },
     };
-    let live = doc! { "$filter": {
-        "input": { "$cond": [held, "$holders", []] },
-        "cond": counts,
-    } };
+    let live = doc! { "$cond": [
+        known,
+        { "$filter": { "input": "$$all", "cond": counts } },
+        Bson::Null,
+    ] };
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let most = i64::try_from(request.max_holders).unwrap_or(i64::MAX);
     let place = doc! { "$lt": [{ "$size": "$$live" }, most] };
-    let room = doc! { "$and": [{ "$not": [mine] }, place, has_room(request)] };
-    let free = match request.in_place_of {
-        // A document that the upsert has just made has no holders, so any request is granted.
-        None => doc! { "$or": [is_new(request), { "$and": [is_ours(), room] }] },
-        Some(lease) => doc! { "$and": [is_ours(), holds(lease), room] },
+    let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
+    // Also one that has expired makes way.
+    room.extend(request.in_place_of.map(|lease| {
+        let listed = doc! { "$ifNull": ["$holders.lease", []] };
+        doc! { "$or": [is_sole(lease), { "$in": [lease.to_string(), listed] }] }
+    }));
+    let room = doc! { "$and": room };
+    // A new document has room for any request.
+    let room = match request.in_place_of {
+        None => doc! { "$or": [is_new(&request.key), room] },
+        Some(_) => room,
     };
+    let free = doc! { "$and": [{ "$isArray": "$$live" }, room] };
     let expires_at = from_now(request.ttl);
     let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
-    let newest = doc! { "$max": ["$fence", "$$fence"] };
-    let granted = doc! { "$let": {
-        "vars": { "fence": fence(request) },
-        "in": {
-            "_id": "$_id",
-            "schema": SCHEMA,
-            "fence": newest.clone(),
-            "holders": { "$concatArrays": [
-                "$$live",
-                [holder(request, "$$fence".into(), &expires_at)],
-            ] },
-            "expires_at": latest.clone(),
-            "cleanup_at": cleanup_at(latest, newest, retention),
+    let granted = lock(
+        doc! { "$max": ["$fence", "$$fence"] },
+        // What the others have is in the date already.
+        cleanup_at("$$NOW", request.ttl, retention),
+        doc! {
+            "holders": { "$concatArrays": ["$$live", [holder(request, expires_at)]] },
+            "expires_at": latest,
         },
-    } };
+    );
+    let granted = doc! { "$let": { "vars": { "fence": fence(request) }, "in": granted } };
+    let granted = match request.access {
+        Access::Exclusive => {
+            let nobody = doc! { "$eq": ["$$live", []] };
+            doc! { "$cond": [nobody, sole(request, retention), granted] }
+        }
+        Access::Shared | Access::Permits { .. } => granted,
+    };
     vec![doc! { "$replaceWith": { "$let": {
-        "vars": { "live": live },
-        "in": { "$cond": [free, granted, "$$ROOT"] },
+        "vars": { "all": holders() },
+        "in": { "$let": {
+            "vars": { "live": live },
+            "in": { "$cond": [free, granted, "$$ROOT"] },
+        } },
     } } }]
-}
-
-/// Whether the document was made by this upsert: then it has nothing but `_id`.
-fn is_new(request: &AcquireRequest) -> Document {
-    doc! { "$eq": ["$$ROOT", { "_id": literal(request.key.as_str()) }] }
 }
 
 /// Whether the live holders leave room for the request.
@@ -130,7 +139,6 @@ fn has_room(request: &AcquireRequest) -> Document {
     } else {
         "$$live".into()
     };
-    // A holder of an unknown mode, or without one, leaves no room.
     let of_the_same_mode = doc! { "$allElementsTrue": { "$map": {
         "input": others.clone(),
         "in": { "$eq": ["$$this.mode", request.access.mode().as_str()] },
@@ -163,13 +171,14 @@ fn is_own(request: &AcquireRequest) -> Document {
     doc! { "$eq": ["$$this.owner", literal(&request.owner)] }
 }
 
-fn holder(request: &AcquireRequest, fence: Bson, expires_at: &Document) -> Document {
+/// The lease as one of several holders.
+fn holder(request: &AcquireRequest, expires_at: Document) -> Document {
     let mut holder = doc! {
         "lease": request.lease.to_string(),
         "owner": literal(&request.owner),
         "mode": request.access.mode().as_str(),
         "permits": request.access.permits(),
-        "fence": fence,
+        "fence": "$$fence",
         "acquired_at": "$$NOW",
         "expires_at": expires_at,
     };

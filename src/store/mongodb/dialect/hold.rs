@@ -1,12 +1,16 @@
 //! The rules of renewals, conversions and releases as update pipelines of MongoDB.
+//!
+//! The statements for many documents, and for a lease that is likely to have its key by itself, look for the lease in
+//! the document alone. The others also look for it in the list of holders.
 
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
-    LONGEST, any, cleanup_at, from_now, holds, is_lease, is_live, is_ours, millis, next_fence,
-    replace_if, with_holders,
+    LONGEST, any, bounded, cleanup_at, from_now, has, holders, is_held, is_lease, is_list, is_live,
+    is_lock, is_sole, lock, make_sense, millis, next_fence, released, replace_if, replace_or,
+    with_holders,
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
@@ -16,19 +20,25 @@ use crate::{
 /// Gives a live lease its ttl anew, unless it lives for longer than that.
 pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
-    let live = doc! { "$and": [
-        is_ours(),
-        any(doc! { "$and": [is_lease(lease), is_live()] }),
-    ] };
+    let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
     let expires_at = doc! { "$max": ["$$this.expires_at", from_now(request.ttl)] };
-    let renewed = doc! { "expires_at": expires_at };
-    let holders = changed("$holders", lease, renewed);
-    replace_if(live, with_holders(holders, retention))
+    let renewed = changed("$holders", lease, doc! { "expires_at": expires_at });
+    vec![doc! { "$replaceWith": { "$switch": {
+        "branches": [
+            {
+                "case": { "$and": [is_sole(lease), is_held(), is_lock()] },
+                "then": renewed_sole(request.ttl, retention),
+            },
+            {
+                "case": { "$and": [is_lock(), is_list(), make_sense("$holders"), live] },
+                "then": with_holders(renewed, retention),
+            },
+        ],
+        "default": "$$ROOT",
+    } } }]
 }
 
-/// Gives each of these leases, if it is live and the only one in the document of its key, this ttl anew.
-///
-/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
+/// Gives each of these leases, if it is live and has its key by itself, this ttl anew.
 pub(crate) fn renew_together(
     requests: &[&RenewRequest],
     ttl: Duration,
@@ -42,25 +52,19 @@ pub(crate) fn renew_together(
         .iter()
         .map(|request| request.lease.to_string())
         .collect();
-    let holder = doc! { "$mergeObjects": [{ "$first": "$holders" }, { "expires_at": "$$until" }] };
-    let renewed = doc! { "$let": {
-        "vars": { "until": { "$max": ["$expires_at", from_now(ttl)] } },
-        "in": { "$mergeObjects": ["$$ROOT", {
-            "holders": [holder],
-            "expires_at": "$$until",
-            "cleanup_at": cleanup_at("$$until", "$fence", retention),
-        }] },
-    } };
-    let live = doc! { "$gt": ["$expires_at", "$$NOW"] };
+    let live = doc! { "$and": [is_held(), is_lock()] };
     doc! {
-        "q": {
-            "_id": { "$in": keys },
-            "holders.lease": { "$in": leases },
-            "holders.1": { "$exists": false },
-        },
-        "u": replace_if(live, renewed),
+        "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
+        "u": replace_if(live, renewed_sole(ttl, retention)),
         "multi": true,
     }
+}
+
+fn renewed_sole(ttl: Duration, retention: Duration) -> Document {
+    doc! { "$mergeObjects": ["$$ROOT", {
+        "expires_at": { "$max": ["$expires_at", from_now(ttl)] },
+        "cleanup_at": cleanup_at("$$NOW", ttl, retention),
+    }] }
 }
 
 /// Makes a live lease shared, or exclusive if no other holder is live. Only an upgrade has a new fence.
@@ -68,37 +72,49 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
     let lease = request.lease;
     let is_mine = |mode: Mode| {
         let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
-        any(doc! { "$and": [is_lease(lease), is_live(), mode] })
+        any("$$all", doc! { "$and": [is_lease(lease), is_live(), mode] })
     };
-    let (possible, fence) = match request.conversion {
+    let mut possible = vec![is_lock(), make_sense("$$all")];
+    let converted = match request.conversion {
         Conversion::Upgrade => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
-            let alone = doc! { "$not": [any(other)] };
-            let possible = doc! { "$and": [is_ours(), is_mine(Mode::Shared), alone] };
-            (possible, Some(next_fence()))
+            possible.push(is_mine(Mode::Shared));
+            possible.push(doc! { "$not": [any("$$all", other)] });
+            let mine = doc! { "$filter": { "input": "$$all", "cond": is_lease(lease) } };
+            doc! { "$let": {
+                "vars": { "mine": { "$arrayElemAt": [mine, 0] } },
+                "in": lock(
+                    next_fence(),
+                    cleanup_at(bounded("$$mine.expires_at"), Duration::ZERO, retention),
+                    doc! {
+                        "lease": "$$mine.lease",
+                        "owner": "$$mine.owner",
+                        "acquired_at": "$$mine.acquired_at",
+                        "expires_at": "$$mine.expires_at",
+                        "note": "$$mine.note",
+                    },
+                ),
+            } }
         }
-        Conversion::Downgrade => (doc! { "$and": [is_ours(), is_mine(Mode::Exclusive)] }, None),
+        Conversion::Downgrade => {
+            possible.push(is_mine(Mode::Exclusive));
+            let shared = doc! { "mode": Mode::Shared.as_str() };
+            with_holders(changed("$$all", lease, shared), retention)
+        }
     };
-    let mut mine = doc! { "mode": request.conversion.mode().as_str() };
-    let mut lock = Document::new();
-    if let Some(fence) = fence {
-        mine.insert("fence", fence.clone());
-        lock.insert("fence", fence.clone());
-        lock.insert("cleanup_at", cleanup_at("$expires_at", fence, retention));
-    }
-    lock.insert("holders", changed("$holders", lease, mine));
-    replace_if(possible, doc! { "$mergeObjects": ["$$ROOT", lock] })
+    vec![doc! { "$replaceWith": { "$let": {
+        "vars": { "all": holders() },
+        "in": { "$cond": [{ "$and": possible }, converted, "$$ROOT"] },
+    } } }]
 }
 
 /// The server's error code for a text that is no number, with which [`release_or_fail`] fails if the lease is
 /// not among the holders.
 pub(crate) const NOT_HELD: i32 = 241;
 
-/// Drops the lease if it is the only one in the document. The date of the document's clean-up stays as it is.
-///
-/// Only the document of a lock has the id of a lease among its holders, so nothing else has to be checked.
-pub(crate) fn release_alone(request: &ReleaseRequest) -> Vec<Document> {
-    release_alone_or(request, "$$ROOT".into())
+/// Drops the lease if it has the key by itself. The date of the document's clean-up stays as it is.
+pub(crate) fn release_sole(request: &ReleaseRequest) -> Vec<Document> {
+    release_sole_or(request, "$$ROOT".into())
 }
 
 /// Drops the lease from the holders. If it is live and its minimum hold is not over, it stays until then,
@@ -111,37 +127,64 @@ pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Docu
 /// one fails if it drops no lease.
 pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     // Not a constant: the server would evaluate that, and fail, before it looks at the document.
-    let no_number = doc! { "$concat": ["not held: ", { "$type": "$holders" }] };
+    let no_number = doc! { "$concat": ["not held: ", { "$type": "$lease" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
     if request.alone && request.min_hold.is_none() {
-        release_alone_or(request, fails)
+        release_sole_or(request, fails)
     } else {
         release_or(request, retention, fails)
     }
 }
 
-fn release_alone_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
-    let alone = doc! { "$eq": ["$holders.lease", [request.lease.to_string()]] };
-    let released = doc! { "$mergeObjects": ["$$ROOT", { "holders": [], "expires_at": "$$NOW" }] };
-    vec![doc! { "$replaceWith": { "$cond": [alone, released, otherwise] } }]
+fn release_sole_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
+    let mine = doc! { "$and": [is_sole(request.lease), is_lock()] };
+    replace_or(mine, released(), otherwise)
 }
 
 fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) -> Vec<Document> {
     let lease = request.lease;
-    let holds = doc! { "$and": [is_ours(), holds(lease)] };
     let other = doc! { "$not": [is_lease(lease)] };
-    let holders = match request.min_hold {
-        None => holders_that(other),
+    let (sole, list) = match request.min_hold {
+        None => (released(), holders_that(other)),
         Some(MinHold { time, placeholder }) => {
-            let until = doc! { "$add": ["$$this.acquired_at", millis(time).min(LONGEST)] };
-            let stays = doc! { "$and": [is_live(), { "$gt": [until.clone(), "$$NOW"] }] };
+            let time = millis(time).min(LONGEST);
+            let until = |acquired_at: &str| {
+                // A time that makes no sense is long past.
+                let is_date = doc! { "$eq": [{ "$type": acquired_at }, "date"] };
+                doc! { "$cond": [is_date, { "$add": [bounded(acquired_at), time] }, Bson::Null] }
+            };
+            let stays = |until: Document| doc! { "$gt": [until, "$$NOW"] };
+            let sole_until = until("$acquired_at");
+            let under = doc! { "$mergeObjects": ["$$ROOT", {
+                "lease": placeholder.to_string(),
+                "expires_at": sole_until.clone(),
+                "cleanup_at": cleanup_at(sole_until.clone(), Duration::ZERO, retention),
+            }] };
+            let sole = doc! { "$cond": [
+                { "$and": [is_held(), stays(sole_until)] },
+                under,
+                released(),
+            ] };
+            let until = until("$$this.acquired_at");
+            let stays = doc! { "$and": [is_live(), stays(until.clone())] };
             let left = holders_that(doc! { "$or": [other, stays] });
             let held_on = doc! { "lease": placeholder.to_string(), "expires_at": until };
-            changed(left, lease, held_on)
+            (sole, changed(left, lease, held_on))
         }
     };
-    let released = with_holders(holders, retention);
-    vec![doc! { "$replaceWith": { "$cond": [holds, released, otherwise] } }]
+    let in_list = doc! { "$and": [
+        is_lock(),
+        is_list(),
+        make_sense("$holders"),
+        has("$holders", lease),
+    ] };
+    vec![doc! { "$replaceWith": { "$switch": {
+        "branches": [
+            { "case": { "$and": [is_sole(lease), is_lock()] }, "then": sole },
+            { "case": in_list, "then": with_holders(list, retention) },
+        ],
+        "default": otherwise,
+    } } }]
 }
 
 fn holders_that(condition: Document) -> Document {

@@ -1,0 +1,226 @@
+//! Judges the fields of a stored document: whether it is a lock, and who holds it.
+//!
+//! Every database has its own types, so a store shows its documents through [`Fields`]. The rule is the same for
+//! all, and the statements of each dialect test the same before they change a document:
+//!
+//! - It is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
+//!   fence counts as 0.
+//! - The key is free if `expires_at` is missing or past. Nothing else is looked at then.
+//! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
+//!   id, mode, number of permits, fence or expiry that makes sense, the document is damaged and no lock.
+//! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
+
+use chrono::{DateTime, Utc};
+
+use crate::model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord, Mode, SCHEMA};
+
+/// A field as it was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Field<T> {
+    /// It is missing or null.
+    Missing,
+    /// It has the type that was asked for.
+    Is(T),
+    /// It has another type.
+    Wrong,
+}
+
+impl<T> Field<T> {
+    fn or_missing(self) -> Option<T> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Missing | Self::Wrong => None,
+        }
+    }
+
+    fn required(self, field: &'static str) -> Result<T, Damage> {
+        self.or_missing().ok_or(Damage(field))
+    }
+
+    fn or(self, default: T, field: &'static str) -> Result<T, Damage> {
+        match self {
+            Self::Is(value) => Ok(value),
+            Self::Missing => Ok(default),
+            Self::Wrong => Err(Damage(field)),
+        }
+    }
+}
+
+/// The fields of a document, in the types of its database.
+pub(super) trait Fields: Sized {
+    /// A text.
+    fn text(&self, field: &str) -> Field<&str>;
+    /// A number, without its fraction.
+    fn number(&self, field: &str) -> Field<i64>;
+    /// A whole number.
+    fn whole(&self, field: &str) -> Field<i64>;
+    /// A time; one that is beyond all calendars is the first or the last of them.
+    fn time(&self, field: &str) -> Field<DateTime<Utc>>;
+    /// A list of documents; an element that is none has no fields.
+    fn list(&self, field: &str) -> Field<Vec<Self>>;
+}
+
+/// A lock as it was found, before the time is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    record: LockRecord,
+    damage: Option<Damage>,
+}
+
+/// The field that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Damage(&'static str);
+
+impl Found {
+    /// The lock at this time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotALock`] if somebody has the key, and the document does not say who.
+    pub(crate) fn at(self, now: DateTime<Utc>) -> Result<LockRecord, Error> {
+        match self.damage {
+            Some(damage) if self.record.expires_at > now => {
+                Err(not_a_lock(&self.record.key, damage))
+            }
+            _ => Ok(self.record),
+        }
+    }
+
+    /// The same if the time is not known: a damaged document is an error as long as it names an expiry.
+    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    pub(crate) fn at_any_time(self) -> Result<LockRecord, Error> {
+        self.at(DateTime::<Utc>::MIN_UTC)
+    }
+
+    /// When this lease was granted, if it is among the holders.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn granted_at(&self, lease: LeaseId) -> Option<DateTime<Utc>> {
+        let mut holders = self.record.holders.iter();
+        holders
+            .find(|holder| holder.lease == lease)
+            .map(|mine| mine.acquired_at)
+    }
+}
+
+/// Reads a document as a lock.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedSchema`] for a document of another version, [`Error::NotALock`] for anything else that is not
+/// a lock.
+pub(super) fn lock(document: &impl Fields, key: &Key) -> Result<Found, Error> {
+    match document.text("schema") {
+        Field::Is(SCHEMA) => {}
+        Field::Is(other) if other.starts_with(SCHEMA_FAMILY) => {
+            return Err(Error::UnsupportedSchema {
+                key: key.clone(),
+                found: other.to_owned(),
+            });
+        }
+        _ => return Err(not_a_lock(key, Damage("schema"))),
+    }
+    read(document, key).map_err(|damage| not_a_lock(key, damage))
+}
+
+/// How the schemas of all versions begin.
+const SCHEMA_FAMILY: &str = "leasehold.lock.";
+
+fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
+    let fence = fence(document)?;
+    let expires_at = match document.time("expires_at") {
+        Field::Is(time) => Some(time),
+        Field::Missing => None,
+        Field::Wrong => return Err(Damage("expires_at")),
+    };
+    let released_at = document.time("released_at").or_missing();
+    let free_since = released_at.unwrap_or(DateTime::UNIX_EPOCH);
+    let free = LockRecord::new(
+        key.clone(),
+        fence,
+        Vec::new(),
+        expires_at.unwrap_or(free_since),
+    );
+    let Some(expires_at) = expires_at else {
+        let (record, damage) = (free, None);
+        return Ok(Found { record, damage });
+    };
+    // The holders of a lock that has expired are read as well: the answer to a late renewal depends on them.
+    let (holders, damage) = match holders(document, fence, expires_at) {
+        Ok(holders) => (holders, None),
+        Err(damage) => (Vec::new(), Some(damage)),
+    };
+    let record = LockRecord { holders, ..free };
+    Ok(Found { record, damage })
+}
+
+/// Reads the evicted holders from the document of a lock as the eviction left it.
+///
+/// # Errors
+///
+/// [`Error::NotALock`] if the document does not tell.
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(super) fn evicted(document: &impl Fields, key: &Key) -> Result<Vec<Holder>, Error> {
+    several(document, "evicted").map_err(|damage| not_a_lock(key, damage))
+}
+
+fn holders(
+    document: &impl Fields,
+    fence: Fence,
+    expires_at: DateTime<Utc>,
+) -> Result<Vec<Holder>, Damage> {
+    match document.text("lease") {
+        Field::Missing => several(document, "holders"),
+        lease => {
+            let lease = LeaseId::parse(lease.required("lease")?).ok_or(Damage("lease"))?;
+            Ok(vec![told(document, lease, fence, expires_at)])
+        }
+    }
+}
+
+fn several(document: &impl Fields, field: &'static str) -> Result<Vec<Holder>, Damage> {
+    let entries = document.list(field).required(field)?;
+    entries.iter().map(holder).collect()
+}
+
+fn holder(entry: &impl Fields) -> Result<Holder, Damage> {
+    let lease = LeaseId::parse(entry.text("lease").required("lease")?).ok_or(Damage("lease"))?;
+    let expires_at = entry.time("expires_at").required("expires_at")?;
+    let mut holder = told(entry, lease, fence(entry)?, expires_at);
+    holder.mode = Mode::parse(entry.text("mode").required("mode")?).ok_or(Damage("mode"))?;
+    holder.permits = entry.whole("permits").required("permits")?;
+    Ok(holder)
+}
+
+/// An exclusive holder, with what decides nothing as far as it makes sense.
+fn told(fields: &impl Fields, lease: LeaseId, fence: Fence, expires_at: DateTime<Utc>) -> Holder {
+    let owner = fields.text("owner").or_missing().unwrap_or_default();
+    let acquired_at = fields.time("acquired_at").or_missing();
+    let acquired_at = acquired_at.unwrap_or(DateTime::UNIX_EPOCH);
+    let mut holder = Holder::exclusive(lease, owner.into(), fence, acquired_at, expires_at);
+    holder.note = fields.text("note").or_missing().map(Into::into);
+    holder
+}
+
+fn fence(fields: &impl Fields) -> Result<Fence, Damage> {
+    let fence = fields.number("fence").or(0, "fence")?;
+    if fence >= FENCE_END {
+        return Err(Damage("fence"));
+    }
+    Ok(Fence::new(fence))
+}
+
+fn not_a_lock(key: &Key, Damage(field): Damage) -> Error {
+    Error::NotALock {
+        key: key.clone(),
+        problem: format!("its field {field} is missing or makes no sense"),
+    }
+}
+
+/// A time of this many milliseconds since 1970.
+pub(super) fn time_of(millis: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(millis).unwrap_or(if millis < 0 {
+        DateTime::<Utc>::MIN_UTC
+    } else {
+        DateTime::<Utc>::MAX_UTC
+    })
+}

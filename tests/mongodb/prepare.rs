@@ -1,0 +1,115 @@
+//! Set-ups on which locks would not work: they are refused, and named.
+
+use std::sync::Arc;
+
+use leasehold::{
+    Error, Key, Leases, MongoStore, Store,
+    store::{AcquireRequest, BatchRequest, LeaseId},
+};
+use mongodb::{
+    Collection, IndexModel,
+    bson::{Document, doc},
+    options::IndexOptions,
+};
+
+use super::{Engine, Fixture, LONG};
+
+pub async fn unique_on_email(collection: &Collection<Document>) {
+    let options = IndexOptions::builder().unique(true).build();
+    let keys = doc! { "email": 1 };
+    let index = IndexModel::builder().keys(keys).options(options).build();
+    collection.create_index(index).await.unwrap();
+}
+
+/// A collection of a client that waits for no answer to a write.
+pub async fn of_a_careless_client(engine: Engine) -> Collection<Document> {
+    let mut fixture = Fixture::new(engine);
+    let separator = if fixture.uri.contains('?') { "&" } else { "/?" };
+    fixture.uri.push_str(separator);
+    fixture.uri.push_str("w=0");
+    fixture.collection().await
+}
+
+fn ask(name: &str) -> AcquireRequest {
+    let key = Key::new(name).unwrap();
+    AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
+}
+
+#[tokio::test]
+async fn a_unique_index_on_another_field_is_named_and_is_no_race() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        unique_on_email(&collection).await;
+        store.acquire(&ask("one")).await.unwrap();
+        let again = ask("two");
+        let errors = [
+            store.acquire(&ask("two").fresh()).await.unwrap_err(),
+            store.acquire(&again).await.unwrap_err(),
+            store.acquire(&ask("two").shared()).await.unwrap_err(),
+            store
+                .batch(&[BatchRequest::Acquire(Arc::new(again))])
+                .await
+                .unwrap()
+                .remove(0)
+                .unwrap_err(),
+            store.prepare().await.unwrap_err(),
+            store.check().await.unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            assert!(error.to_string().contains("email_1"), "{error}");
+            assert!(!error.is_ambiguous() && !error.is_retryable());
+        }
+    }
+}
+
+/// In a capped collection, a view, and so on.
+#[tokio::test]
+async fn a_collection_that_is_of_no_use_for_locks_is_refused() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let database = fixture
+        .collection()
+        .await
+        .client()
+        .database(super::DATABASE);
+    let english = doc! { "locale": "en", "strength": 2 };
+    for (options, problem) in [
+        (doc! { "capped": true, "size": 4096 }, "capped"),
+        (doc! { "collation": english }, "collation"),
+        (doc! { "viewOn": "orders", "pipeline": [] }, "view"),
+        (doc! { "timeseries": { "timeField": "at" } }, "time series"),
+    ] {
+        let name = format!("odd_{}", LeaseId::random());
+        let mut create = doc! { "create": &name };
+        create.extend(options);
+        database.run_command(create).await.unwrap();
+        let collection = database.collection::<Document>(&name);
+        let store = MongoStore::new(&collection);
+        for outcome in [store.check().await, store.prepare().await] {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+            assert!(error.to_string().contains(problem), "{problem}: {error}");
+        }
+    }
+    let plain = fixture.store().await;
+    plain.check().await.unwrap();
+    plain.prepare().await.unwrap();
+    plain.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_without_acknowledgements_locks_all_the_same() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let store = MongoStore::new(&of_a_careless_client(engine).await);
+        store.prepare().await.unwrap();
+        let leases = Leases::new(store.clone());
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        lease.renew().await.unwrap();
+        lease.release().await.unwrap();
+        let requests = ["one", "two"].map(|name| BatchRequest::Acquire(Arc::new(ask(name))));
+        for answer in store.batch(&requests).await.unwrap() {
+            answer.unwrap();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What acknowledges a release: the primary alone, unless a failover must not undo it.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    Key, Leases, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, BatchRequest, LeaseId, ReleaseAnswer, ReleaseRequest},
+};
+use mongodb::bson::Document;
+use tokio::time::sleep;
+
+use super::{
+    Commands, Engine, Fixture, LONG, SHORT,
+    durability::{BOTH, careless},
+};
+
+/// Who has to have a write before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acknowledged {
+    ByThePrimary,
+    Durably,
+}
+
+/// The concern of the only command that changed something.
+fn of_the_only_change(commands: &Commands) -> Acknowledged {
+    let mut changes = commands.take();
+    changes.retain(|command| command.contains_key("writeConcern"));
+    let [change] = &changes[..] else {
+        panic!("{changes:?}");
+    };
+    of(change)
+}
+
+fn of(change: &Document) -> Acknowledged {
+    let concern = change.get_document("writeConcern").unwrap();
+    if concern.get_bool("j") == Ok(true) {
+        Acknowledged::Durably
+    } else {
+        assert_eq!(concern.get_i32("w"), Ok(1), "{change}");
+        Acknowledged::ByThePrimary
+    }
+}
+
+async fn watched(engine: Engine) -> (MongoStore, Commands) {
+    let (collection, commands) = careless(engine).await;
+    let store = MongoStore::new(&collection);
+    // The question for the kind of server comes with the first write.
+    store.evict(&Key::new("none").unwrap()).await.unwrap();
+    commands.take();
+    (store, commands)
+}
+
+#[tokio::test]
+async fn a_plain_release_is_acknowledged_by_the_primary_alone() {
+    for engine in BOTH {
+        let (store, commands) = watched(engine).await;
+        let leases = Leases::new(store.clone());
+        for (shared, dropped) in [(false, false), (true, false), (false, true)] {
+            let acquire = leases.acquire("key", LONG);
+            let acquire = if shared { acquire.shared() } else { acquire };
+            let lease = acquire.await.unwrap();
+            assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
+            if dropped {
+                drop(lease);
+                leases.close().await;
+            } else {
+                lease.release().await.unwrap();
+            }
+            let mut changes = commands.take();
+            changes.retain(|command| command.contains_key("writeConcern"));
+            // A shared lease is not the only one of its key for all that is known, so it may take two.
+            assert!(!changes.is_empty());
+            for change in &changes {
+                assert_eq!(of(change), Acknowledged::ByThePrimary, "{engine:?}");
+            }
+        }
+        let held = store.inspect(&Key::new("key").unwrap()).await.unwrap();
+        assert!(held.unwrap().is_free(), "{engine:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_must_not_be_undone_is_durable() {
+    for engine in BOTH {
+        let (store, commands) = watched(engine).await;
+        let leases = Leases::new(store.clone());
+        // With a minimum hold.
+        let lease = leases
+            .acquire("held on", LONG)
+            .min_hold(SHORT)
+            .await
+            .unwrap();
+        commands.take();
+        lease.release().await.unwrap();
+        assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
+
+        // After the local deadline.
+        let lease = leases.acquire("late", SHORT).await.unwrap();
+        sleep(SHORT).await;
+        commands.take();
+        let _ = lease.release().await;
+        for change in commands.take() {
+            if change.contains_key("writeConcern") {
+                assert_eq!(of(&change), Acknowledged::Durably, "{engine:?}");
+            }
+        }
+
+        // If the application says so.
+        let durable = Leases::new(store.clone().durable_releases(true));
+        let lease = durable.acquire("said", LONG).await.unwrap();
+        commands.take();
+        lease.release().await.unwrap();
+        assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
+
+        // One of a lease that nobody has taken.
+        let acquiring = leases.acquire("given up", LONG);
+        let acquiring = tokio::spawn(async move { drop(acquiring.await) });
+        while commands.take().is_empty() && !acquiring.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        acquiring.abort();
+        leases.close().await;
+    }
+}
+
+/// A hand-over to a waiter of this process is an acquire.
+#[tokio::test]
+async fn a_handover_is_durable() {
+    for engine in BOTH {
+        let (store, commands) = watched(engine).await;
+        let leases = Leases::new(store);
+        let first = leases.acquire("key", LONG).await.unwrap();
+        let waiter = tokio::spawn({
+            let leases = leases.clone();
+            async move { leases.acquire("key", LONG).await.unwrap() }
+        });
+        while !commands.names().iter().any(|name| name == "findAndModify") {
+            sleep(Duration::from_millis(5)).await;
+        }
+        commands.take();
+        first.release().await.unwrap();
+        let second = waiter.await.unwrap();
+        let changes = commands.take();
+        let changes = changes.iter().filter(|it| it.contains_key("writeConcern"));
+        let mut handed_over = false;
+        for change in changes {
+            if change.contains_key("findAndModify") {
+                assert_eq!(of(change), Acknowledged::Durably, "{engine:?}");
+                handed_over = true;
+            }
+        }
+        assert!(handed_over);
+        second.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_as_durable_as_the_one_of_it_that_has_to_be() {
+    for engine in BOTH {
+        let (store, commands) = watched(engine).await;
+        let mut granted = Vec::new();
+        for number in 0..4 {
+            let key = Key::new(format!("key {number}")).unwrap();
+            let ask = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+            let answer = store.acquire(&ask).await.unwrap();
+            assert!(matches!(answer, AcquireAnswer::Granted(_)));
+            granted.push(ReleaseRequest::new(ask.key, ask.lease).alone());
+        }
+        commands.take();
+        let mut releases = granted.into_iter();
+        let plain = |release: ReleaseRequest| BatchRequest::Release(release.undoable());
+        let [one, two] = [(); 2].map(|()| plain(releases.next().unwrap()));
+        store.batch(&[one, two]).await.unwrap();
+        assert_eq!(of_the_only_change(&commands), Acknowledged::ByThePrimary);
+
+        let durable = BatchRequest::Release(releases.next().unwrap());
+        store
+            .batch(&[
+                durable,
+                plain(ReleaseRequest::new(
+                    Key::new("x").unwrap(),
+                    LeaseId::random(),
+                )),
+            ])
+            .await
+            .unwrap();
+        let first = &commands.take()[0];
+        assert_eq!(of(first), Acknowledged::Durably);
+
+        let key = Key::new("new").unwrap();
+        let ask = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+        let mixed = [
+            BatchRequest::Acquire(Arc::new(ask)),
+            plain(releases.next().unwrap()),
+        ];
+        store.batch(&mixed).await.unwrap();
+        assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
+    }
+}
+
+/// What a failover may do to a plain release: it undoes it, and the key stays taken until the ttl is over. Here the
+/// document is put back as it was before.
+#[tokio::test]
+async fn a_release_that_was_undone_leaves_the_key_taken_and_nothing_worse() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (store, collection) = (fixture.store().await, fixture.collection().await);
+    let leases = Leases::new(store.clone());
+    let lease = leases.acquire("key", SHORT * 4).await.unwrap();
+    let fence = lease.fence();
+    let before = collection.find_one(Document::new()).await.unwrap().unwrap();
+    lease.release().await.unwrap();
+    let id = mongodb::bson::doc! { "_id": "key" };
+    collection.replace_one(id, before).await.unwrap();
+    let next = leases.acquire("key", LONG).await.unwrap();
+    assert!(next.fence() > fence, "it was granted after the ttl");
+    let again = ReleaseRequest::new(next.key().clone(), next.id());
+    assert_eq!(
+        store.release(&again).await.unwrap(),
+        ReleaseAnswer::Released
+    );
+}
