@@ -8,7 +8,7 @@ use mongodb::{
     Client, Collection, Database,
     bson::{Document, doc},
     event::{EventHandler, command::CommandEvent},
-    options::{ClientOptions, WriteConcern},
+    options::{Acknowledgment, ClientOptions, WriteConcern},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -164,6 +164,19 @@ impl Mongo {
     }
 }
 
+/// The write concern of what survives that the server is killed. A standalone server of a newer version does not wait
+/// for its journal with `w: "majority"`.
+pub async fn durable(uri: &str) -> Result<WriteConcern> {
+    let admin = Client::with_uri_str(uri).await?.database("admin");
+    let hello = admin.run_command(doc! { "hello": 1 }).await?;
+    let w = if hello.contains_key("setName") {
+        Acknowledgment::Majority
+    } else {
+        Acknowledgment::Nodes(1)
+    };
+    Ok(WriteConcern::builder().w(w).journal(true).build())
+}
+
 /// A client as all sides have it.
 pub async fn connect(
     uri: &str,
@@ -173,7 +186,7 @@ pub async fn connect(
     let mut options = ClientOptions::parse(uri).await?;
     options.max_pool_size = Some(POOL);
     // Some peers take the client's concern, and its database.
-    options.write_concern = Some(WriteConcern::majority());
+    options.write_concern = Some(durable(uri).await?);
     options.default_database = Some(database.to_owned());
     options.server_selection_timeout = Some(Duration::from_secs(10));
     options.command_event_handler = handler;

@@ -6,37 +6,57 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use mongodb::{
     Collection, Database,
-    bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc},
-    options::{ReturnDocument, WriteConcern},
+    action::Action,
+    bson::{self, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc},
+    options::ReturnDocument,
 };
 use uuid::Uuid;
 
-use crate::locks::{Guard, Locks, SharedLocks};
+use crate::{
+    locks::{Guard, Locks, SharedLocks},
+    raw::primary_alone,
+};
 
 /// What the commands have beyond the least.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form {
-    /// The document of leasehold, with its list of holders, instead of the least one.
-    pub whole: bool,
+    /// The fields of leasehold's document.
+    pub fields: bool,
+    /// Conditions that tell a lock from a damaged document, in the acquire and in the release.
+    pub checks: bool,
+    /// The date of the clean-up.
+    pub cleanup: bool,
     /// The server's time in the answer.
     pub projection: bool,
-    /// A release that finds its lease among others.
-    pub filter: bool,
+    /// A release that is acknowledged by the primary alone.
+    pub primary: bool,
+    /// A look at the document before it is asked for.
+    pub look: bool,
     /// A timer around each command.
     pub timer: bool,
 }
 
 /// Longer than any command takes.
 const LIMIT: Duration = Duration::from_secs(10);
+const SCHEMA: &str = "leasehold.lock.1";
+const DAY: i64 = 24 * HOUR;
+const HOUR: i64 = 60 * 60 * 1_000;
 
 impl Form {
+    /// As leasehold sends them.
+    pub fn whole() -> Self {
+        Self {
+            fields: true,
+            checks: true,
+            cleanup: true,
+            primary: true,
+            ..Self::default()
+        }
+    }
+
     fn owner(self, answer: &RawDocument) -> Result<Option<&str>> {
-        let Self { whole: true, .. } = self else {
-            return Ok(answer.get("owner")?.and_then(RawBsonRef::as_str));
-        };
-        let holders = answer.get_array("holders")?;
-        let holder = holders.get(0)?.and_then(RawBsonRef::as_document);
-        Ok(holder.map(|holder| holder.get_str("lease")).transpose()?)
+        let field = if self.fields { "lease" } else { "owner" };
+        Ok(answer.get(field)?.and_then(RawBsonRef::as_str))
     }
 }
 
@@ -57,81 +77,82 @@ impl FormLocks {
     }
 }
 
-fn is_lock() -> Document {
-    doc! { "$and": [
-        { "$eq": ["$schema", 1_i64] },
-        { "$isArray": "$holders" },
-        { "$eq": [{ "$type": "$expires_at" }, "date"] },
-        { "$in": [{ "$type": "$fence" }, ["long", "int"]] },
-    ] }
+fn is_lock(form: Form) -> Document {
+    let mut conditions = vec![doc! { "$eq": ["$schema", SCHEMA] }];
+    if form.checks {
+        conditions.push(doc! { "$lt": ["$fence", 1_i64 << 53] });
+        let time = doc! { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null"]] };
+        conditions.push(time);
+    }
+    doc! { "$and": conditions }
+}
+
+fn cleanup_at(ttl: i64) -> Document {
+    let due = doc! { "$max": [
+        { "$add": ["$$NOW", ttl + DAY + HOUR] },
+        { "$add": [bson::DateTime::from_millis(DAY + HOUR + 2), { "$max": ["$fence", 0_i64] }] },
+    ] };
+    doc! { "$max": ["$cleanup_at", { "$dateTrunc": { "date": due, "unit": "hour" } }] }
 }
 
 fn acquire(form: Form, key: &str, lease: &str, ttl: Duration) -> Vec<Document> {
+    let ttl = ttl.as_millis() as i64;
     let fence = doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] };
-    let expires_at = doc! { "$add": ["$$NOW", ttl.as_millis() as i64] };
+    let expires_at = doc! { "$add": ["$$NOW", ttl] };
     let over = doc! { "$lte": ["$expires_at", "$$NOW"] };
-    let (free, granted) = if form.whole {
+    let (free, mut granted) = if form.fields {
         let new = doc! { "$eq": ["$$ROOT", { "_id": { "$literal": key } }] };
-        let holder = doc! {
-            "lease": lease,
-            "owner": { "$literal": "bench" },
-            "mode": "exclusive",
-            "permits": 1_i64,
-            "fence": &fence,
-            "acquired_at": "$$NOW",
-            "expires_at": &expires_at,
-        };
         let granted = doc! {
             "_id": "$_id",
-            "schema": 1_i64,
+            "schema": SCHEMA,
             "fence": fence,
-            "holders": [holder],
+            "lease": lease,
+            "owner": { "$literal": "bench" },
+            "acquired_at": "$$NOW",
             "expires_at": expires_at,
+            "waiters": "$waiters",
+            "done": "$done",
         };
-        (
-            doc! { "$and": [over, { "$or": [is_lock(), new] }] },
-            granted,
-        )
+        let known = doc! { "$and": [over, is_lock(form)] };
+        (doc! { "$or": [known, new] }, granted)
     } else {
         (
             over,
             doc! { "_id": "$_id", "fence": fence, "owner": lease, "expires_at": expires_at },
         )
     };
+    if form.cleanup {
+        granted.insert("cleanup_at", cleanup_at(ttl));
+    }
     vec![doc! { "$replaceWith": { "$cond": [free, granted, "$$ROOT"] } }]
 }
 
 fn release(form: Form, lease: &str) -> Vec<Document> {
-    let (holds, released) = match form {
-        Form { whole: false, .. } => (
+    let (holds, mut released) = if form.fields {
+        let released = doc! {
+            "_id": "$_id",
+            "schema": SCHEMA,
+            "fence": "$fence",
+            "released_at": "$$NOW",
+            "waiters": "$waiters",
+            "done": "$done",
+        };
+        let mine = doc! { "$and": [{ "$eq": ["$lease", lease] }, is_lock(form)] };
+        (mine, released)
+    } else {
+        (
             doc! { "$eq": ["$owner", lease] },
             doc! { "_id": "$_id", "fence": "$fence", "expires_at": "$$NOW" },
-        ),
-        Form { filter: false, .. } => (
-            doc! { "$eq": ["$holders.lease", [lease]] },
-            doc! { "$mergeObjects": ["$$ROOT", { "holders": [], "expires_at": "$$NOW" }] },
-        ),
-        Form { filter: true, .. } => {
-            let others = doc! { "$filter": {
-                "input": "$holders",
-                "cond": { "$not": [{ "$eq": ["$$this.lease", lease] }] },
-            } };
-            let released = doc! { "$let": {
-                "vars": { "holders": others },
-                "in": { "$mergeObjects": ["$$ROOT", {
-                    "holders": "$$holders",
-                    "expires_at": { "$ifNull": [{ "$max": "$$holders.expires_at" }, "$$NOW"] },
-                }] },
-            } };
-            let holds = doc! { "$and": [is_lock(), { "$in": [lease, "$holders.lease"] }] };
-            (holds, released)
-        }
+        )
     };
+    if form.cleanup {
+        released.insert("cleanup_at", "$cleanup_at");
+    }
     vec![doc! { "$replaceWith": { "$cond": [holds, released, "$$ROOT"] } }]
 }
 
 fn projection() -> Document {
-    doc! { "schema": 1, "fence": 1, "holders": 1, "owner": 1, "expires_at": 1, "now": "$$NOW" }
+    doc! { "schema": 1, "fence": 1, "lease": 1, "owner": 1, "expires_at": 1, "now": "$$NOW" }
 }
 
 #[async_trait]
@@ -157,13 +178,18 @@ impl Locks for FormLocks {
 impl FormLocks {
     async fn ask(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
         let lease = Uuid::new_v4().to_string();
+        if self.form.look
+            && let Some(found) = self.locks.find_one(doc! { "_id": key }).await?
+            && found.get_datetime("expires_at")? > bson::DateTime::now()
+        {
+            return Ok(None);
+        }
         let update = acquire(self.form, key, &lease, ttl);
         let asked = self
             .locks
             .find_one_and_update(doc! { "_id": key }, update)
             .upsert(true)
-            .return_document(ReturnDocument::After)
-            .write_concern(WriteConcern::majority());
+            .return_document(ReturnDocument::After);
         let answer = if self.form.projection {
             asked.projection(projection()).await?
         } else {
@@ -191,11 +217,12 @@ struct FormGuard {
 impl Guard for FormGuard {
     async fn release(self: Box<Self>) -> Result<()> {
         let update = release(self.locks.form, &self.lease);
+        let concern = self.locks.form.primary.then(primary_alone);
         let released = self
             .locks
             .locks
             .update_one(doc! { "_id": &self.key }, update)
-            .write_concern(WriteConcern::majority());
+            .optional(concern, |released, concern| released.write_concern(concern));
         let released = if self.locks.form.timer {
             tokio::time::timeout(LIMIT, released.into_future()).await??
         } else {

@@ -20,29 +20,41 @@ pub async fn mongo_store(locks: &Collection<Document>) -> Result<MongoStore> {
 }
 
 /// `try_acquire`, `acquire` and `release`.
-pub struct Whole(pub Leases);
+pub struct Whole {
+    name: &'static str,
+    leases: Leases,
+}
 
 impl Whole {
     pub fn shared(leases: &Leases) -> SharedLocks {
-        Arc::new(Self(leases.clone()))
+        Self::named("leasehold", leases)
+    }
+
+    pub fn named(name: &'static str, leases: &Leases) -> SharedLocks {
+        Arc::new(Self::of(name, leases))
+    }
+
+    pub fn of(name: &'static str, leases: &Leases) -> Self {
+        let leases = leases.clone();
+        Self { name, leases }
     }
 }
 
 #[async_trait]
 impl Locks for Whole {
     fn name(&self) -> &'static str {
-        "leasehold"
+        self.name
     }
 
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
-        Ok(match self.0.try_acquire(key, ttl).await? {
+        Ok(match self.leases.try_acquire(key, ttl).await? {
             Attempt::Acquired(lease) => Some(Box::new(WholeGuard(lease))),
             Attempt::Held(_) => None,
         })
     }
 
     async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>> {
-        let lease = self.0.acquire(key, ttl).await?;
+        let lease = self.leases.acquire(key, ttl).await?;
         Ok(Box::new(WholeGuard(lease)))
     }
 }
@@ -53,6 +65,44 @@ struct WholeGuard(Lease);
 impl Guard for WholeGuard {
     async fn release(self: Box<Self>) -> Result<()> {
         Ok(self.0.release().await?)
+    }
+
+    fn leave(self: Box<Self>) {
+        self.0.detach();
+    }
+}
+
+/// The same with guards that are dropped.
+pub struct Dropped(pub Whole);
+
+#[async_trait]
+impl Locks for Dropped {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
+        let attempt = self.0.leases.try_acquire(key, ttl).await?;
+        Ok(match attempt {
+            Attempt::Acquired(lease) => Some(Box::new(DroppedGuard(lease))),
+            Attempt::Held(_) => None,
+        })
+    }
+
+    async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>> {
+        Ok(Box::new(DroppedGuard(
+            self.0.leases.acquire(key, ttl).await?,
+        )))
+    }
+}
+
+struct DroppedGuard(Lease);
+
+#[async_trait]
+impl Guard for DroppedGuard {
+    async fn release(self: Box<Self>) -> Result<()> {
+        drop(self.0);
+        Ok(())
     }
 
     fn leave(self: Box<Self>) {
@@ -102,7 +152,7 @@ struct BareGuard {
 #[async_trait]
 impl Guard for BareGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        let request = ReleaseRequest::new(self.key, self.lease).alone();
+        let request = ReleaseRequest::new(self.key, self.lease).alone().undoable();
         let answer = self.store.release(&request).await?;
         ensure!(answer == ReleaseAnswer::Released, "{answer:?}");
         Ok(())

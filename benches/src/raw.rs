@@ -2,8 +2,8 @@
 //! a fenced lock on the server's clock.
 //!
 //! An acquire is one `findOneAndUpdate` and a release one `updateOne`, both behind a filter on `_id` alone,
-//! which is the server's shortest path, and acknowledged by a majority. The answer is not decoded
-//! beyond what the caller needs. There is one owner a document, no index but `_id`, no name for a holder,
+//! which is the server's shortest path, and acknowledged when it survives a kill: see
+//! [`durable`](crate::engines::durable). The answer is not decoded beyond what the caller needs. There is one owner a document, no index but `_id`, no name for a holder,
 //! no other kind of lock, and nobody who follows a request that was given up.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use mongodb::{
     Collection, IndexModel,
+    action::Action,
     bson::{Document, RawDocumentBuf, doc},
-    options::{IndexOptions, ReturnDocument, WriteConcern},
+    options::{Acknowledgment, IndexOptions, ReturnDocument, WriteConcern},
 };
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
@@ -28,6 +29,8 @@ pub const PAUSE: Duration = Duration::from_millis(10);
 pub struct RawLocks {
     name: &'static str,
     locks: Collection<RawDocumentBuf>,
+    /// The write concern of releases, where it is not that of the client.
+    release_concern: Option<WriteConcern>,
     /// Those of this process who wait for a key, first in, first out.
     queues: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
@@ -37,8 +40,15 @@ impl RawLocks {
         Self {
             name,
             locks: locks.clone_with_type(),
+            release_concern: None,
             queues: Arc::default(),
         }
+    }
+
+    /// With releases that are acknowledged by the primary alone.
+    pub fn released_by_the_primary(mut self) -> Self {
+        self.release_concern = Some(primary_alone());
+        self
     }
 
     /// With what an application needs so that dead locks go away, as the other sides have it.
@@ -62,7 +72,6 @@ impl RawLocks {
             .find_one_and_update(doc! { "_id": key }, acquire(&lease, ttl))
             .upsert(true)
             .return_document(ReturnDocument::After)
-            .write_concern(WriteConcern::majority())
             .await?
             .context("an upsert gave back no document")?;
         // A lock that was just released has no owner.
@@ -72,11 +81,17 @@ impl RawLocks {
         document.get_i64("fence")?;
         Ok(Some(RawGuard {
             locks: self.locks.clone(),
+            concern: self.release_concern.clone(),
             key: key.to_owned(),
             lease,
             turn: None,
         }))
     }
+}
+
+/// The write concern of a release that a failover may undo.
+pub fn primary_alone() -> WriteConcern {
+    WriteConcern::builder().w(Acknowledgment::Nodes(1)).build()
 }
 
 fn acquire(lease: &str, ttl: Duration) -> Vec<Document> {
@@ -130,6 +145,7 @@ impl Locks for RawLocks {
 
 struct RawGuard {
     locks: Collection<RawDocumentBuf>,
+    concern: Option<WriteConcern>,
     key: String,
     lease: String,
     /// The place at the head of the queue.
@@ -142,7 +158,9 @@ impl Guard for RawGuard {
         let released = self
             .locks
             .update_one(doc! { "_id": &self.key }, release(&self.lease))
-            .write_concern(WriteConcern::majority())
+            .optional(self.concern, |released, concern| {
+                released.write_concern(concern)
+            })
             .await?;
         ensure!(released.modified_count == 1, "not released");
         drop(self.turn);
@@ -189,7 +207,6 @@ pub async fn permit(
         .find_one_and_update(doc! { "_id": key }, vec![doc! { "$replaceWith": update }])
         .upsert(true)
         .return_document(ReturnDocument::After)
-        .write_concern(WriteConcern::majority())
         .await?
         .context("an upsert gave back no document")?;
     ensure!(document.get_str("last")? == request, "the limiter is full");

@@ -20,10 +20,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
                  those of the same round; there are two operations in a cycle.";
     let mut result = CaseResult::new("cpu", mongo.engine.name(), about);
     for tasks in [1, 64] {
-        let form = Form {
-            whole: true,
-            ..Form::default()
-        };
+        let form = Form::whole();
         let timed = Form {
             timer: true,
             ..form

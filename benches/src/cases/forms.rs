@@ -13,26 +13,35 @@ use crate::{
 
 pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> {
     let least = Form::default();
-    let whole = Form {
-        whole: true,
+    let fields = Form {
+        fields: true,
         ..least
     };
-    let projection = |form| Form {
+    let checks = Form {
+        checks: true,
+        ..fields
+    };
+    let cleanup = Form {
+        cleanup: true,
+        ..checks
+    };
+    let projection = Form {
         projection: true,
-        ..form
+        ..cleanup
+    };
+    let whole = Form::whole();
+    let look = Form {
+        look: true,
+        ..whole
     };
     let forms = [
         ("least", least),
-        ("least, with a projection", projection(least)),
-        ("leasehold's document", whole),
-        ("leasehold's document, with a projection", projection(whole)),
-        (
-            "leasehold's document, released among others",
-            Form {
-                filter: true,
-                ..whole
-            },
-        ),
+        ("its fields", fields),
+        ("and its conditions", checks),
+        ("and its clean-up date", cleanup),
+        ("and a projection", projection),
+        ("without it, released by the primary alone", whole),
+        ("looked at first", look),
     ];
     let collection = mongo.collection("plans");
     let name = collection.name();
@@ -58,9 +67,10 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
             .collect();
         result.add_at(tasks, "tasks", compare(plan_of_rounds, &sides).await?);
     }
-    // How it is released is of no concern here.
-    let locks: Vec<_> = forms[..4]
+    let locks: Vec<_> = forms
         .iter()
+        // How it is released is of no concern here.
+        .filter(|(_, form)| !form.primary || form.look)
         .map(|(name, form)| FormLocks::shared(name, *form, &mongo.collection("held")))
         .collect();
     attempts(&mut result, plan_of_rounds, &locks).await?;

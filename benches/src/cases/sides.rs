@@ -8,13 +8,18 @@ use leasehold::{Leases, MongoStore};
 use crate::{
     engines::Mongo,
     locks::SharedLocks,
-    ours::{Bare, Whole, mongo_store},
+    ours::{Bare, Dropped, Whole, mongo_store},
     peers::{DistributedLockMongo, MongoLockAsync, MongodbLock},
     raw::RawLocks,
 };
 
 pub fn raw(mongo: &Mongo) -> SharedLocks {
     Arc::new(RawLocks::new("raw", &mongo.collection("raw")))
+}
+
+pub fn raw_released_by_the_primary(mongo: &Mongo) -> SharedLocks {
+    let name = "raw-release-w1";
+    Arc::new(RawLocks::new(name, &mongo.collection(name)).released_by_the_primary())
 }
 
 pub async fn raw_with_ttl_index(mongo: &Mongo) -> Result<SharedLocks> {
@@ -39,6 +44,20 @@ pub async fn whole(mongo: &Mongo) -> Result<SharedLocks> {
     Ok(Whole::shared(&leases(mongo).await?))
 }
 
+/// With releases as durable as grants.
+pub async fn durable(mongo: &Mongo) -> Result<SharedLocks> {
+    let name = "leasehold-durable";
+    let store = store(mongo, name).await?.durable_releases(true);
+    Ok(Whole::named(name, &Leases::new(store)))
+}
+
+/// Which drops its guards, so that they are released in the background.
+pub async fn dropped(mongo: &Mongo) -> Result<SharedLocks> {
+    let name = "leasehold-dropped";
+    let leases = Leases::new(store(mongo, name).await?);
+    Ok(Arc::new(Dropped(Whole::of(name, &leases))))
+}
+
 pub async fn mongo_lock_async(mongo: &Mongo) -> Result<SharedLocks> {
     MongoLockAsync::shared(&mongo.client).await
 }
@@ -56,9 +75,12 @@ pub async fn mongodb_lock(mongo: &Mongo) -> Result<SharedLocks> {
 pub async fn all(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
     Ok(vec![
         raw(mongo),
+        raw_released_by_the_primary(mongo),
         raw_with_ttl_index(mongo).await?,
         bare(mongo).await?,
         whole(mongo).await?,
+        durable(mongo).await?,
+        dropped(mongo).await?,
         mongo_lock_async(mongo).await?,
         distributed_lock_mongo(mongo),
         mongodb_lock(mongo).await?,
