@@ -1,4 +1,4 @@
-//! From the builder of an acquire to the guard of its lease.
+//! Acquires: the builders, the operation that sends the requests, and the clean-up after one that is over.
 
 mod all;
 mod attempt;

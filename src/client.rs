@@ -1,4 +1,4 @@
-//! The handle that an application begins with, and its options.
+//! `Leases`, the handle that an application makes first, and its builder.
 
 mod builder;
 mod call;

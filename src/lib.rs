@@ -22,49 +22,49 @@
 //!
 //! # Is a lease what you need?
 //!
-//! A lease is for a scheduled job that must run once, one worker a document, one leader: for work
-//! that excludes others for a time, and whose holder may die without saying so. It is not a
-//! transaction, and not a queue. `docs/compare.md` puts it beside other tools, and says when to take those.
+//! A lease is for work that only one process may do at a time, and whose process may die at any point: a
+//! scheduled job that must run once, one worker for each document, one leader. It is not a transaction,
+//! and not a queue. `docs/compare.md` compares it with other tools, and says when to use those.
 //!
-//! - While [`Lease::is_live`] says so, no other lease on the key is granted. That is decided on the
-//!   server's clock, and told to the holder on its own: counted from the instant before the request
-//!   was sent, less a margin.
-//! - A process that is paused (by its scheduler, a debugger, a suspended machine) past its expiry
-//!   wakes up and goes on writing. No lock can stop that; the resource can, if each write carries
-//!   the [`Fence`] and an older one is refused: see [fencing](guide::fencing).
-//! - The clock of a holder that is suspended together with its machine may stand still meanwhile.
-//!   Renew, or look at the server, after a suspension.
+//! - While [`Lease::is_live`] is true, the store grants no conflicting lease on the key, unless an operator
+//!   evicts the holder. The server decides by its own clock when a lease expires. The holder counts on its
+//!   own clock, from the instant before it sent the request, and stops earlier by the clock margin.
+//! - A process that is paused past the expiry of its lease (by its scheduler, a debugger, a suspended
+//!   machine) goes on writing when it wakes up. No lock can stop that. The resource can, if each write
+//!   carries the [`Fence`] and the resource refuses an older one: see [fencing](guide::fencing).
+//! - The clock of a process may stand still while its machine is suspended. Call [`Lease::renew`] after a
+//!   suspension.
 //!
 //! # Where to go on
 //!
 //! | what you want | where |
 //! |---|---|
 //! | a database to keep the locks in | [`guide::stores`]: what each one guarantees, and which versions of its client |
-//! | to hold a lease, keep it alive, give it back | [`guide::holding`] |
-//! | readers and a writer, so many at a time, several keys, once a tick | [`guide::modes`] |
-//! | at most so many calls a window, over all processes | [`Leases::limiter`] |
+//! | to hold a lease, keep it alive, release it | [`guide::holding`] |
+//! | readers and a writer, a semaphore, several keys, a job once per tick | [`guide::modes`] |
+//! | a limit of calls per window, over all processes | [`Leases::limiter`] |
 //! | late writes refused | [`guide::fencing`] |
-//! | to know which errors a retry can mend, and what a dropped future leaves | [`guide::errors`] |
+//! | to know which errors a retry can fix, and what a dropped future leaves | [`guide::errors`] |
 //! | spans, events and metrics | [`guide::observability`] |
 //! | to look at locks, and to remove them | [`Leases::inspect`], [`Leases::list`], [`Leases::evict`], and the command `leasehold` of the crate `leasehold-cli` |
-//! | what one database alone can do | [`mongodb`], [`elasticsearch`] |
-//! | to write a store | [`store`], and the suite that each must pass, `leasehold-conformance` |
+//! | what only one kind of database can do | [`mongodb`], [`elasticsearch`] |
+//! | to write a store | [`store`], and `leasehold-conformance`, the test suite that each store must pass |
 //!
 //! # Features
 //!
-//! None is on by default; the memory store is always there.
+//! None is on by default. [`MemoryStore`] needs no feature.
 //!
 //! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, on their official clients.
-//! - `sqlite`: the store in a file, on an SQLite that is compiled in.
+//! - `sqlite`: the store in a file. It compiles SQLite in.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
-// Nothing that input, a server or a clock can do may bring an application down.
+// The library must not panic, whatever its input, a server or a clock does.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
 #![deny(clippy::unimplemented, clippy::unreachable, clippy::indexing_slicing)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The pages for all stores lead to types that are not there without their features.
+// The guide links to types that exist only with their features.
 #![cfg_attr(
     not(all(
         feature = "elasticsearch",
@@ -114,18 +114,18 @@ pub use crate::{
     store::{Store, memory::MemoryStore},
 };
 
-/// How large a key, a note, a ttl and the like may be.
+/// The largest inputs: text in bytes of UTF-8, times as a [`Duration`](std::time::Duration).
 pub mod limits {
     pub use crate::model::{
         MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW,
     };
 }
 
-/// What MongoDB alone can do: writes to an application's own collection under a fence, and the locks of the Java
-/// class `MongoDistributedLock`.
+/// What only MongoDB can do: fenced writes to an application's own collection, and the locks of the Java class
+/// `MongoDistributedLock`.
 ///
-/// Beside these, with the driver's types in their signatures: [`Lease::enforce`], for transactions, and
-/// [`Fence::guard`] and [`Fence::stamp`], for statements of your own. The store is [`MongoStore`].
+/// Three more methods have the driver's types in their signatures: [`Lease::enforce`] is for transactions,
+/// [`Fence::guard`] and [`Fence::stamp`] are for statements of your own. The store is [`MongoStore`].
 #[cfg(feature = "mongodb")]
 pub mod mongodb {
     pub use crate::store::mongodb::{
@@ -137,16 +137,16 @@ pub mod mongodb {
     };
 }
 
-/// What Elasticsearch and OpenSearch alone can do: writes to an application's own index under a fence.
+/// What only Elasticsearch and OpenSearch can do: fenced writes to an application's own index.
 ///
-/// The stores are [`ElasticsearchStore`] and [`OpenSearchStore`], one [`IndexStore`](elasticsearch::IndexStore) for
-/// both clients.
+/// The stores are [`ElasticsearchStore`] and [`OpenSearchStore`]. Both are an
+/// [`IndexStore`](elasticsearch::IndexStore), each with its own client.
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub mod elasticsearch {
     pub use crate::store::elasticsearch::{GuardedIndex, IndexStore};
 }
 
-/// Keeps the README's example compiling.
+/// Has `cargo test` compile the example in the README.
 #[cfg(all(doctest, feature = "mongodb"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Several keys at once.
+//! `AcquireAll`: an acquire of several keys, all or none.
 
 use std::{
     collections::BTreeSet,
@@ -28,17 +28,17 @@ use crate::{
 /// A request for several keys, all or nothing, made by
 /// [`Leases::acquire_all`](crate::Leases::acquire_all). Await it.
 ///
-/// All keys are asked for in one go first, in one or two round trips. If some of them are not free, those that were
-/// granted are given back, and the keys are taken one after the other in the order of their bytes, each once. That
-/// order is the same for everybody, so two callers who want the same keys never wait for each other in a circle. What
-/// is taken already is kept alive while the rest is waited for.
+/// It first asks for all keys at the same time; MongoDB, Elasticsearch and OpenSearch get them in batches. If some
+/// keys are held, it releases those that were granted, and acquires the keys one after the other in the order of
+/// their bytes. Every caller uses that order, so two callers that want the same keys cannot deadlock. It renews the
+/// leases that it has while it waits for the rest.
 ///
 /// # Errors
 ///
-/// As for [`Acquire`](crate::Acquire), for the first key that cannot be had, and
-/// [`Error::Lost`] if one was lost while another was waited for. What was taken is released before the
-/// error is told, without the [`min_hold`](AcquireAll::min_hold), which only counts once the whole set is
-/// there.
+/// As for [`Acquire`](crate::Acquire), for the first key that was not granted, and [`Error::Lost`] if one lease
+/// was lost while another key was waited for. The leases that were granted are released before the error is
+/// returned; a release that fails goes on in the background. A [`min_hold`](AcquireAll::min_hold) does not apply to
+/// them. It applies once the whole set is granted, and counts from the grant of each lease.
 ///
 /// # Cancel safety
 ///
@@ -66,7 +66,7 @@ impl AcquireAll {
         }
     }
 
-    /// Waits this long for all of the keys together; without it, for as long as it takes.
+    /// Bounds the wait for all keys together. Without it the wait has no bound.
     pub fn wait_for(mut self, patience: Duration) -> Self {
         self.patience = WaitPolicy::For(patience);
         self
@@ -78,7 +78,7 @@ impl AcquireAll {
         if self.ask.gives_way
             && let Some(first) = keys.first()
         {
-            // Once for all keys, and not while some of them are held for nothing.
+            // The set waits for late renewals once, before it holds any key, and not for each key.
             let (context, ttl) = (&self.ask.context, self.ask.ttl);
             operation::give_way(context, first, ttl, self.patience, start).await;
             self.ask.gives_way = false;
@@ -93,7 +93,8 @@ impl AcquireAll {
         Ok(taken)
     }
 
-    /// Gives each of them its whole ttl from here on, where taking them took long.
+    /// Renews the leases if it took more than a tenth of the ttl to acquire them, and gives the error of a lost one.
+    /// Leases that are kept alive are renewed anyway.
     async fn refresh(&self, taken: &LeaseSet, start: Instant) -> Result<(), Error> {
         if !self.ask.keep_alive && start.elapsed() >= self.ask.ttl / 10 {
             taken.renew().await?;
@@ -101,8 +102,8 @@ impl AcquireAll {
         taken.loss().map_or(Ok(()), Err)
     }
 
-    /// Asks for all keys at the same time, once, and waits for none. `None` if they were not all free: then nothing is
-    /// left of it.
+    /// Asks for all keys at the same time, once, and waits for none. `None` if they were not all granted: then the
+    /// granted ones are released.
     async fn take_in_one_go(
         &self,
         keys: &BTreeSet<Key>,
@@ -120,7 +121,7 @@ impl AcquireAll {
         let mut is_sent = false;
         let answers = poll_fn(|cx| {
             let answers = asked.as_mut().poll(cx);
-            // The first poll has submitted all of them.
+            // The first poll submits all requests of the set, which go together only after that.
             if !std::mem::replace(&mut is_sent, true) {
                 coalescer.send_set();
             }
@@ -139,11 +140,11 @@ impl AcquireAll {
                 }
             }
         }
-        // One that was granted long before the last, and not kept alive meanwhile, may be over.
+        // The first lease may have expired before the last one was granted, because none is renewed meanwhile.
         if is_whole && self.refresh(&taken, start).await.is_ok() {
             return Ok(Some(taken));
         }
-        // A release that fails goes on in the background, and its key is waited for.
+        // A release that fails goes on in the background. The next attempt waits for its key.
         let _ = taken.release().await;
         fatal.map(|()| None)
     }
@@ -152,7 +153,7 @@ impl AcquireAll {
         let mut taken = LeaseSet::new();
         for key in keys {
             let mut ask = self.ask.clone();
-            // The first ones have to live until the last one is there.
+            // The first leases have to live until the last one is granted.
             ask.keep_alive |= keys.len() > 1;
             let patience = match self.patience {
                 WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),

@@ -1,4 +1,4 @@
-//! `Attempt`: the lease, or who holds the key.
+//! `Attempt`: the lease, or the holders of the key.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum Attempt {
-    /// The lease is yours.
+    /// The lease was granted.
     Acquired(Lease),
-    /// Somebody else holds the key.
+    /// Other holders are in the way.
     Held(Held),
 }
 
 impl Attempt {
-    /// The lease. One that waits is refused with an error; this says the same.
+    /// The lease. A waiting acquire gives an error for a held key and never `Held`, so `Held` is mapped to that error.
     pub(crate) fn acquired(self) -> Result<Lease, Error> {
         match self {
             Self::Acquired(lease) => Ok(lease),

@@ -1,4 +1,4 @@
-//! Asking for a lease: the builders.
+//! `TryAcquire` and `Acquire`: the builders for a lease on one key.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
@@ -19,25 +19,26 @@ use crate::{
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
 /// it.
 ///
-/// It does not stand in the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire):
-/// it may be granted a key that is just released before the first of them.
+/// It does not join the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire), so it may be granted a
+/// key that was just released before the first waiter is.
 ///
 /// # Errors
 ///
-/// One whose name begins with `Invalid` for bad terms, and [`Error::Closed`], before anything is sent;
-/// otherwise what the store answers, after three tries if a retry could help, and
-/// [`Error::TooManyHolders`] when only the number of those who share the key is in the way. A request that is
-/// not answered within the ttl, or the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter,
-/// is [`Error::TimedOut`]: what it grants later would be over, or nearly so.
+/// - Before anything is sent: an error whose name begins with `Invalid` for bad terms, [`Error::Closed`], and
+///   [`Error::NoRuntime`] outside a tokio runtime.
+/// - [`Error::TooManyHolders`] if the key has as many holders as it can have, and none of them conflicts.
+/// - [`Error::NotTaken`] if the lease expired before the future was polled again.
+/// - Otherwise the error of the store, after three tries if a retry could help. A request that is not answered
+///   within the ttl, or within the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter, gives
+///   [`Error::TimedOut`]. So does one that went to the store in a batch with others, after a second.
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: dropping the future at any point leaves no lock behind. Its requests go on in a task of
-/// their own, which waits for the outcome and releases what was granted; the same holds after an error. The key
-/// is free again one answered release after the last answer. A request without an answer is released after the
-/// [`call_timeout`](crate::LeasesBuilder::call_timeout), and one whose connection broke for as long, again and
-/// again, in case that it arrives late. Only if the runtime ends before that, or the store cannot be reached, does a
-/// lock stay, until its ttl is over.
+/// Cancel safe: dropping the future at any point leaves no lock behind. A task waits for the requests that were
+/// sent, and releases a lease that they were granted; it does the same after an error. If a request is not
+/// answered within the [`call_timeout`](crate::LeasesBuilder::call_timeout), or its connection broke, the task
+/// repeats the release for as long again, because the server may carry out the request late. If the runtime ends
+/// before that, or the store cannot be reached, the key is free when the ttl is over.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
@@ -67,29 +68,34 @@ impl IntoFuture for TryAcquire {
     }
 }
 
-/// A request for a key that waits for its holder to go, made by
+/// A request for a key that waits until it is granted, made by
 /// [`Leases::acquire`](crate::Leases::acquire). Await it.
 ///
-/// The tasks that wait for the same key through the same [`Leases`](crate::Leases) stand in a queue,
-/// first in, first out, and the first of them asks for all: a thousand waiters send no more requests
-/// than one. A release in this process hands its key to the first, in one request; after 32 of them, or
-/// 100 ms, the key is free for a moment, in which other processes can ask for it. Otherwise the first asks
-/// again after pauses that grow from 10 ms to 1 s while the holder is the same, and never later than the
-/// moment at which the earliest holder expires. Between processes there is no order.
+/// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
+/// Only the first waiter sends requests, so a thousand waiters load the store no more than one. (A
+/// [`reentrant`](Acquire::reentrant) acquire asks once before it joins the queue.)
 ///
-/// An error that a retry may mend is one more reason to ask again: it ends the wait only when the time
-/// given to [`wait_for`](Acquire::wait_for) is over, or, without one, when there was nothing but errors
-/// for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
+/// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
+///   32 such hand-overs in a row, or 100 ms, the key is released instead, so that other processes can be granted
+///   it.
+/// - Otherwise the first waiter asks again after pauses that grow from 10 ms to 1 s while the holder is the same.
+///   No pause goes past the moment at which the earliest holder expires. If the store reports freed keys
+///   ([`Store::freed`](crate::Store::freed)), the waiter asks on such a report, and otherwise about once a second.
+/// - Between processes there is no order.
+///
+/// After an error that a retry can fix, the waiter asks again. Such an error ends the wait after three of them
+/// in a row, once the time given to [`wait_for`](Acquire::wait_for) is over, or, without that, once the last answer
+/// is longer ago than the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Errors
 ///
-/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] when the time is over and the key is held. Too many
-/// holders are waited for as well.
+/// As for [`TryAcquire`], and [`Error::WaitTimedOut`] if the key is still held when the time is over.
+/// [`Error::TooManyHolders`] comes only then, too.
 ///
 /// # Cancel safety
 ///
-/// As for [`TryAcquire`]: dropping the future at any point leaves no lock behind. It also leaves its
-/// place in the queue, and loses it: another call starts at the end.
+/// As for [`TryAcquire`]: dropping the future at any point leaves no lock behind. The waiter loses its place in
+/// the queue, and another call starts at the end.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
@@ -113,20 +119,21 @@ impl Acquire {
         }
     }
 
-    /// Waits this long for the holder to go; without it, for as long as it takes.
+    /// Bounds the wait for the key. Without it the wait has no bound.
     ///
-    /// When the time is over the first in the queue asks a last time. Each request gets its time: for
-    /// a bound that holds even if the store does not answer, put `tokio::time::timeout` around, which
-    /// is safe. With a time of zero the key is asked for once, without a look at the queue.
+    /// When the time is over, the first waiter asks a last time, unless others wait behind it and the last answer
+    /// is less than half a second old. A request that is under way then is still waited for: for a bound that
+    /// holds even if the store does not answer, put `tokio::time::timeout` around the acquire, which is cancel
+    /// safe. With a time of zero the acquire asks once, and does not join the queue.
     pub fn wait_for(mut self, patience: Duration) -> Self {
         self.patience = WaitPolicy::For(patience);
         self
     }
 
-    /// Acquires the lease, keeps it alive while the body runs, and releases it.
+    /// Acquires the lease, [keeps it alive](Acquire::keep_alive) while the body runs, and releases it.
     ///
-    /// If the lease is lost the body is stopped: it is dropped at the point at which it waits. The
-    /// lease is released in any case, also when the body fails, and that is waited for.
+    /// If the lease is lost, the body's future is dropped where it awaits. The lease is released in any case,
+    /// also when the body fails, and this waits for the answer to the release.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -146,9 +153,9 @@ impl Acquire {
     ///
     /// # Errors
     ///
-    /// [`WithError`] separates a lease that was not acquired, one that was lost, and the body's own
-    /// error. A release that does not get through is no error, because the body has come to its end
-    /// under the lease: it goes on in the background.
+    /// [`WithError`] tells apart a lease that was not acquired, one that was lost, and the body's own
+    /// error. A release that fails is no error, because the body ended under the lease: the release goes on in
+    /// the background.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,11 @@
-//! The rest of an acquire that is over: requests that were sent and not answered, and the leases that they
-//! may have been granted.
+//! `Cleanup`: after an acquire is over, waits for its requests that were not answered, and releases what they were
+//! granted.
+//!
+//! All requests of an acquire have the same lease id. The clean-up releases it after each answer that may be a grant,
+//! and after the call timeout without an answer: a release that the server carries out before the acquire frees
+//! nothing. While a caller holds the lease, the clean-up releases nothing. The caller's own release comes first;
+//! otherwise the caller would find the lease lost. A detached lease is never released. A close waits for the
+//! clean-up no longer than the call timeout and the ttl together.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -19,7 +25,7 @@ use crate::{
     },
 };
 
-/// The rest of an acquire that is over.
+/// An acquire that is over, and its requests that were not answered.
 pub(super) struct Cleanup {
     pub(super) context: Arc<AcquireContext>,
     pub(super) request: Arc<AcquireRequest>,
@@ -27,19 +33,19 @@ pub(super) struct Cleanup {
     pub(super) left: Leftover,
 }
 
-/// What the requests that have ended left in the store, of no use to the caller.
+/// What the requests that have ended may have left in the store and the caller does not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leftover {
     Nothing,
     /// A grant.
     Granted,
-    /// Perhaps a grant: a request ended without telling its outcome. It may have been granted, or may still be on
-    /// its way to the server.
+    /// Perhaps a grant: a request ended in an error that leaves its outcome open. It may have been granted, or may
+    /// still be on its way to the server.
     Unclear,
 }
 
 impl Leftover {
-    /// What a request leaves that was answered so, if it is granted nothing that its caller takes.
+    /// What a request with this answer leaves, if its caller does not take the grant.
     fn of(answer: &Result<AcquireAnswer, Error>) -> Self {
         match answer {
             Ok(AcquireAnswer::Granted(_)) => Self::Granted,
@@ -48,11 +54,11 @@ impl Leftover {
         }
     }
 
-    /// What a request leaves that ended with this error. An error counts unless it says for certain that nothing
-    /// was changed: a release too many costs nothing.
+    /// What a request leaves that ended with this error: `Nothing` only if the error is certain to mean that
+    /// nothing was changed. A needless release is harmless.
     pub(super) fn of_error(error: &Error) -> Self {
         match error {
-            // The last of the nodes that were asked said so, and perhaps not the first.
+            // A driver may ask several nodes in turn. The error is that of the last; the first may have granted it.
             Error::Store { .. } | Error::Overloaded { .. } => Self::Unclear,
             error if error.is_ambiguous() => Self::Unclear,
             _ => Self::Nothing,
@@ -61,26 +67,26 @@ impl Leftover {
 }
 
 impl Cleanup {
-    /// A grant of an earlier request has no effect while the lease is held, and has to be
-    /// released after it.
+    /// Waits until the caller's lease has ended, and cleans up then. A late request is answered with the lease while
+    /// the lease is held, and would be granted it anew after its release.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             return self.leave(state.fence()).await;
         }
-        // These requests were carried out before the release, but for those whose outcome is not known.
+        // The server carried out the answered requests before the release, unless the outcome is unclear.
         let unclear = |(_, answer): &Answer<_>| Leftover::of(answer) == Leftover::Unclear;
         if self.calls.answered().iter().any(unclear) {
             self.left = Leftover::Unclear;
         }
-        // A release of ours must not come before the holder's own, which would be told of a loss.
+        // If this release came before the holder's own, the holder would get `Error::Lost`.
         self.calls.drive_while(state.released()).await;
         self.run(at_work).await;
     }
 
-    /// A detached lease must not be released any more; but what a late request is granted after it is
-    /// over is another.
+    /// Leaves a detached lease held. A late request that is granted the key after the lease has expired gets another
+    /// fence; that grant is released.
     async fn leave(mut self, fence: Fence) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
@@ -89,8 +95,7 @@ impl Cleanup {
         }
     }
 
-    /// Releases what was granted and is of no use, now and whenever a request ends that was not
-    /// waited for.
+    /// Releases what the acquire may have left, now and whenever one of its late requests ends.
     pub(super) async fn run(self, at_work: TaskTrackerToken) {
         if self.calls.is_empty() && self.left == Leftover::Nothing {
             return;
@@ -109,7 +114,7 @@ impl Cleanup {
             if self.calls.is_empty() {
                 return;
             }
-            // A release that overtakes its acquire would free nothing, hence this order.
+            // The answer first: a release that the server carries out before the acquire frees nothing.
             let answer = if silent {
                 self.calls.next_at_last().await
             } else {
@@ -117,7 +122,7 @@ impl Cleanup {
             };
             match answer {
                 Some((_, answer)) => self.left = Leftover::of(&answer),
-                // The request may have been carried out long ago, on a connection that has died unnoticed.
+                // The server may have granted the request, and the connection died without a sign.
                 None => {
                     silent = true;
                     self.release_aside(end);
@@ -126,8 +131,8 @@ impl Cleanup {
         }
     }
 
-    /// Releases what may have been granted, and does not wait for it: an answer that comes after all
-    /// is released at once.
+    /// Releases in another task what may have been granted, so that this one can release a late grant as soon as it is
+    /// answered.
     fn release_aside(&self, end: Option<Instant>) {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
@@ -135,7 +140,7 @@ impl Cleanup {
             maybe_in_flight: true,
             ..self.unused()
         };
-        // This task runs, so there is a runtime.
+        // The clean-up runs on a runtime, so `spawn` finds one.
         let _ = runtime::spawn(async move {
             let mut calls = InFlight::new();
             let release = releases.release_until_confirmed(&unused, None, &mut calls);
@@ -153,9 +158,9 @@ impl Cleanup {
             .release_until_confirmed(&unused, None, &mut calls);
         self.calls.drive_while(release).await;
         self.left = Leftover::Nothing;
-        // A request of it that still hangs has been given up: a close does not wait for its answer.
+        // The release has given up requests that still hang. They run on in a task that a close does not wait for.
         if !calls.is_empty() {
-            // This task runs, so there is a runtime.
+            // The clean-up runs on a runtime, so `spawn` finds one.
             let _ = runtime::spawn(calls.finish());
         }
     }
@@ -166,7 +171,7 @@ impl Cleanup {
             lease: self.request.lease,
             fence: None,
             ttl: self.request.ttl,
-            // The work has not begun.
+            // No caller had the lease, so its minimum hold does not apply.
             min_hold: None,
             maybe_in_flight: self.left == Leftover::Unclear,
             alone: self.request.access == Access::Exclusive,
@@ -177,7 +182,7 @@ impl Cleanup {
     }
 }
 
-/// Carries this out to its end, and counts it until this instant at the most as work that a close waits for.
+/// Does the work to its end. A close waits for it until `end` at the latest, and to its end if `end` is `None`.
 async fn at_work_until(
     end: Option<Instant>,
     at_work: TaskTrackerToken,

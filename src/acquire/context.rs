@@ -1,11 +1,11 @@
-//! `AcquireContext`: the parts of a handle that its acquires use.
+//! The context of the acquires of a handle.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::refused::RefusedKeys;
 use crate::{coalescer::Coalescer, lease::LeaseRegistry};
 
-/// The parts of a handle that an acquire uses.
+/// The parts of a handle that its acquires use.
 pub(crate) struct AcquireContext {
     pub(crate) registry: Arc<LeaseRegistry>,
     pub(crate) coalescer: Arc<Coalescer>,

@@ -1,8 +1,9 @@
-//! One acquire from its first request to its last: work of its own, which the caller does as long as
-//! no other task depends on it.
+//! One acquire, from its first request to its last. The caller's future runs it, or a task (see `InlineTask`).
 //!
-//! Dropping the caller's future at any point drops no request: the rest is left to a task, which notices,
-//! waits for what was sent, and releases what that granted.
+//! All requests of an acquire have the same lease id. A request that was sent is never dropped: when the caller's
+//! future is dropped, a task goes on, waits for the answers, and releases what they granted. Background renewals and
+//! the minimum hold begin only when the caller has the lease, so a future that is not polled does not keep a key
+//! locked. An acquire that begins during a close sees the close; a close waits for every other one.
 
 use std::{
     future::ready,
@@ -37,10 +38,10 @@ use crate::{
     waiters::{HandoffOffer, WaitOutcome, Waiter, ensure_listener},
 };
 
-/// The part of its ttl for which an acquire waits at most while the renewals of this process are late.
+/// An acquire waits for late renewals for this part of its ttl at most: a third.
 const SLOWED_DOWN: u32 = 3;
 
-/// Asks, and waits for the reply. One lease id stands for all of it.
+/// Acquires one key. The minimum hold applies as soon as the caller has the lease.
 pub(crate) async fn acquire(
     ask: LeaseOptions,
     key: Result<Key, Error>,
@@ -54,8 +55,8 @@ pub(crate) async fn acquire(
     end
 }
 
-/// The same for a set of leases, of which the caller has none before all are there: without the minimum hold,
-/// which would keep what is given back from the set that asks for it again.
+/// Acquires one key of a set, without the minimum hold. If another key is not granted, the set releases this one and
+/// asks for it again; a minimum hold would keep the key from the set itself.
 pub(crate) async fn acquire_one_of_several(
     ask: LeaseOptions,
     key: Result<Key, Error>,
@@ -99,16 +100,16 @@ fn begin(
     since: Instant,
     reply: Reply,
 ) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
-    // Counted before the look at what is closed, so that a close waits for it or is seen here.
+    // The token comes before the check for a close. So a close either waits for this acquire, or is seen here.
     let at_work = ask.context.registry.lifecycle.at_work();
     let work = InlineTask::new()?;
     let acquisition = AcquireOperation::new(ask, key?, batching, since, &work)?;
-    // In a box at once: a future has room for all that it was ever given by value.
+    // Boxed here, because every future that is passed this one by value would grow by its size.
     let asking = Box::pin(acquisition.run(patience, reply, at_work));
     Ok((work, asking))
 }
 
-/// A lease has come to its caller, unless it lay there for too long, in a future that was not polled.
+/// Checks the lease that the caller gets. It has expired if the caller's future was not polled for too long.
 fn in_hand(
     context: &AcquireContext,
     lease: &Lease,
@@ -116,7 +117,7 @@ fn in_hand(
     now: Instant,
 ) -> Result<(), Error> {
     match lease.is_live_at(now) {
-        // Not before the caller has it: a future that is not polled must not hold a key for ever.
+        // Renewals begin only now. Else a future that is never polled again would hold the key without end.
         true if keep_alive => lease.keep(),
         true => Ok(()),
         false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
@@ -127,7 +128,7 @@ fn in_hand(
     }
 }
 
-/// Waits while leases that are kept alive are renewed late: one more would make that worse.
+/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further.
 pub(super) async fn give_way(
     context: &AcquireContext,
     key: &Key,
@@ -150,17 +151,17 @@ type Reply = oneshot::Sender<Result<Attempt, Error>>;
 struct AcquireOperation {
     context: Arc<AcquireContext>,
     request: Arc<AcquireRequest>,
-    /// Whether it waits while what is kept alive is renewed late.
+    /// Whether the acquire waits while renewals are late.
     gives_way: bool,
     /// When the caller began to wait.
     since: Instant,
     calls: InFlight<AcquireAnswer>,
-    /// What the requests that have ended left in the store.
+    /// What the requests that have ended may have left in the store.
     left: Leftover,
-    /// The work that all of this is.
+    /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
-    /// How the next request is sent. After one that failed: alone, and taking it that an earlier one may have been
-    /// granted.
+    /// How the next request is sent. After a request that failed it is `Never`: the next one goes alone, and is not
+    /// `fresh`, because the failed one may have been granted.
     batching: Batching,
 }
 
@@ -194,7 +195,7 @@ impl AcquireOperation {
         let closing = self.context.registry.lifecycle.closing().clone();
         let outcome = tokio::select! {
             biased;
-            // The caller has gone.
+            // The caller's future was dropped.
             () = reply.closed() => Err(Error::Closed),
             () = closing.cancelled() => Err(Error::Closed),
             outcome = self.ask(patience) => outcome,
@@ -203,7 +204,7 @@ impl AcquireOperation {
             Ok(Attempt::Acquired(lease)) => Some(lease.state()),
             _ => None,
         };
-        // A lease that the caller does not take is released by its drop.
+        // If the caller has gone, `send` gives the lease back. Its drop releases it.
         let _ = reply.send(outcome);
         self.calls.withdraw_unsent();
         let cleanup = Cleanup {
@@ -226,7 +227,7 @@ impl AcquireOperation {
         }
         match patience {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
-            // An owner that holds the key already must not stand behind waiters that wait for it to release.
+            // A reentrant owner may hold the key already. Behind waiters that wait for its release it would deadlock.
             _ if self.request.reentrant => match self.attempt().await {
                 Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
                 Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
@@ -236,10 +237,10 @@ impl AcquireOperation {
         }
     }
 
-    /// Asks without waiting for a holder.
+    /// Asks without waiting for a holder to leave.
     async fn ask_now(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
-        // A set asks for its keys once in this way, and then for one after the other.
+        // A set asks for all its keys once. If that fails, it asks for them one by one, with retries.
         let asks_once = self.batching == Batching::Set;
         let mut tries = Tries::default();
         let context = self.context.clone();
@@ -272,11 +273,12 @@ impl AcquireOperation {
         }
     }
 
-    /// Asks whenever it is the turn of this task, until the key is granted or the time is over.
+    /// Waits in the queue of the key, and asks whenever it is this waiter's turn, until the key is granted or the time
+    /// is over.
     async fn ask_in_turn(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
         let give_up = match patience {
-            // A patience beyond the end of time is no bound.
+            // `None` if the instant is beyond what the clock can show: then there is no bound.
             WaitPolicy::For(wait) => start.checked_add(wait),
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
@@ -287,13 +289,13 @@ impl AcquireOperation {
             self.work.clone(),
         );
         let mut last_look = give_up;
-        // Without a bound of its own, that of a single call counts.
+        // A waiter without a bound gives up after nothing but errors for the call timeout.
         let hopeless = match give_up {
             None => start.checked_add(context.registry.call_timeout),
             Some(_) => None,
         };
         loop {
-            // The lease that makes way for this one.
+            // The lease of this process that hands its key to this one, and its streak.
             let mut from = None;
             let attempt = match self
                 .calls
@@ -301,7 +303,8 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    // With others under way the next answer need not be the one to this request.
+                    // The holder waits for the answer to this request. With others under way, the next answer may
+                    // be to one of those.
                     let offer = place.asks().filter(|_| self.calls.is_empty());
                     from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
                     match offer {
@@ -317,7 +320,7 @@ impl AcquireOperation {
                         None => too_late(waited),
                     });
                 }
-                // A late answer to an earlier request.
+                // An earlier request was answered meanwhile.
                 None => self.answer(ready(self.longest())).await,
             };
             let now = Instant::now();
@@ -357,7 +360,7 @@ impl AcquireOperation {
         }
     }
 
-    /// Why the lease was not to be had in the time that was allowed for it.
+    /// The error for a key that stayed held until the time was over.
     fn refusal(&self, waited: Duration, held: Held) -> Error {
         if rules::is_full(&held, &self.request) {
             Error::TooManyHolders {
@@ -368,12 +371,12 @@ impl AcquireOperation {
         }
     }
 
-    /// Asks once.
+    /// Sends one request and waits for an answer.
     async fn attempt(&mut self) -> Result<Attempt, Error> {
         self.send(self.request.clone()).await
     }
 
-    /// Asks for the place of a lease of this process, whose holder waits for the outcome.
+    /// Asks for the key in the place of a lease of this process, and tells its holder the outcome.
     async fn take(&mut self, offer: HandoffOffer) -> Result<Attempt, Error> {
         let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
         let sent = offer.sent();
@@ -381,7 +384,7 @@ impl AcquireOperation {
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.over(),
             Ok(Attempt::Held(_)) => sent.not_over(),
-            // The request may have been carried out.
+            // The request may have been carried out, so the drop tells the holder that the outcome is unclear.
             Err(_) => drop(sent),
         }
         attempt
@@ -408,12 +411,13 @@ impl AcquireOperation {
         error
     }
 
-    /// How long an answer is waited for: one that comes after the ttl grants nothing any more.
+    /// How long to wait for an answer. A lease that is granted later than its ttl has expired.
     fn longest(&self) -> Duration {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
-    /// Takes the next answer, be it to an earlier request, until the time is over. That gives how long it was.
+    /// Takes the next answer to any request of this acquire. If `limit` ends first, the error is `TimedOut` with the
+    /// time that `limit` gives.
     async fn answer(&mut self, limit: impl Future<Output = Duration>) -> Result<Attempt, Error> {
         let mut waited = self.longest();
         let end = async { waited = limit.await };
@@ -444,7 +448,7 @@ impl AcquireOperation {
             state.leave_open();
         }
         let lease = Lease::new(self.context.registry.clone(), state);
-        // A close that came before the lease was taken in did not see it.
+        // A close that came before the registry had the lease did not release it. The drop of the lease does.
         if self.context.registry.lifecycle.is_closing() {
             Err(Error::Closed)
         } else {

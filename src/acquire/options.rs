@@ -1,4 +1,4 @@
-//! The options of an acquire, as the builders collect them.
+//! `LeaseOptions`: the options that the builders of an acquire collect.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     telemetry::AcquireFields,
 };
 
-/// The terms of a lease. They are checked when the builder is awaited, so that the call site needs
+/// The options of a lease. They are checked when the builder is awaited, so that the call site needs
 /// one `?` and not two.
 #[derive(Clone)]
 pub(crate) struct LeaseOptions {
@@ -21,7 +21,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) min_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
     pub(crate) keep_alive: bool,
-    /// Whether the acquire waits while what is kept alive is renewed late.
+    /// Whether the acquire waits while renewals are late.
     pub(crate) gives_way: bool,
 }
 
@@ -44,7 +44,7 @@ impl LeaseOptions {
         self.owner.as_ref().unwrap_or(&self.context.owner)
     }
 
-    /// The fields of its span.
+    /// The fields of the acquire's span.
     pub(crate) fn fields(&self) -> AcquireFields<'_> {
         AcquireFields {
             mode: self.access.mode(),
@@ -64,7 +64,7 @@ impl LeaseOptions {
         if let Access::Permits { n, of } = self.access
             && !(1..=of).contains(&n)
         {
-            // The builder took both as `u32`.
+            // The conversion cannot fail: the builder took both as `u32`.
             let [permits, capacity] = [n, of].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
             return Err(Error::InvalidPermits { permits, capacity });
         }
@@ -93,32 +93,32 @@ impl fmt::Debug for LeaseOptions {
     }
 }
 
-/// The options that all builders of leases have.
+/// Gives a builder the methods for the options that all acquires have.
 macro_rules! lease_options {
     ($builder:ty) => {
         impl $builder {
-            /// Shares the key with other shared leases: for those who read what a writer, with an
+            /// Shares the key with other shared leases: for readers of data that a writer, with an
             /// exclusive lease, must not change meanwhile.
             ///
-            /// Each has an expiry of its own, so one whose holder dies frees its place by itself. A key
-            /// has places for [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) of them.
-            /// [`Lease::upgrade`](crate::Lease::upgrade) makes it exclusive.
+            /// Each shared lease has its own expiry. A key has at most
+            /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) live holders.
+            /// [`Lease::upgrade`](crate::Lease::upgrade) makes a shared lease exclusive.
             pub fn shared(mut self) -> Self {
                 self.ask.access = crate::model::Access::Shared;
                 self
             }
 
-            /// Takes so many permits of those that there are: a semaphore with leases. It conflicts with
-            /// exclusive and shared leases, and with other permits when there are not enough left.
+            /// Takes `permits` of `of` permits: a semaphore with leases. It conflicts with exclusive and
+            /// shared leases, and with other leases of permits if there are not enough permits left.
             ///
-            /// The capacity is what each request says, and stored nowhere: while processes with
-            /// different capacities run side by side, each keeps to its own.
+            /// The store does not keep the capacity `of`. Each request is checked against its own: so while
+            /// processes run with different capacities, each applies its own.
             ///
-            /// Whatever the capacity, no more than [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) leases have some of
-            /// them at once.
+            /// Whatever the capacity, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) leases have permits
+            /// at once.
             ///
-            /// Awaiting it gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) for no
-            /// permits, and for more than there are.
+            /// The acquire gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) if `permits` is 0 or
+            /// more than `of`.
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
                 self.ask.access = crate::model::Access::Permits {
                     n: permits.into(),
@@ -127,58 +127,61 @@ macro_rules! lease_options {
                 self
             }
 
-            /// Who the lease belongs to, as others see it; otherwise the
-            /// [owner of the handle](crate::LeasesBuilder::owner). 1 to 512 bytes of text.
+            /// The owner that other processes see on the key, 1 to 512 bytes of text. By default the
+            /// [owner of the handle](crate::LeasesBuilder::owner).
             pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
                 self.ask.owner = Some(owner.into());
                 self
             }
 
-            /// Does not mind other leases of the same owner: the lease is granted at once beside them,
-            /// has their fence, and the key is free when the last of them is released or over.
+            /// Lets the lease be granted beside other leases of the same owner, which do not conflict with it
+            /// then. It has the greatest of their fences. The key is free when the last of these leases is
+            /// released or has expired.
             ///
-            /// Only the later request has to say so. Give the [`owner`](Self::owner) a name that
-            /// tells apart what must exclude each other: by default all tasks of a handle have one.
+            /// Only the later request has to be reentrant. By default all tasks of a handle have the same
+            /// owner, so give tasks that must exclude each other different [`owner`](Self::owner)s.
             pub fn reentrant(mut self) -> Self {
                 self.ask.reentrant = true;
                 self
             }
 
-            /// Keeps the key held for this long after the grant although the lease is released or
-            /// dropped before that: for a job that comes to its end so early that a scheduler with
-            /// another clock would run it again.
+            /// Keeps the key held until this long after the grant, even if the lease is released or dropped
+            /// earlier. It is for a scheduled job that ends so early that a scheduler with another clock
+            /// would run it again.
             ///
-            /// It counts on the server's clock and in whole milliseconds, and not for a holder that dies:
-            /// then the ttl counts; nor for a grant that its caller did not take, or a set of which a part was not to be
-            /// had. At most [`MAX_TTL`](crate::limits::MAX_TTL).
+            /// The time counts on the server's clock, in whole milliseconds, and is at most
+            /// [`MAX_TTL`](crate::limits::MAX_TTL). Only a release of a live lease applies it. If the holder
+            /// dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
+            /// not take, nor to the leases of a set that was not granted as a whole.
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.ask.min_hold = Some(time);
                 self
             }
 
-            /// A remark for people, who see it with [`inspect`](crate::Leases::inspect) and
-            /// [`list`](crate::Leases::list); at most
-            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES). Keep secrets out of it.
+            /// A remark for people, which [`inspect`](crate::Leases::inspect) and
+            /// [`list`](crate::Leases::list) show. It has at most
+            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Keep secrets out of it.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.ask.note = Some(note.into());
                 self
             }
 
-            /// Renews the lease in the background at every third of its ttl, until its guard is
+            /// Renews the lease in the background about every third of its ttl, until its guard is
             /// released, dropped or detached, or the lease is lost.
             ///
-            /// Leases that are due go in batches of up to [`MAX_RENEWALS`](crate::store::MAX_RENEWALS), a few at a time:
-            /// ten thousand leases cost a handful of commands. A renewal that fails is tried again until
-            /// the lease runs out; [`at_risk`](crate::Lease::at_risk) warns before that, and
-            /// [`lost`](crate::Lease::lost) tells of the loss.
+            /// Renewals that are due together go in batches of up to
+            /// [`MAX_RENEWALS`](crate::store::MAX_RENEWALS). A renewal that fails is tried again until
+            /// the lease expires. [`at_risk`](crate::Lease::at_risk) warns before that, and
+            /// [`lost`](crate::Lease::lost) ends with the reason of the loss.
             ///
-            /// Where more is kept alive than the store can renew, the renewals come late long before the
-            /// first lease is lost. An acquire with `keep_alive` then waits for them, for a third of its ttl at
-            /// the most, and an event and a metric say so (`docs/observability.md`, which also has how
-            /// many leases a server bears).
+            /// If more leases are kept alive than the store can renew, renewals are late long before the
+            /// first lease is lost. An acquire with `keep_alive` then waits until they are in time, for a
+            /// third of its ttl at most, and an event and a metric report it (`docs/observability.md`, which
+            /// also says how many leases a server can renew).
             ///
-            /// The task that renews lives on the runtime of the first acquire, and goes on on that of a later
-            /// one when it ends. Where there is none left, the loss of a lease says so.
+            /// The task that renews runs on the runtime of the first acquire. When that runtime ends, the task
+            /// moves to the runtime of a later acquire. If no runtime is left, the leases expire, with a
+            /// [`LossReason`](crate::LossReason) that says so.
             ///
             /// ```
             /// # use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Keys that were held when this process asked for them last: another attempt is likely to be refused too.
+//! The keys that were held when this handle last tried to acquire them without waiting. Another attempt is likely
+//! to be refused too.
 //!
-//! To look at the document of a held key costs a database half of what a refused change does (`held` in
-//! `docs/performance.md`). So an attempt on one of these keys looks first.
+//! A read of the document of a held key costs a database less than a refused change. So the request for one of
+//! these keys tells the store that it may read first.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::model::{Held, Key};
 
-/// How many keys are remembered.
+/// How many keys a handle remembers, which bounds the memory.
 const MOST: usize = 1_024;
 
 /// The keys, each with the instant at which the first of its holders expires.
@@ -23,7 +24,7 @@ impl RefusedKeys {
         self.0.lock().get(key).is_some_and(|until| now < *until)
     }
 
-    /// Takes in that an attempt was refused.
+    /// Remembers a refused attempt. If there is no room even without the expired entries, it is forgotten.
     pub(crate) fn refused(&self, held: &Held, now: Instant) {
         let Some(until) = now.checked_add(held.expires_in()) else {
             return;
@@ -37,7 +38,7 @@ impl RefusedKeys {
         }
     }
 
-    /// Takes in that the key was granted to this process.
+    /// Forgets a key that an attempt was granted.
     pub(crate) fn granted(&self, key: &Key) {
         let mut keys = self.0.lock();
         if !keys.is_empty() {

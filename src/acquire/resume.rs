@@ -1,4 +1,4 @@
-//! Going on with a lease that another process has let go of.
+//! `Resume`: continues a lease that a process turned into a ticket.
 
 use std::{future::IntoFuture, sync::Arc};
 
@@ -21,18 +21,20 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum Resumed {
-    /// The lease goes on here, with its whole ttl from now.
+    /// The lease continues here, with a new ttl from now.
     Live(Lease),
-    /// The lease is over.
+    /// The lease was lost before it was resumed.
     Gone(LossReason),
 }
 
-/// A request to go on with a lease, made by [`Leases::resume`](crate::Leases::resume). Await it.
+/// A request to continue a lease, made by [`Leases::resume`](crate::Leases::resume). Await it.
 ///
 /// # Errors
 ///
-/// What the store answers, after three tries if a retry could help; [`Error::InvalidTtl`] if this handle
-/// has a clock margin that the ttl is too short for; [`Error::Closed`].
+/// [`Error::InvalidTtl`] if the ttl is too short for the clock margin of this handle; [`Error::NoRuntime`]
+/// outside a tokio runtime; [`Error::Closed`], where a lease that was just renewed is released; otherwise the error
+/// of the store, after three tries if a retry could help. After an error of the store the lease is as it was, or
+/// renewed, and the ticket can be used again.
 ///
 /// # Cancel safety
 ///
@@ -88,7 +90,7 @@ impl Resume {
             // The process that made the ticket may have sent more than one request.
             asked_once: false,
         };
-        // The answer took so long that nothing is left of it.
+        // `None`: the answer took so long that the renewed lease has expired here.
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };

@@ -1,35 +1,36 @@
-//! A piece of work under a lease.
+//! `Acquire::with`: work under a lease.
 
 use crate::{
     lease::Lease,
     model::{Error, Key, LossReason},
 };
 
-/// Why [`Acquire::with`](crate::Acquire::with) did not bring its body to a good end.
+/// The error of [`Acquire::with`](crate::Acquire::with).
 #[derive(Debug, thiserror::Error)]
 pub enum WithError<E> {
     /// The lease was not acquired, and the body did not run.
     #[error("the lease was not acquired: {0}")]
     NotAcquired(#[source] Error),
-    /// The lease was lost before the body had come to its end, which was stopped; or before it was
-    /// released, so that the end of the body may have overlapped with the work of another.
+    /// The lease was lost. Either the body was still running, and was stopped; or the body had succeeded, and
+    /// the release found the loss. In that case the body may have overlapped with the work of the next holder.
     #[error("the lease on {key} was lost while the work was under way: {reason}")]
     Lost {
         /// The key.
         key: Key,
-        /// How it was lost.
+        /// Why it was lost.
         reason: LossReason,
     },
-    /// The body itself failed. The lease was released.
+    /// The body itself failed. The lease was released, or its release goes on in the background.
     #[error(transparent)]
     Body(E),
 }
 
 impl<E: From<Error>> WithError<E> {
-    /// The same as one error of the body's type, which takes in those of this crate as well, such as
-    /// `anyhow::Error`, `Box<dyn Error + Send + Sync>` or an enum of your own.
+    /// Converts it to the error type of the body, if that can hold an [`Error`] as well: `anyhow::Error`,
+    /// `Box<dyn Error + Send + Sync>` or an enum of your own, for example.
     ///
-    /// Where the error of the body is a [`std::error::Error`], `?` alone does it, for this is one then.
+    /// If the error of the body is a [`std::error::Error`], so is `WithError`, and `?` can convert it without this
+    /// method.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -59,7 +60,7 @@ pub(crate) async fn run<T, E>(
 ) -> Result<T, WithError<E>> {
     let key = lease.key().clone();
     let outcome = tokio::select! {
-        // A body that comes to its end after the loss comes too late.
+        // If the lease is lost and the body has ended, the loss counts: the body may have ended after it.
         biased;
         reason = lease.lost() => Err(WithError::Lost { key, reason }),
         outcome = body(&lease) => outcome.map_err(WithError::Body),

@@ -1,4 +1,4 @@
-//! The options of a handle.
+//! `LeasesBuilder`: the options of a [`Leases`](crate::Leases).
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,31 +26,34 @@ impl LeasesBuilder {
         }
     }
 
-    /// Who the leases belong to, as others see it: a pod, a host, a service; 1 to 512 bytes of text,
-    /// which an acquire checks. By default the name of the host, the number of the process and a few
-    /// random letters.
+    /// The owner that other processes see on a held key: a pod, a host or a service, for example. 1 to 512
+    /// bytes of text; an acquire checks that and gives
+    /// [`Error::InvalidOwner`](crate::Error::InvalidOwner). By default the name of the host, the process id
+    /// and eight random hexadecimal digits.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// How long before the expiry on the server a lease is given up here. By default what the store
-    /// asks for: 100 ms for the databases, which covers the skew between two of their nodes at a
-    /// failover, and nothing in memory. A ttl must be at least twice as long.
+    /// How long before the expiry on the server the holder stops counting on its lease. By default what the
+    /// store asks for. MongoDB, Elasticsearch and OpenSearch ask for 100 ms, because after a failover another
+    /// node's clock decides. SQLite asks for 10 ms, or 100 ms on a host without a clock that counts from its
+    /// boot. Memory asks for none. A ttl must be at least twice the margin.
     pub fn clock_margin(mut self, margin: Duration) -> Self {
         self.clock_margin = margin;
         self
     }
 
-    /// How long one call to the store may take; 10 s by default. An acquire is never waited for
-    /// longer than its ttl, because what it grants would be over.
+    /// How long one call to the store may take; 10 s by default. A single request for a lease is bounded by
+    /// the ttl as well, because a lease that is granted later would have expired.
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self
     }
 }
 
-/// A process number comes back after a restart, in a container at once; hence the random part.
+/// The default owner. It has a random part because a restarted process may get the same process id, as it does
+/// in a container.
 pub(super) fn this_process() -> Arc<str> {
     let host = gethostname::gethostname();
     let process = std::process::id();

@@ -1,4 +1,4 @@
-//! A call to the store that has no guard.
+//! Store calls that belong to no guard: inspect, list, evict, purge and the like.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     telemetry,
 };
 
-/// Makes one call, about this key if it is about one, and tells of it.
+/// Makes one call with the call timeout, in a task that outlives this future, and records its span and event.
 pub(super) async fn call<T, F>(
     registry: &LeaseRegistry,
     operation: &'static str,

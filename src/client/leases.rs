@@ -1,4 +1,4 @@
-//! `Leases`, the handle of an application: what it acquires, shows and frees, and its close.
+//! `Leases`, the handle of an application: it acquires, shows and frees locks, and is closed at the end.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,14 +24,14 @@ use crate::{
     telemetry,
 };
 
-/// How many documents a list asks for at a time.
+/// How many documents one page of a list looks at.
 const PAGE: usize = 500;
-/// How many leases of an owner are released at the same time.
+/// How many releases [`Leases::release_owner`] has under way at the same time.
 const RELEASES_AT_ONCE: usize = 16;
 
 /// Acquires leases from a store, and shows and frees them.
 ///
-/// Cloning is cheap and gives another handle to the same. An application makes one and keeps it.
+/// A clone is cheap, and shares the leases, the waiters and the close. An application makes one and keeps it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,7 +66,7 @@ impl Leases {
         LeasesBuilder::new(store)
     }
 
-    /// Who the leases of this handle belong to, as others see it.
+    /// The owner that other processes see on a held key, unless an acquire names another one.
     pub fn owner(&self) -> &str {
         &self.acquires.owner
     }
@@ -76,13 +76,13 @@ impl Leases {
     /// Await the returned builder: it gives [`Attempt::Acquired`](crate::Attempt::Acquired) or
     /// [`Attempt::Held`](crate::Attempt::Held).
     ///
-    /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds; it is at least
-    /// twice the clock margin and at most [`MAX_TTL`](crate::limits::MAX_TTL).
+    /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds. It is at least
+    /// 1 ms and twice the clock margin, and at most [`MAX_TTL`](crate::limits::MAX_TTL).
     pub fn try_acquire(&self, key: impl AsRef<str>, ttl: Duration) -> TryAcquire {
         TryAcquire::new(self.acquires.clone(), Key::new(key), ttl)
     }
 
-    /// Waits until the key is free and takes it, like a mutex.
+    /// Waits until the key is free and acquires it, like a mutex.
     ///
     /// Await the returned builder; [`Acquire::wait_for`] bounds the wait. Key and ttl are as for
     /// [`Leases::try_acquire`].
@@ -90,10 +90,10 @@ impl Leases {
         Acquire::new(self.acquires.clone(), Key::new(key), ttl)
     }
 
-    /// Takes several keys, all or none of them, as one.
+    /// Waits for several keys, and acquires all of them or none.
     ///
-    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). A key that stands there
-    /// twice is taken once. Keys and ttl are as for [`Leases::try_acquire`].
+    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). A key that is named
+    /// twice is acquired once. Keys and ttl are as for [`Leases::try_acquire`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -116,21 +116,21 @@ impl Leases {
         AcquireAll::new(self.acquires.clone(), keys, ttl)
     }
 
-    /// Goes on with a lease that another process, or this one, has let go of by
+    /// Continues a lease that this process or another one turned into a ticket, by
     /// [`Lease::into_ticket`](crate::Lease::into_ticket).
     ///
     /// Await the returned builder: it gives [`Resumed::Live`](crate::Resumed::Live), with the same
-    /// fence and a whole ttl, or [`Resumed::Gone`](crate::Resumed::Gone).
+    /// fence and a new ttl from now, or [`Resumed::Gone`](crate::Resumed::Gone) if the lease is over.
     pub fn resume(&self, ticket: &Ticket) -> Resume {
         Resume::new(self.acquires.clone(), ticket.clone())
     }
 
-    /// A limiter that lets through at most so many calls a window, on the database's clock.
+    /// Makes a limiter that grants at most `limit` permits per window, on the server's clock.
     ///
-    /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. Nothing is sent, and bad input is
-    /// refused, when a permit is asked for: a limit of 0 ([`Error::InvalidLimit`]), a window below a
-    /// millisecond or above [`MAX_WINDOW`](crate::limits::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
-    /// to whole milliseconds. The key is 1 to 512 bytes of text; locks of the same key do not matter.
+    /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. This call sends nothing and checks
+    /// nothing. The first request for a permit refuses a limit of 0 ([`Error::InvalidLimit`]), and a window below
+    /// a millisecond or above [`MAX_WINDOW`](crate::limits::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
+    /// to whole milliseconds. The key is 1 to 512 bytes of text. A lock and a limiter may have the same key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -149,13 +149,14 @@ impl Leases {
         Limiter::new(self.limiters.clone(), Key::new(key), quota)
     }
 
-    /// Who holds the key now; `None` if it has no document, because it was never locked or has
-    /// been cleaned up.
+    /// Gives the holders of the key. `None` if the store has no document for it, because it was never locked
+    /// or was cleaned up.
     ///
     /// # Errors
     ///
-    /// As [`Error`] says: a bad key, a store that cannot be reached or refuses, a document that is
-    /// not a lock.
+    /// [`Error::InvalidKey`]; [`Error::NotALock`] and [`Error::UnsupportedSchema`] if the document is not a lock
+    /// that this version can read; otherwise the error of the store, [`Error::TimedOut`] after the
+    /// [`call_timeout`](LeasesBuilder::call_timeout). The call is sent once.
     ///
     /// # Cancel safety
     ///
@@ -167,10 +168,12 @@ impl Leases {
         call(&self.acquires.registry, "inspect", Some(&named), work).await
     }
 
-    /// The locks that a filter lets through, in the order of their keys, page by page.
+    /// Streams the locks that match a filter, in the order of their keys. The stream asks the store for one page
+    /// at a time.
     ///
-    /// Locks that come and go meanwhile may be missed or shown, but none is shown twice, and one
-    /// that stays is not missed.
+    /// A lock that begins or ceases to match while the stream runs may be shown or missed. A lock that matches all
+    /// the time is shown once. A document that cannot be read as a lock is left out, and an event at WARN names its
+    /// key.
     ///
     /// ```
     /// use futures::TryStreamExt;
@@ -187,7 +190,8 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// As for [`Leases::inspect`]; after an error the stream ends.
+    /// The error of the store, or [`Error::TimedOut`] if a page takes longer than the
+    /// [`call_timeout`](LeasesBuilder::call_timeout). After an error the stream ends.
     ///
     /// # Cancel safety
     ///
@@ -215,19 +219,22 @@ impl Leases {
         pages.try_flatten().boxed()
     }
 
-    /// Releases every live lease of an owner, whichever process holds it, and says how many.
+    /// Releases every live lease of an owner, in whichever process its holder is, and gives how many.
     ///
-    /// For a process that starts again under the name of one that died, and for shutting down one
-    /// that does not do it itself. The holders are not asked: see [`Leases::evict`].
+    /// A process that starts again under the owner of a dead one can free the keys with it, and an operator can
+    /// free those of a process that does not release them. The holders are not asked: as after
+    /// [`Leases::evict`], each learns of the loss at its next renewal or its release. A
+    /// [`min_hold`](Acquire::min_hold) that keeps a released key held ends too, and counts as a lease.
     ///
     /// # Errors
     ///
-    /// As for [`Leases::inspect`]. What was released before the error stays released, and the call
+    /// As for [`Leases::list`]. The leases that were released before the error stay released, and the call
     /// can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop the releases that were sent. A repeated call is harmless.
+    /// Dropping the future does not stop the releases that were sent, and sends no more. A repeated call is
+    /// harmless.
     pub async fn release_owner(&self, owner: &str) -> Result<u64, Error> {
         let leases_of = |lock: LockState| {
             let key = lock.key;
@@ -257,17 +264,17 @@ impl Leases {
             .inspect(|released| telemetry::released_owner(owner, *released))
     }
 
-    /// Frees the key by force and raises its fence: for an operator who knows that the holder is
-    /// gone, and cannot wait for the ttl. `None` if the key has no document.
+    /// Ends every lease on the key by force and raises its fence. `None` if the key has no document.
     ///
-    /// The evicted holder is not asked. It finds out at its next renewal, or when it releases: both are told
-    /// that the lease is lost, whether or not another was granted the key. And a resource that checks the fence refuses it as soon as the
-    /// next holder has written.
+    /// It is for an operator who knows that the holder is gone, and cannot wait for the ttl. The holder is not
+    /// asked. Its next renewal or its release gives [`Error::Lost`], whether or not the key was granted again
+    /// meanwhile. A resource that checks the fence refuses the evicted holder's writes once the next holder has
+    /// written.
     ///
     /// # Errors
     ///
-    /// As for [`Leases::inspect`]. After an error that
-    /// [is ambiguous](Error::is_ambiguous), look before you evict again: a new holder may be there.
+    /// As for [`Leases::inspect`]. After an error that [is ambiguous](Error::is_ambiguous), inspect the key before
+    /// you evict again: the eviction may have been carried out, and the key granted to a new holder.
     ///
     /// # Cancel safety
     ///
@@ -283,12 +290,12 @@ impl Leases {
         })
     }
 
-    /// Removes the document of a key that nobody holds, and says whether it did.
+    /// Removes the document of a key that has no live holder, and says whether there was one to remove.
     ///
-    /// Locking never needs this: an expired lease is taken over in place. It can never remove a
-    /// lock that was just taken over, because expiry is checked in the same step, on the server's
-    /// clock (the bounded delete of `MongoDistributedLock`). A document whose fence runs ahead of
-    /// the server's clock stays until the clock has passed it, so that the next fence is greater.
+    /// Locks work without this call: a takeover uses the document of the expired lease. The store checks
+    /// the expiry and removes the document in one step, on its own clock, so it never removes the document of a
+    /// live holder. A document whose fence is ahead of the server's clock stays until the clock has passed it.
+    /// The next grant takes its fence from the clock, and would otherwise have a smaller fence.
     ///
     /// # Errors
     ///
@@ -296,7 +303,7 @@ impl Leases {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a removal that was sent. A repeated one is harmless.
+    /// Dropping the future does not stop a removal that was sent. A repeated call is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = Key::new(key)?;
         let named = key.clone();
@@ -311,37 +318,40 @@ impl Leases {
         removed.inspect(|removed| telemetry::removed(&named, *removed))
     }
 
-    /// Removes every lock without a live holder since this long, and every limiter that means nothing any
-    /// more since this long, and says how many.
+    /// Removes the documents of locks and limiters that have been of no use for at least `retention`, and gives
+    /// how many.
     ///
-    /// It never removes a lock that is live, or that was taken or renewed meanwhile. A store that
-    /// cleans up by itself, as MongoDB does by a TTL index, does not need it. Elasticsearch and
-    /// OpenSearch count the retention in whole seconds.
+    /// A lock is of no use while it has no live holder and its fence is not ahead of the server's clock. A limiter
+    /// is of no use when its count no longer limits a request. A lock that is granted or renewed during the purge
+    /// stays. MongoDB removes old documents by a TTL index, and does not need this call. Elasticsearch and
+    /// OpenSearch round the retention up to whole seconds.
     ///
     /// # Errors
     ///
-    /// As for [`Leases::inspect`]. A purge of very many locks may take longer than the call timeout;
-    /// it then goes on after [`Error::TimedOut`], and can be repeated.
+    /// The error of the store. A purge of very many locks may take longer than the
+    /// [`call_timeout`](LeasesBuilder::call_timeout): then this gives [`Error::TimedOut`] while the purge goes
+    /// on, and the call can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a purge that was sent. A repeated one is harmless.
+    /// Dropping the future does not stop a purge that was sent. A repeated call is harmless.
     pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
         let purged = call(&self.acquires.registry, "purge", None, work).await;
         purged.inspect(|removed| telemetry::purged(*removed, retention))
     }
 
-    /// Releases every lease of this handle and its clones, and waits until that is done: for the end
+    /// Releases every lease of this handle and its clones, and waits until that is done. Call it at the end
     /// of a program.
     ///
-    /// From now on an acquire answers [`Error::Closed`], also one that waits. Guards that still
-    /// live are lost ([`LossReason::Closed`](crate::LossReason::Closed)). What was dropped before
-    /// and is still to be released is waited for too, and so are requests under way, but for those of
-    /// limiters, after which nothing has to be released. If the store
-    /// does not answer, that takes as long as the longest ttl and the
-    /// [`call_timeout`](LeasesBuilder::call_timeout) at the worst, so put `tokio::time::timeout` around
-    /// it where the end must not take that long.
+    /// From now on an acquire gives [`Error::Closed`], also one that waits already. Guards that are still
+    /// there are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for the
+    /// releases of guards that were dropped before, and for acquires that are under way. It does not wait for
+    /// other requests, because nothing has to be released after them.
+    ///
+    /// If the store does not answer, the close gives up after the longest ttl and a few
+    /// [`call_timeout`](LeasesBuilder::call_timeout)s; with more than a thousand leases it takes longer. Put
+    /// `tokio::time::timeout` around it if the program must end sooner.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -360,7 +370,7 @@ impl Leases {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future only stops the waiting. It can be called again, to wait again.
+    /// Dropping the future only stops the waiting: the releases go on. Another call waits again.
     pub async fn close(&self) {
         let close = self.acquires.registry.close();
         close.instrument(telemetry::close()).await;
@@ -373,7 +383,7 @@ impl Leases {
 }
 
 impl LeasesBuilder {
-    /// The leases. Nothing is sent or spawned yet.
+    /// Makes the handle. It sends nothing and spawns no task.
     pub fn build(self) -> Leases {
         let late = Arc::new(watch::Sender::new(false));
         let coalescer = Coalescer::new(self.store.clone(), late.subscribe());

@@ -1,7 +1,7 @@
-//! To acquire a lease, hold it, lose it, and give it back.
+//! To acquire a lease, hold it, lose it, and release it.
 //!
-//! [`Acquire::with`](crate::Acquire::with) is the short way: it keeps the lease alive while a body of work runs,
-//! stops the body when the lease is lost, and releases. With a guard in hand the same is
+//! [`Acquire::with`](crate::Acquire::with) is the short way: it runs a future, renews the lease meanwhile, stops the
+//! future if the lease is lost, and releases the lease at the end. The same can be written with
 //! [`keep_alive`](crate::Acquire::keep_alive), [`Lease::lost`](crate::Lease::lost) and
 //! [`Lease::release`](crate::Lease::release):
 //!
@@ -18,20 +18,21 @@
 //!     why = lease.lost() => return Err(why.into()),
 //! }
 //! lease.release().await?;
-//! leases.close().await; // at the end of the program: whatever is still held
+//! leases.close().await; // At the end of the program: releases every lease that is still held.
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A lease that is dropped is released in the background. [`Leases::close`](crate::Leases::close) waits for
-//! that.
+//! A [`Lease`](crate::Lease) that is dropped is released in the background.
+//! [`Leases::close`](crate::Leases::close) waits for such releases.
 //!
 //! # How long a ttl should be
 //!
-//! It is how long others wait when the holder dies, and how long the database may be away before a healthy
-//! holder loses its lease. A kept lease is renewed after a third of it, and what fails is tried again for the
-//! other two. 10 to 60 seconds suit most.
+//! When a holder dies, others wait for the rest of its ttl. A lease that is kept alive is renewed after a third of
+//! its ttl, and a renewal that fails is tried again until the lease expires. So a healthy holder keeps its lease if
+//! the database does not answer for less than about two thirds of the ttl. 10 to 60 seconds suit most programs.
 //!
-//! It also bounds a request for the lease: one that is not answered within its ttl is given up, because what it
-//! grants would be over ([`Error::TimedOut`](crate::Error::TimedOut)). So a ttl of 1 s asks for a database that
-//! answers within 1 s, whatever the [`call_timeout`](crate::LeasesBuilder::call_timeout) of the handle.
+//! The ttl also bounds each request for the lease. A request that is not answered within the ttl ends with
+//! [`Error::TimedOut`](crate::Error::TimedOut), because a lease that it grants would have expired. So a ttl of 1 s
+//! needs a database that answers within 1 s, even if the
+//! [`call_timeout`](crate::LeasesBuilder::call_timeout) is longer.

@@ -1,11 +1,12 @@
-//! Who may hold a key together with whom, and for how long.
+//! Which leases can share a key, and the special ways to hold one.
 //!
 //! - One at a time: [`Leases::acquire`](crate::Leases::acquire), or
-//!   [`Leases::try_acquire`](crate::Leases::try_acquire) for one look.
-//! - Readers and a writer: [`shared`](crate::Acquire::shared) for those who read, the plain kind for who writes;
-//!   [`Lease::upgrade`](crate::Lease::upgrade) and [`Lease::downgrade`](crate::Lease::downgrade) between the two.
-//! - So many at a time (a semaphore): [`permits`](crate::Acquire::permits).
-//! - Code that locks what its caller may hold: [`reentrant`](crate::Acquire::reentrant), with an
+//!   [`Leases::try_acquire`](crate::Leases::try_acquire) to ask once, without waiting.
+//! - Readers and a writer: readers take a [`shared`](crate::Acquire::shared) lease, a writer an exclusive one, which
+//!   is the default. [`Lease::upgrade`](crate::Lease::upgrade) and [`Lease::downgrade`](crate::Lease::downgrade)
+//!   change one into the other.
+//! - A limited number of holders at a time (a semaphore): [`permits`](crate::Acquire::permits).
+//! - Code that locks a key that its caller may hold already: [`reentrant`](crate::Acquire::reentrant), with an
 //!   [`owner`](crate::Acquire::owner) that names the caller.
 //! - Several keys, all or none: [`Leases::acquire_all`](crate::Leases::acquire_all).
 //! - A job that must run once per tick: [`min_hold`](crate::Acquire::min_hold), or a key that names the tick and
@@ -13,5 +14,4 @@
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`](crate::Lease::into_ticket) and
 //!   [`Leases::resume`](crate::Leases::resume).
 //!
-//! And without a lease: at most so many calls a window over all processes,
-//! [`Leases::limiter`](crate::Leases::limiter).
+//! [`Leases::limiter`](crate::Leases::limiter) needs no lease: it limits the calls per window, over all processes.

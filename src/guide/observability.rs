@@ -1,11 +1,15 @@
 //! Spans, events and metrics.
 //!
-//! Every operation makes spans and events of `tracing`, with the target `leasehold`: operations, grants and
-//! releases at DEBUG, renewals at TRACE, a lease at risk and a lost one at WARN, what an operator removes at
-//! INFO.
+//! Operations make spans and events of `tracing`, with the target `leasehold`:
 //!
-//! With the feature `metrics` the same is counted and timed: acquires by outcome, waits, hold times, renewals and
-//! how late they were, losses by reason, errors of the store; [`describe_metrics`](crate::describe_metrics)
-//! tells an exporter what each means. `docs/observability.md` has tables of all of it, and what to alert on.
+//! - WARN: a lease is at risk, or lost while its guard lives; renewals are late; a background release was given up.
+//! - INFO: an operator evicted a holder, removed or purged locks, or released all leases of an owner.
+//! - DEBUG: operations, grants, releases, and renewals that fail.
+//! - TRACE: renewals that succeed.
 //!
-//! Neither holds a credential. Keys and owners are in events, and never labels of a metric.
+//! With the feature `metrics` the library counts acquires by outcome, losses by reason, renewals and errors of the
+//! store, and times waits, holds and how late renewals were. [`describe_metrics`](crate::describe_metrics)
+//! tells an exporter what each metric means. `docs/observability.md` lists all events and metrics, and what to
+//! alert on.
+//!
+//! Events and metrics hold no credential. Keys and owners are in events, and never labels of a metric.

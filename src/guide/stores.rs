@@ -1,7 +1,7 @@
 //! Which database keeps the locks, and what it guarantees.
 //!
-//! A lock is one document, and each operation one atomic change of it, on the clock of the server.
-//! [`Leases`](crate::Leases) takes any [`Store`](crate::Store), also as `Arc<dyn Store>`.
+//! A store keeps each lock as one record. Each operation on a key is one atomic change of its record, on the clock
+//! that the table names. [`Leases`](crate::Leases) takes any [`Store`](crate::Store), also as `Arc<dyn Store>`.
 //!
 //! | store | for | what an acknowledged grant means | whose clock |
 //! |---|---|---|---|
@@ -10,10 +10,10 @@
 //! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |
 //! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
 //! | [`OpenSearchStore`](crate::OpenSearchStore) | several processes that share an OpenSearch | the same as on Elasticsearch | the same |
-//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | as far as that class goes: no fence | ours the server's, theirs their own |
+//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | what that class guarantees; there is no fence | leasehold's the server's; each Java service its own |
 //!
-//! Each says more in its documentation. When another server takes over, another clock decides: a lease on a
-//! database is given up 100 ms early for that
+//! The documentation of each store says more. After a failover another server's clock decides when a lease expires.
+//! So a holder on MongoDB, Elasticsearch or OpenSearch stops counting on its lease 100 ms before the expiry
 //! ([`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin)).
 //!
 //! # The databases' own clients
@@ -26,8 +26,9 @@
 //! | `elasticsearch` | `elasticsearch` | 9, from 9.1.0-alpha.1 on |
 //! | `opensearch` | `opensearch` | 2, from 2.4 on |
 //!
-//! - `mongodb` comes with rustls and the older BSON library; what the application chooses for its own dependency
-//!   (`dns-resolver` for `mongodb+srv` addresses, `bson-3`, `openssl-tls`, compression) holds here too.
-//! - `elasticsearch` and `opensearch` come without TLS: choose `native-tls` or `rustls-tls` for your own
-//!   dependency.
-//! - `sqlite` has an SQLite that is compiled in.
+//! - leasehold asks for `mongodb` with the features `rustls-tls` and `bson-2`. Features that the application chooses
+//!   for its own dependency (`dns-resolver` for `mongodb+srv` addresses, `bson-3`, `openssl-tls`, compression) apply
+//!   to leasehold as well.
+//! - leasehold asks for `elasticsearch` and `opensearch` without TLS: choose `native-tls` or `rustls-tls` for your
+//!   own dependency.
+//! - The feature `sqlite` compiles SQLite in.
