@@ -1,16 +1,17 @@
-//! The way of acquires and releases to the store. While few are under way each goes at once and alone;
-//! what comes beyond that waits until one of them has ended, and goes together if that is worth it.
+//! Sends acquires and releases to the store: alone, or several in one batch. While few are under way each goes at once
+//! and alone. A request that comes beyond that waits until another has ended, and goes in a batch if that is large
+//! enough.
 //!
-//! A batch costs less than its parts only if it is large (`cycle` in `docs/performance.md`). So while one is
-//! under way, what comes gathers for the next, until that is a quarter of all; and three are under way at the
-//! most, for one would leave the server idle between them.
+//! A batch costs less than its parts only if it is large (`cycle` in `docs/performance.md`). So while a batch is under
+//! way, requests gather for the next one until they are a quarter of all. Three batches are under way at the most: with
+//! one alone the server would be idle between two batches.
 //!
-//! A request is sent when there is a place for it, and not before, so that a store that is slow is not sent more
-//! and more. One that waits can be withdrawn, and is never sent then. If nothing could be sent for a while, one
-//! more goes than there are places: its answer tells whether the others hang, or the store is slow.
+//! A request is sent when there is a place for it, and not before, so that a slow store is not sent more and more. A
+//! request that waits can be withdrawn, and then is never sent. If nothing could be sent for a while, one more request
+//! or batch goes than there are places: its answer tells whether the others hang, or the store is slow.
 //!
-//! A request that goes together has to put up with its companions: a transaction that holds one document holds up
-//! them all. So after [`OVERDUE`] it should be sent again, alone.
+//! A request in a batch is answered only with all others of the batch: a transaction that holds one document holds up
+//! all of them. So after [`OVERDUE`] the request should be sent again, alone.
 
 mod policy;
 mod queue;
@@ -27,7 +28,7 @@ use tokio::{
 
 use self::{
     policy::{LEAST, Limits, Next},
-    queue::{HANGS, Queue, YOUNG},
+    queue::{Class, HANGS, Queue, YOUNG},
 };
 use crate::{
     messages::{
@@ -42,42 +43,43 @@ use crate::{
     store::Store,
 };
 
-/// How long to wait for the answer to a request that has gone together with others.
+/// How long to wait for the answer to a request that was sent in a batch.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Which requests a request may share a batch with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Batching {
-    /// With any that wait for a place at the same time.
+    /// With any others that wait for a place at the same time.
     Any,
-    /// With none: it is sent again, because its batch was not answered.
+    /// With none: the request is a retry, after its batch was not answered or it has failed.
     Never,
-    /// With those of its set, which are all submitted before [any is sent](Coalescer::send_set).
+    /// With any, but not before all requests of its set are submitted and [sent](Coalescer::send_set).
     Set,
 }
 
 /// A request that is to be sent.
 pub(crate) struct Submission<F> {
-    /// Sends it as soon as it may go. Gives the instant before it was sent, and the answer. Has to run to its end,
-    /// unless it is withdrawn.
+    /// Sends the request as soon as it may go. Gives the instant before it was sent, and the answer. This future has to
+    /// run to its end, unless the request is withdrawn.
     pub(crate) answer: F,
-    /// Takes it back; `None` if it goes at once.
+    /// Takes the request back if it still waits; `None` if it goes at once.
     pub(crate) withdraw: Option<Withdraw>,
-    /// When it should be sent again, alone.
+    /// Tells when the request should be sent again, alone.
     pub(crate) overdue: Overdue,
 }
 
-/// Tells when the answer to a request that has gone together with others is late; never for one that goes alone.
+/// Tells when the answer to a request that was sent in a batch is late. It tells nothing of a request that goes alone.
 pub(crate) struct Overdue(Option<oneshot::Receiver<()>>);
 
 impl Overdue {
-    /// Waits until then, or until this much has passed. Gives which time that was.
+    /// Waits until the answer is late, or until `limit` has passed. Gives the time that ended the wait, [`OVERDUE`]
+    /// or `limit`.
     pub(crate) async fn or_after(self, limit: Duration) -> Duration {
         let overdue = async {
             let went = OptionFuture::from(self.0).await;
             match went {
                 Some(Ok(())) => sleep(OVERDUE).await,
-                // The request goes alone, or went.
+                // The request is sent alone, so only the limit ends the wait.
                 _ => pending().await,
             }
         };
@@ -91,7 +93,7 @@ impl Overdue {
 pub(crate) struct Coalescer {
     store: Arc<dyn Store>,
     max_concurrent: usize,
-    /// Whether renewals are late: then they go first.
+    /// Whether renewals are late: then fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
     queue: Mutex<Queue<Unsent>>,
 }
@@ -100,9 +102,9 @@ pub(crate) struct Coalescer {
 struct Unsent {
     request: BatchRequest,
     reply: Reply,
-    /// Told when it goes together with others.
+    /// Told when the request is sent in a batch.
     went: oneshot::Sender<()>,
-    /// The runtime of the operation that waits for it.
+    /// The runtime of the operation that waits for the answer.
     runtime: Handle,
 }
 
@@ -116,9 +118,9 @@ enum Dispatch {
     Answer(Instant, Result<BatchAnswer, Error>),
 }
 
-/// How a request gets to the store.
+/// When a request is sent to the store.
 enum Route {
-    /// At once, and counted as under way if it has a permit.
+    /// At once. It is counted as under way if it has a permit.
     Now(Option<InFlightPermit>),
     /// When there is a place for it.
     Later(u64, oneshot::Receiver<Dispatch>, oneshot::Receiver<()>),
@@ -134,7 +136,7 @@ impl Coalescer {
         })
     }
 
-    /// Asks for a lease.
+    /// Submits a request for a lease.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
@@ -148,13 +150,14 @@ impl Coalescer {
             BatchAnswer::Release(_) => None,
         });
         if batching == Batching::Set {
-            // A set that was given up before its answer would wait for its own leases.
+            // If a set gave up before the answer to its batch, the batch might still be granted the keys, and the
+            // set, which then asks for one key after the other, would wait for its own leases.
             submission.overdue = Overdue(None);
         }
         submission
     }
 
-    /// Releases a lease.
+    /// Submits the release of a lease.
     pub(crate) fn release(
         self: &Arc<Self>,
         request: ReleaseRequest,
@@ -209,8 +212,8 @@ impl Coalescer {
         }
     }
 
-    /// Waits until a request is dispatched; `None` if that went down with its runtime. Each that waits looks
-    /// from time to time whether any may go, because a request that hangs gives no sign of it.
+    /// Waits until a request is dispatched; `None` if its batch was dropped with the runtime that sent it. Each request
+    /// that waits dispatches from time to time: one under way that hangs loses its place without an event.
     async fn dispatched(
         self: &Arc<Self>,
         mut reply: oneshot::Receiver<Dispatch>,
@@ -225,7 +228,7 @@ impl Coalescer {
         }
     }
 
-    /// How the next request goes.
+    /// Takes a place for a request, or a place in the queue.
     fn route(
         self: &Arc<Self>,
         batching: Batching,
@@ -246,13 +249,17 @@ impl Coalescer {
         let (went, together) = oneshot::channel();
         let (request, id) = (request(), runtime.id());
         let key = request.key().clone();
+        let class = match &request {
+            BatchRequest::Release(release) if release.undoable => Class::Undoable,
+            BatchRequest::Release(_) | BatchRequest::Acquire(_) => Class::Durable,
+        };
         let unsent = Unsent {
             request,
             reply,
             went,
             runtime,
         };
-        let number = queue.push(key, batching == Batching::Never, id, unsent);
+        let number = queue.push(key, batching == Batching::Never, class, id, unsent);
         drop(queue);
         if batching != Batching::Set {
             self.dispatch();
@@ -281,17 +288,17 @@ impl Coalescer {
         }
     }
 
-    /// Sends the requests of a [set](Batching::Set), in one batch if there is a place for one.
+    /// Sends the requests of a [set](Batching::Set) that were submitted, in a batch if there is a place for one.
     pub(crate) fn send_set(self: &Arc<Self>) {
         while self.dispatch_together(2) {}
     }
 
-    /// Sends what waits, if it may go.
+    /// Sends the requests that wait, as far as there are places.
     fn dispatch(self: &Arc<Self>) {
         let _ = self.dispatch_together(LEAST);
     }
 
-    /// The same, where so many requests are enough for a batch. Says whether a batch was sent.
+    /// The same, where `least` requests are enough for a batch. Says whether a batch was sent.
     fn dispatch_together(self: &Arc<Self>, least: usize) -> bool {
         let now = Instant::now();
         let mut queue = self.queue.lock();
@@ -299,7 +306,7 @@ impl Coalescer {
         if queue.load(now).next(limits, least) == Next::Stay {
             return false;
         }
-        // An operation that went down with its runtime would not take what it is granted.
+        // The operation of such a request was dropped with its runtime: nobody would take the lease that it is granted.
         queue.retain(|unsent| !unsent.reply.is_closed());
         let load = queue.load(now);
         let mut next = load.next(limits, least);
@@ -322,7 +329,7 @@ impl Coalescer {
         let permits: Vec<_> = permits.collect();
         drop(queue);
         for (unsent, permit) in going.into_iter().zip(permits) {
-            // An operation that has ended in this moment leaves its place to others.
+            // This fails if the operation was dropped meanwhile: then its place goes to others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
                 permit.end(false);
             }
@@ -333,7 +340,7 @@ impl Coalescer {
     async fn send_together(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         for unsent in batch {
-            // This send, and that of the answer, fail if the operation has ended meanwhile.
+            // This fails if the operation was dropped meanwhile, and so does the send of the answer below.
             let _ = unsent.went.send(());
             requests.push(unsent.request);
             replies.push(unsent.reply);
@@ -355,7 +362,7 @@ impl Coalescer {
     }
 }
 
-/// The place of a request or a batch that was sent.
+/// The place of a request or a batch that was sent. Its drop frees the place.
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
@@ -364,7 +371,7 @@ struct InFlightPermit {
 }
 
 impl InFlightPermit {
-    /// The request has ended, with an answer or an error, and another may go.
+    /// Frees the place of a request that has ended, with an answer or an error, and sends what waits for it.
     fn end(mut self, answered: bool) {
         self.end = Some(answered);
     }
@@ -374,7 +381,8 @@ impl Drop for InFlightPermit {
     fn drop(&mut self) {
         let answered = self.end == Some(true);
         self.coalescer.queue.lock().ended(self.number, answered);
-        // One that has not ended went down with its runtime: those that wait look for a place by themselves.
+        // A request that has not ended was dropped with its runtime. That is no place to send others from: those that
+        // wait look for a place by themselves.
         if self.end.is_some() {
             self.coalescer.dispatch();
         }

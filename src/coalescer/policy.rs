@@ -1,7 +1,7 @@
-//! Whether the acquires and releases that wait are sent now, and each alone or as a batch: a rule without I/O
+//! Whether the acquires and releases that wait are sent now, and whether alone or in a batch: a rule without I/O
 //! and without a clock.
 
-/// Fewer than this do not go together, unless they are a set.
+/// Fewer requests than this do not go in a batch, unless they are a set.
 pub(super) const LEAST: usize = 8;
 /// How many batches are under way at the most.
 const BATCHES: usize = 3;
@@ -9,30 +9,30 @@ const BATCHES: usize = 3;
 /// Which of the waiting requests are sent now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing before something ends.
+    /// None, until a request or a batch ends.
     Stay,
-    /// So many of them, each alone.
+    /// So many of the first, each alone.
     Alone(usize),
-    /// As many as possible, together.
+    /// As many as one batch takes, in a batch.
     Together,
 }
 
 /// How much may be under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many single requests.
+    /// How many requests that were sent alone.
     pub(super) max_concurrent: usize,
     batches: usize,
 }
 
 impl Limits {
-    /// While renewals are late, which go before all else.
+    /// The limits while renewals are late, because renewals go before acquires and releases.
     pub(super) const LEAST: Self = Self {
         max_concurrent: 1,
         batches: 1,
     };
 
-    /// Where the store likes to have so many single requests at once.
+    /// The limits of a store for which so many [requests at once](crate::Store::max_concurrent) are best.
     pub(super) fn of(max_concurrent: usize) -> Self {
         Self {
             max_concurrent,
@@ -46,16 +46,16 @@ impl Limits {
 pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
     pub(super) batches: usize,
-    /// How many of the batches were sent a moment ago, and are likely to end soon.
+    /// How many of the batches were sent so short a time ago that they are likely to end soon.
     pub(super) young: usize,
     pub(super) alone: usize,
     pub(super) crowd: usize,
-    /// Whether nothing was sent for so long that what is under way hangs, or the store is slow.
+    /// Whether nothing was sent for so long that the requests under way hang, or the store is slow.
     pub(super) stalled: bool,
 }
 
 impl LoadSnapshot {
-    /// Which of the waiting requests are sent now, where so many are enough for a batch.
+    /// Which of the waiting requests are sent now, where `least` are enough for a batch.
     pub(super) fn next(self, limits: Limits, least: usize) -> Next {
         let Self {
             waiting, batches, ..
@@ -68,7 +68,7 @@ impl LoadSnapshot {
         self.each_alone(limits)
     }
 
-    /// The same if they cannot go together.
+    /// The same if they cannot go in a batch.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
         match limits
             .max_concurrent

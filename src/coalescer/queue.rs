@@ -1,12 +1,12 @@
-//! Which requests wait for a place, and which are under way: without I/O, times come in as arguments.
+//! Which requests wait for a place, and which are under way: pure, times come in as arguments.
 //!
 //! Invariants:
 //!
-//! - What was sent has its place until it has ended. If something that was sent after it is answered before it,
-//!   it hangs by itself, in a transaction for example, and loses its place after [`HANGS`]. An error that comes
-//!   early proves nothing: a server that has too much to do refuses what it does not even look at.
-//! - Those that wait stand in the order in which they came.
-//! - Of two requests for one key only the first goes in a batch.
+//! - A request or a batch has its place from when it is sent until it ends. If another that was sent later is answered
+//!   before, it hangs by itself, in a transaction for example, and loses its place after [`HANGS`]. An early error
+//!   proves nothing: a server that has too much to do refuses requests without a look at them.
+//! - The requests that wait stand in the order in which they came.
+//! - A batch has at most one request for each key, the first that waits.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -18,27 +18,27 @@ use tokio::{runtime::Id, time::Instant};
 use super::policy::LoadSnapshot;
 use crate::model::Key;
 
-/// How long a request has its place although it was overtaken. If nothing was sent for so long for want of a
-/// place, one more goes than there are places.
+/// How long a request has its place although another was sent later and answered before. Also how long nothing was
+/// sent when one more request or batch goes than there are places.
 pub(super) const HANGS: Duration = Duration::from_millis(200);
 
-/// How long a batch keeps others from going alone: one that takes longer may hang.
+/// How long a batch keeps waiting requests from going alone: one that takes longer may hang.
 pub(super) const YOUNG: Duration = Duration::from_millis(50);
 
-/// How many go in one batch: more would delay every answer of the batch.
+/// How many requests go in one batch at most: more would delay every answer of the batch.
 const LARGEST: usize = 100;
 
-/// How many of the waiting requests are looked at for a batch.
+/// How many of the waiting requests are looked at for a batch, which bounds the time of the look.
 const LOOK: usize = 4 * LARGEST;
 
-/// The requests of a handle. Each that waits has something to be sent.
+/// The requests of a client. `W` is what is to be sent for each that waits.
 pub(super) struct Queue<W> {
     under_way: Vec<UnderWay>,
     waiting: VecDeque<Waiting<W>>,
-    /// When something was sent last.
+    /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
-    /// How many requests there were at once of late: under way and waiting.
+    /// The greatest recent number of requests at once, under way and waiting. It shrinks with each batch.
     crowd: usize,
 }
 
@@ -47,16 +47,26 @@ struct UnderWay {
     number: u64,
     since: Instant,
     requests: usize,
-    /// Whether something that was sent after it was answered.
+    /// Whether a request or a batch that was sent later has been answered.
     is_overtaken: bool,
+}
+
+/// The durability that a request asks for. Only requests of the same class go in one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Acquires, and releases that a failover must not undo.
+    Durable,
+    /// Releases that a failover may undo.
+    Undoable,
 }
 
 struct Waiting<W> {
     number: u64,
     key: Key,
-    /// Whether it must not go together with others.
+    /// Whether the request must not go in a batch.
     alone: bool,
-    /// Where the operation runs that waits for it.
+    class: Class,
+    /// The runtime of the operation that waits for the answer.
     runtime: Id,
     to_send: W,
 }
@@ -72,7 +82,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// How much waits and is under way now.
+    /// How many requests wait and are under way now. This takes their places from those that hang.
     pub(super) fn load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
@@ -99,13 +109,21 @@ impl<W> Queue<W> {
         load
     }
 
-    /// Takes in a request that waits, and gives its number.
-    pub(super) fn push(&mut self, key: Key, alone: bool, runtime: Id, to_send: W) -> u64 {
+    /// Puts a request last among those that wait, and gives its number.
+    pub(super) fn push(
+        &mut self,
+        key: Key,
+        alone: bool,
+        class: Class,
+        runtime: Id,
+        to_send: W,
+    ) -> u64 {
         let number = self.number();
         self.waiting.push_back(Waiting {
             number,
             key,
             alone,
+            class,
             runtime,
             to_send,
         });
@@ -119,21 +137,22 @@ impl<W> Queue<W> {
         self.waiting.len() < before
     }
 
-    /// Keeps of the requests that wait only these.
+    /// Drops the requests that wait and for which `keep` is `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&W) -> bool) {
         self.waiting.retain(|waiting| keep(&waiting.to_send));
     }
 
-    /// Takes out the first that wait.
+    /// Takes out the first requests that wait, `most` at the most.
     pub(super) fn take_first(&mut self, most: usize) -> Vec<W> {
         let first = self.waiting.drain(..most.min(self.waiting.len()));
         first.map(|waiting| waiting.to_send).collect()
     }
 
-    /// Takes out what goes together: the first that wait, of one runtime, because another one may stand still;
-    /// but for a second request for one key. `None`, and nothing is taken out, if those are fewer than `least`.
+    /// Takes out the requests of the next batch: of those that wait, the first that have the class and the runtime of
+    /// the very first, one for each key. Another runtime may stand still, and its requests must not hold up these.
+    /// `None`, and nothing is taken out, if they are fewer than `least`.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
-        let runtime = self.waiting.front()?.runtime;
+        let Waiting { runtime, class, .. } = *self.waiting.front()?;
         let looked_at = self.waiting.len().min(LOOK);
         let (mut batch, mut left) = (Vec::new(), Vec::new());
         let mut keys = HashSet::new();
@@ -141,6 +160,7 @@ impl<W> Queue<W> {
             let goes = batch.len() < LARGEST
                 && !waiting.alone
                 && waiting.runtime == runtime
+                && waiting.class == class
                 && keys.insert(waiting.key.clone());
             if goes {
                 batch.push(waiting)
@@ -159,12 +179,13 @@ impl<W> Queue<W> {
         if few {
             return None;
         }
-        // The greatest number of requests at once counts less with each batch.
+        // The greatest number of requests at once may be over: it shrinks with each batch until the next look at the
+        // load.
         self.crowd -= self.crowd / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }
 
-    /// Counts so many requests as sent now, together, and gives their number.
+    /// Counts a batch of so many requests as sent now, or a single one, and gives its number.
     pub(super) fn sent(&mut self, requests: usize, now: Instant) -> u64 {
         let number = self.number();
         self.sent = Some(now);
@@ -177,7 +198,7 @@ impl<W> Queue<W> {
         number
     }
 
-    /// The request or batch of this number has ended: with an answer, or with an error.
+    /// Takes in that the request or batch of this number has ended, with an answer or with an error.
     pub(super) fn ended(&mut self, number: u64, answered: bool) {
         let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
             return;
@@ -253,11 +274,11 @@ mod tests {
         let (here, there) = (here.handle().id(), there.handle().id());
         let mut queue = Queue::new();
         for number in 0..LEAST {
-            queue.push(key(number), false, here, number);
+            queue.push(key(number), false, Class::Durable, here, number);
         }
-        queue.push(key(0), false, here, 100);
-        queue.push(key(101), true, here, 101);
-        queue.push(key(102), false, there, 102);
+        queue.push(key(0), false, Class::Durable, here, 100);
+        queue.push(key(101), true, Class::Durable, here, 101);
+        queue.push(key(102), false, Class::Durable, there, 102);
         let batch: Vec<_> = (0..LEAST).collect();
         assert_eq!(queue.take_batch(LEAST), Some(batch));
         assert_eq!(queue.take_batch(LEAST), None, "they are few");
@@ -269,7 +290,7 @@ mod tests {
         let runtime = runtime();
         let mut queue = Queue::new();
         let [first, second] =
-            [1, 2].map(|it| queue.push(key(it), false, runtime.handle().id(), it));
+            [1, 2].map(|it| queue.push(key(it), false, Class::Durable, runtime.handle().id(), it));
         assert!(queue.withdraw(first) && !queue.withdraw(first));
         assert_eq!(queue.take_first(9), [2]);
         assert!(!queue.withdraw(second), "it was sent");

@@ -414,3 +414,42 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
         assert_eq!(oplog.writes().await, before + 1, "once");
     }
 }
+
+/// To look at a document costs less than a change that is refused.
+#[tokio::test]
+async fn an_attempt_on_a_key_that_was_held_a_moment_ago_only_looks() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (collection, commands) = Fixture::new(engine).watched().await;
+        let here = Leases::new(MongoStore::new(&collection));
+        let there = Leases::new(MongoStore::new(&collection));
+        let lease = there.acquire("key", LONG).await.unwrap();
+        let attempt = async || here.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(attempt().await, Attempt::Held(_)));
+        commands.take();
+        for _ in 0..3 {
+            let Attempt::Held(held) = attempt().await else {
+                panic!("granted twice");
+            };
+            assert_eq!(held.holders()[0].lease, lease.id());
+            assert!(held.expires_in() > LONG / 2);
+            assert_eq!(commands.names(), ["find"], "{engine:?}");
+        }
+        // Readers are judged by the same look.
+        let reading = here.try_acquire("key", LONG).shared().await.unwrap();
+        assert!(matches!(reading, Attempt::Held(_)));
+        assert_eq!(commands.names(), ["find"]);
+
+        lease.release().await.unwrap();
+        commands.take();
+        let Attempt::Acquired(mine) = attempt().await else {
+            panic!("it is free");
+        };
+        assert_eq!(commands.names(), ["find", "findAndModify"]);
+        // What this process has had is no news of another holder.
+        mine.release().await.unwrap();
+        commands.take();
+        let again = attempt().await;
+        assert!(matches!(again, Attempt::Acquired(_)));
+        assert_eq!(commands.names(), ["findAndModify"]);
+    }
+}

@@ -21,10 +21,11 @@ use super::{Commands, DATABASE, Engine, Fixture, LONG, SHORT};
 
 pub const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
 /// What changes nothing.
-const READS: [&str; 5] = [
+const READS: [&str; 6] = [
     "find",
     "aggregate",
     "getMore",
+    "listCollections",
     "listIndexes",
     "commitTransaction",
 ];

@@ -167,7 +167,8 @@ fn about_commands(reply: impl Fn(&[u8]) -> Reply + Send + Sync + 'static) -> Lie
 /// A length below nothing is an invalid argument for the driver, as are options that it refuses before it
 /// sends anything. What may have been granted is released after such an error too.
 fn is_of_the_driver(error: &Error) -> bool {
-    matches!(error, Error::Store { .. }) && format!("{error:?}").contains("InvalidArgument")
+    let driver = error.driver_error::<mongodb::error::Error>();
+    driver.is_some_and(|it| matches!(&*it.kind, mongodb::error::ErrorKind::InvalidArgument { .. }))
 }
 
 /// The request was sent, so nobody knows what became of it; and the lease that was there before is

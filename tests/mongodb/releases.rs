@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{
     Key, Leases, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest, BatchRequest, LeaseId, ReleaseAnswer, ReleaseRequest},
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest,
+    },
 };
 use mongodb::bson::Document;
 use tokio::time::sleep;
@@ -218,4 +221,66 @@ async fn a_release_that_was_undone_leaves_the_key_taken_and_nothing_worse() {
         store.release(&again).await.unwrap(),
         ReleaseAnswer::Released
     );
+}
+
+/// Many plain releases are one statement, whose count tells that each was carried out. If one was not, each is told of
+/// what came of its own.
+#[tokio::test]
+async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
+    for engine in BOTH {
+        let (collection, commands) = careless(engine).await;
+        let store = MongoStore::new(&collection);
+        let mut releases = Vec::new();
+        for number in 0..5 {
+            let key = Key::new(format!("key {number}")).unwrap();
+            let ask = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
+            store.acquire(&ask).await.unwrap();
+            releases.push(ReleaseRequest::new(ask.key, ask.lease).alone().undoable());
+        }
+        let others = releases.split_off(2);
+        let batch = |releases: &[ReleaseRequest]| {
+            let requests: Vec<_> = releases
+                .iter()
+                .cloned()
+                .map(BatchRequest::Release)
+                .collect();
+            let store = store.clone();
+            async move {
+                let answers = store.batch(&requests).await.unwrap().into_iter();
+                let answer = |answer| match answer {
+                    Ok(BatchAnswer::Release(answer)) => answer,
+                    other => panic!("{other:?}"),
+                };
+                answers.map(answer).collect::<Vec<_>>()
+            }
+        };
+        commands.take();
+        assert_eq!(batch(&releases).await, [ReleaseAnswer::Released; 2]);
+        assert_eq!(commands.names(), ["update"]);
+
+        // One that was evicted, one that nobody ever locked, and one with another holder of the same owner beside it.
+        let [evicted, _, beside] = &others[..] else {
+            panic!("{others:?}");
+        };
+        store.evict(&evicted.key).await.unwrap();
+        let again =
+            AcquireRequest::exclusive(beside.key.clone(), LeaseId::random(), "me".into(), LONG);
+        store.acquire(&again.clone().reentrant()).await.unwrap();
+        let unknown = ReleaseRequest::new(Key::new("none").unwrap(), LeaseId::random());
+        let mut all = others.clone();
+        all.push(unknown.alone().undoable());
+        let expected = [
+            ReleaseAnswer::NotHeld,
+            ReleaseAnswer::Released,
+            ReleaseAnswer::Released,
+            ReleaseAnswer::NotHeld,
+        ];
+        assert_eq!(batch(&all).await, expected);
+        let left = store.inspect(&beside.key).await.unwrap().unwrap().holders;
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].lease, again.lease);
+        // Once more: the document tells that the lease was released, until the next grant.
+        let expected = [ReleaseAnswer::NotHeld, ReleaseAnswer::Released];
+        assert_eq!(batch(&others[..2]).await, expected);
+    }
 }

@@ -5,6 +5,7 @@ use futures::future::join_all;
 use super::{
     MongoStore,
     bulk::{BulkResult, statement},
+    concern::Deployment,
     decode, dialect,
     error::{is_statement_race, statement_failed},
     timed,
@@ -20,6 +21,18 @@ use crate::{
 
 impl MongoStore {
     pub(super) async fn many(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        // A write concern is that of the whole command, so only those that may be undone go together.
+        let plain = requests.iter().map(|request| match request {
+            BatchRequest::Release(request) if self.is_plain(request) => Some(request),
+            BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
+        });
+        if let Some(releases) = plain.collect::<Option<Vec<_>>>()
+            && self.locks.deployment().await? != Deployment::Sharded
+        {
+            let answers = self.release_together(&releases).await?.into_iter();
+            let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
+            return Ok(answers.collect());
+        }
         let statements = requests.iter().map(|request| match request {
             BatchRequest::Acquire(request) => {
                 let upsert = request.in_place_of.is_none();
@@ -40,17 +53,9 @@ impl MongoStore {
             BatchRequest::Acquire(request) => Some(request.key.as_str()),
             BatchRequest::Release(_) => None,
         });
-        // A write concern is that of the whole command.
-        let undoable = requests.iter().all(|request| match request {
-            BatchRequest::Acquire(_) => false,
-            BatchRequest::Release(request) => request.undoable && !self.durable_releases,
-        });
-        let statements = statements.collect();
-        let left = if undoable {
-            self.change_undoably(statements).await?
-        } else {
-            self.change_many(statements, shown.collect()).await?
-        };
+        let left = self
+            .change_many(statements.collect(), shown.collect())
+            .await?;
         // Some requests have to be sent once more. They run concurrently.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {

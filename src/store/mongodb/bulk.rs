@@ -60,22 +60,26 @@ impl MongoStore {
         })
     }
 
-    /// Sends these changes, which a failover may undo, in one command. Gives the errors of single changes.
-    pub(super) async fn change_undoably(
-        &self,
-        statements: Vec<Document>,
-    ) -> Result<BulkResult, Error> {
-        let concern = DurableCollection::<RawDocumentBuf>::undoable_concern();
-        let answer = self.send_all(statements, concern).await?;
-        Ok(BulkResult {
-            failed: failures(answer),
-            documents: HashMap::new(),
-        })
-    }
-
     /// Sends these changes in one command, and returns how many documents were changed.
     pub(super) async fn send_changes(&self, statements: Vec<Document>) -> Result<Changed, Error> {
         let concern = self.locks.write_concern().await?;
+        self.send_changes_with(statements, concern).await
+    }
+
+    /// The same with changes that a failover may undo.
+    pub(super) async fn send_undoable_changes(
+        &self,
+        statements: Vec<Document>,
+    ) -> Result<Changed, Error> {
+        let concern = DurableCollection::<RawDocumentBuf>::undoable_concern();
+        self.send_changes_with(statements, concern).await
+    }
+
+    async fn send_changes_with(
+        &self,
+        statements: Vec<Document>,
+        concern: Document,
+    ) -> Result<Changed, Error> {
         let answer = self.send_all(statements, concern).await?;
         let number = |field| {
             let number = answer.get(field).and_then(dialect::integer);
@@ -142,7 +146,7 @@ impl MongoStore {
 }
 
 /// The error if the documents could not be read after the changes were made.
-fn unread(error: Error) -> Error {
+pub(super) fn unread(error: Error) -> Error {
     Error::Interrupted {
         store: "MongoDB",
         source: Cause::text(format!("the changes were made, and not answered: {error}")),

@@ -28,7 +28,10 @@ use self::expressions::{
 pub(crate) use self::{
     expressions::{integer, utc, whole},
     grant::{acquire, take_over_sole},
-    hold::{NOT_HELD, convert, release, release_or_fail, release_sole, renew, renew_together},
+    hold::{
+        NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
+        renew_together,
+    },
     permit::{limiter_filter, limiter_projection, over_since, permit},
 };
 use crate::{
@@ -53,6 +56,7 @@ pub(crate) fn projection() -> Document {
         "note": 1,
         "holders": 1,
         "released_at": 1,
+        "released": 1,
         "now": "$$NOW",
     }
 }

@@ -82,7 +82,11 @@ fn change(update: Vec<Document>, upsert: bool) -> String {
 }
 
 fn update(update: Vec<Document>) -> String {
-    let options = doc! { "writeConcern": majority() };
+    update_with(update, majority())
+}
+
+fn update_with(update: Vec<Document>, concern: Document) -> String {
+    let options = doc! { "writeConcern": concern };
     let key = dialect::filter(&fixed::key());
     call(
         "db.locks.updateOne",
@@ -92,11 +96,15 @@ fn update(update: Vec<Document>) -> String {
 
 /// The changes of many keys, and the look at what they left.
 fn batch(statements: Vec<Document>) -> String {
+    batch_with(statements, majority())
+}
+
+fn batch_with(statements: Vec<Document>, concern: Document) -> String {
     let command = doc! {
         "update": "locks",
         "updates": statements,
         "ordered": false,
-        "writeConcern": majority(),
+        "writeConcern": concern,
     };
     let keys = doc! { "_id": { "$in": [fixed::key().as_str()] } };
     let look = call(
@@ -172,7 +180,9 @@ fn statements() -> Vec<(String, String)> {
     let together = dialect::renew_together(&[&renewal], renewal.ttl, retention);
     add("renew together", batch(vec![together]));
     let release = fixed::release();
-    add("release alone", update(dialect::release_sole(&release)));
+    let undoable = || doc! { "w": 1 };
+    let alone = dialect::release_sole(&release);
+    add("release alone", update_with(alone, undoable()));
     add(
         "release",
         update(dialect::release(&release, fixed::RETENTION)),
@@ -182,6 +192,8 @@ fn statements() -> Vec<(String, String)> {
         "release min hold",
         update(dialect::release(&held_on, fixed::RETENTION)),
     );
+    let together = dialect::release_together(&[&release]);
+    add("release together", batch_with(vec![together], undoable()));
     let one_of_many = dialect::release_or_fail(&release.clone().alone(), fixed::RETENTION);
     add(
         "release many",

@@ -1,13 +1,30 @@
-//! Releases, each by one command.
+//! Releases: single ones by a command each, many plain ones by one statement for all.
+//!
+//! That statement matches only documents that one of the leases has by itself, each at most once. So if the number of
+//! changed documents is that of the leases, each was released. Otherwise the documents are read: the statement leaves
+//! the lease in those that it has changed. As they are released before the end of their leases, only an eviction or
+//! damage can have come in between, or other holders of the same key.
 
-use mongodb::bson::Document;
+use chrono::TimeDelta;
+use futures::future::join_all;
+use mongodb::bson::{Document, RawDocument};
 
-use super::{MongoStore, dialect, error::classify};
+use super::{
+    MongoStore,
+    bulk::{Changed, unread},
+    decode, dialect,
+    error::{STORE, classify},
+    timed,
+};
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},
-    model::Error,
+    model::{Cause, Error},
+    rules,
     store::explained,
 };
+
+/// Longer than the time between a statement and the look at what it left.
+const JUST_NOW: TimeDelta = TimeDelta::seconds(5);
 
 impl MongoStore {
     /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
@@ -28,6 +45,60 @@ impl MongoStore {
         }
         explained(self.explain_refusal(&request.key).await)?;
         Ok(ReleaseAnswer::NotHeld)
+    }
+
+    /// Whether a release is one of many that may go by one statement: of an exclusive lease, without a minimum hold,
+    /// and one that a failover may undo.
+    pub(super) fn is_plain(&self, request: &ReleaseRequest) -> bool {
+        request.alone && request.min_hold.is_none() && request.undoable && !self.durable_releases
+    }
+
+    /// Releases leases that are [plain](Self::is_plain), by one statement.
+    pub(super) async fn release_together(
+        &self,
+        requests: &[&ReleaseRequest],
+    ) -> Result<Vec<Result<ReleaseAnswer, Error>>, Error> {
+        let statement = dialect::release_together(requests);
+        let changed = self.send_undoable_changes(vec![statement]).await?;
+        if changed == Changed::all(requests.len()) {
+            return Ok(vec![Ok(ReleaseAnswer::Released); requests.len()]);
+        }
+        let keys = requests.iter().map(|request| request.key.as_str());
+        let documents = self.documents(keys.collect()).await.map_err(unread)?;
+        let answers =
+            requests
+                .iter()
+                .map(async |request| match documents.get(request.key.as_str()) {
+                    None => Ok(ReleaseAnswer::NotHeld),
+                    Some(document) => self.released_or_not(request, document).await,
+                });
+        Ok(join_all(answers).await)
+    }
+
+    /// The answer to one of many releases, from the document that they left.
+    async fn released_or_not(
+        &self,
+        request: &ReleaseRequest,
+        document: &RawDocument,
+    ) -> Result<ReleaseAnswer, Error> {
+        if document
+            .get_str("released")
+            .is_ok_and(|lease| lease == request.lease.to_string())
+        {
+            return Ok(ReleaseAnswer::Released);
+        }
+        let (record, now) = timed(decode::lock(document, &request.key)?)?;
+        match rules::inspect(&record, now).holders.as_slice() {
+            // It may have been released by this statement, and the key granted to another since.
+            [other] if other.lease != request.lease && now - other.acquired_at < JUST_NOW => {
+                let source = Cause::text("the key was granted to another at the same moment");
+                Err(Error::Interrupted {
+                    store: STORE,
+                    source,
+                })
+            }
+            _ => self.release_beside(request).await,
+        }
     }
 
     /// Sends a release, and returns whether it changed the document. A release that finds its lease always

@@ -14,7 +14,7 @@ use super::expressions::{
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
-    model::{Conversion, LeaseId, Mode},
+    model::{Conversion, Key, LeaseId, Mode},
 };
 
 /// Gives a live lease its ttl anew, unless it lives for longer than that.
@@ -44,14 +44,7 @@ pub(crate) fn renew_together(
     ttl: Duration,
     retention: Duration,
 ) -> Document {
-    let keys: Vec<_> = requests
-        .iter()
-        .map(|request| request.key.as_str())
-        .collect();
-    let leases: Vec<_> = requests
-        .iter()
-        .map(|request| request.lease.to_string())
-        .collect();
+    let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
     let live = doc! { "$and": [is_held(), is_lock()] };
     doc! {
         "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
@@ -134,6 +127,26 @@ pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> 
     } else {
         release_or(request, retention, fails)
     }
+}
+
+/// Drops each of these leases, if it has its key by itself. The lease stays in the document as the one that was
+/// released.
+pub(crate) fn release_together(requests: &[&ReleaseRequest]) -> Document {
+    let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
+    let mut dropped = released();
+    dropped.insert("released", "$lease");
+    doc! {
+        "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
+        "u": replace_if(is_lock(), dropped),
+        "multi": true,
+    }
+}
+
+/// The keys and leases as a filter names them.
+fn named<'a>(leases: impl Iterator<Item = (&'a Key, LeaseId)>) -> (Vec<&'a str>, Vec<String>) {
+    leases
+        .map(|(key, lease)| (key.as_str(), lease.to_string()))
+        .unzip()
 }
 
 fn release_sole_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {

@@ -49,55 +49,45 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 /// count only if it is a limiter.
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
-    let (interval, credit) = (quota.interval_nanos(), quota.credit_nanos());
     let permits = i64::from(request.permits.max(1));
-
-    let decided = doc! { "$cond": [
-        { "$and": [
-            { "$gt": ["$$granted", 0_i64] },
-            { "$or": ["$$ours", is_new(request)] },
-            { "$not": [is_newest(request)] },
-        ] },
-        granted(request),
-        "$$ROOT",
-    ] };
-    let in_window = doc! { "$gte": ["$$newest", "$$start"] };
-    let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
-    let debt = doc! { "$subtract": [
-        { "$min": ["$$stored.used", credit] },
-        { "$multiply": [elapsed, NANOS] },
-    ] };
-    let (used, room) = match quota.burst() {
-        None => (
-            doc! { "$cond": [in_window, "$$stored.used", 0_i64] },
-            doc! { "$max": [0_i64, { "$subtract": [i64::from(quota.limit()), "$$used"] }] }.into(),
-        ),
-        Some(_) => (
-            doc! { "$max": [0_i64, debt] },
-            whole(doc! { "$subtract": [credit, "$$used"] }, interval),
-        ),
+    let used = match quota.burst() {
+        None => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, "$used", 0_i64] },
+        Some(_) => {
+            let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
+            let used = doc! { "$cond": [{ "$gt": ["$$newest", 0_i64] }, "$used", 0_i64] };
+            let debt = doc! { "$subtract": [
+                { "$min": [used, quota.credit_nanos()] },
+                { "$multiply": [elapsed, NANOS] },
+            ] };
+            doc! { "$max": [0_i64, debt] }
+        }
     };
-    let times = doc! { "$min": [
-        whole("$$room", permits),
-        i64::from(request.times.max(1)),
-    ] };
-    let granted = match permits {
-        1 => Bson::from(times),
-        _ => doc! { "$multiply": [permits, times] }.into(),
-    };
-    let steps: [(&str, Bson); 8] = [
+    let mut steps: Vec<(&str, Bson)> = vec![
         ("ours", is_ours().into()),
-        ("stored", stored(quota).into()),
-        ("newest", doc! { "$toLong": "$$stored.granted_at" }.into()),
+        ("newest", newest(quota).into()),
         (
             "clock",
             doc! { "$max": ["$$newest", { "$toLong": "$$NOW" }] }.into(),
         ),
         ("start", window_of(quota, "$$clock".into()).into()),
         ("used", used.into()),
-        ("room", room),
-        ("granted", granted),
     ];
+    let (granted, has_room) = match i64::from(request.times.max(1)) {
+        1 => (Bson::from(permits), has_room(quota, permits)),
+        times => {
+            steps.push(("granted", as_often_as_there_is_room(quota, permits, times)));
+            ("$$granted".into(), doc! { "$gt": ["$$granted", 0_i64] })
+        }
+    };
+    let decided = doc! { "$cond": [
+        { "$and": [
+            has_room,
+            { "$or": ["$$ours", is_new(request)] },
+            { "$not": [is_newest(request)] },
+        ] },
+        changed(request, granted),
+        "$$ROOT",
+    ] };
     let pipeline = steps
         .into_iter()
         .rev()
@@ -105,6 +95,38 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
             doc! { "$let": { "vars": { name: value }, "in": then } }
         });
     vec![doc! { "$replaceWith": pipeline }]
+}
+
+/// Whether there is room for so many permits.
+fn has_room(quota: &Quota, permits: i64) -> Document {
+    let most = match quota.burst() {
+        None => i64::from(quota.limit()).saturating_sub(permits),
+        Some(_) => {
+            let cost = permits.saturating_mul(quota.interval_nanos());
+            quota.credit_nanos().saturating_sub(cost)
+        }
+    };
+    doc! { "$lte": ["$$used", most] }
+}
+
+/// How many permits there is room for, in groups of so many, up to so many times.
+fn as_often_as_there_is_room(quota: &Quota, permits: i64, times: i64) -> Bson {
+    let room = match quota.burst() {
+        None => doc! { "$max": [
+            0_i64,
+            { "$subtract": [i64::from(quota.limit()), "$$used"] },
+        ] }
+        .into(),
+        Some(_) => whole(
+            doc! { "$subtract": [quota.credit_nanos(), "$$used"] },
+            quota.interval_nanos(),
+        ),
+    };
+    let times = doc! { "$min": [whole(room, permits), times] };
+    match permits {
+        1 => times.into(),
+        _ => doc! { "$multiply": [permits, times] }.into(),
+    }
 }
 
 /// Whether the document is one of a limiter: a foreign document may have a number under `limiter`.
@@ -123,9 +145,9 @@ fn is_new(request: &PermitRequest) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
 }
 
-/// The last grant in the document and its use, if they count; otherwise zero. A foreign document does not
-/// count, nor does a limiter whose last grant is too far in the future, which a wrong clock has left.
-fn stored(quota: &Quota) -> Document {
+/// When the last grant in the document was made, if it counts; otherwise zero. That of a foreign document does not
+/// count, nor one that is too far in the future, which a wrong clock has left.
+fn newest(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
     }];
@@ -135,8 +157,8 @@ fn stored(quota: &Quota) -> Document {
     }
     doc! { "$cond": [
         { "$and": ["$$ours", { "$or": counts }] },
-        { "granted_at": "$granted_at", "used": "$used" },
-        { "granted_at": 0_i64, "used": 0_i64 },
+        { "$toLong": "$granted_at" },
+        0_i64,
     ] }
 }
 
@@ -154,11 +176,12 @@ fn is_newest(request: &PermitRequest) -> Document {
     ] }
 }
 
-fn granted(request: &PermitRequest) -> Document {
+/// The document after a grant of so many permits.
+fn changed(request: &PermitRequest, granted: Bson) -> Document {
     let quota = &request.quota;
     let cost = match quota.burst() {
-        None => Bson::from("$$granted"),
-        Some(_) => doc! { "$multiply": ["$$granted", quota.interval_nanos()] }.into(),
+        None => granted.clone(),
+        Some(_) => doc! { "$multiply": [granted.clone(), quota.interval_nanos()] }.into(),
     };
     doc! {
         "_id": "$_id",
@@ -166,7 +189,7 @@ fn granted(request: &PermitRequest) -> Document {
         "granted_at": { "$toDate": "$$clock" },
         "used": { "$add": ["$$used", cost] },
         "last": request.id.to_string(),
-        "granted": "$$granted",
+        "granted": granted,
         "over_at": { "$toDate": { "$add": ["$$start", quota.memory_millis()] } },
     }
 }
