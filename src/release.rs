@@ -1,4 +1,4 @@
-//! How leases are released: with a caller that waits for the outcome, in the background, or all at the end.
+//! How leases are released: with a caller that waits for the outcome, in the background, or all when the client closes.
 
 mod batch;
 mod job;

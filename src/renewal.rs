@@ -1,4 +1,4 @@
-//! Leases that are kept alive: which is renewed when, and the task that does it.
+//! Leases that are kept alive: when each is renewed, and the task that renews them.
 
 mod handle;
 mod host;

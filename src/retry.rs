@@ -1,4 +1,4 @@
-//! Whether something is tried again, and after how long.
+//! Whether a request is tried again, and after how long.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::model::Error;
 
 /// The shortest pause of those that double, before jitter.
 const FIRST: Duration = Duration::from_millis(10);
-/// The shortest pause after which a lock is asked for again that is about to expire.
+/// The shortest pause before a held lock is asked for again, also if it expires sooner.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest pause of a waiter: how late a release is noticed at the worst.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
-/// After this many pauses they are as long as they get for a waiter.
+/// After this many pauses a waiter pauses for [`WAITING`], the longest, before jitter.
 pub(crate) const SLOWEST: u32 = 7;
-/// The longest pause of work in the background, without a caller that waits.
+/// The longest pause of work that no caller waits for.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 
 /// The pause before the next try, after this many pauses.
@@ -28,8 +28,8 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
         .mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
 }
 
-/// The pause before a held lock is asked for again. It never reaches past the earliest expiry, which
-/// is the first moment at which the lock is free for certain; `None` if no holder is known.
+/// The pause before a held lock is asked for again. It ends at the earliest expiry of a holder at the latest, because
+/// nothing tells of an expiry, but takes 1 ms at least. `expires_in` is `None` if no holder is known.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
     let pause = pause(pauses, WAITING, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
@@ -45,12 +45,11 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// How long to pause before the next try; `None` if trying again cannot help, or was tried often
-    /// enough.
+    /// How long to pause before the next try; `None` if a retry is of no use, or [`TRIES`] have failed.
     pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();
-        // An error deserves a longer pause than a refusal, which begins with the shortest.
+        // The pauses begin with the second shortest: a store that has failed needs more time than a held key.
         again.then(|| pause(self.failed, WAITING, fastrand::f64()))
     }
 }

@@ -1,5 +1,5 @@
-//! Calls to a store that run to their end, whatever becomes of the futures that wait for them; and the end of a
-//! handle, which waits for them all.
+//! Calls to a store, which run to their end although the futures that wait for them are dropped; and the close of a
+//! client, which waits for its operations.
 
 mod call;
 pub(crate) mod in_flight;

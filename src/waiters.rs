@@ -1,4 +1,4 @@
-//! The waiters for a key in this process: first in, first out, and one asks for all.
+//! The waiters for a key in this process: first in, first out. Only the first waiter sends requests.
 
 mod handoff;
 mod notifications;

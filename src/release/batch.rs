@@ -1,4 +1,4 @@
-//! The releases of a handle that closes: many at once, and the close waits for all, not for a single outcome.
+//! The releases of a client that closes, many in one call. The close waits until all are done, and reports no outcome.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,19 +14,21 @@ use crate::{
 
 /// How many releases go in one batch.
 const TOGETHER: usize = 500;
-/// How many batches are under way: one that hangs does not hold up all others.
+/// How many batches are under way at most: one that hangs does not hold up all others.
 const BATCHES: usize = 2;
-/// Fewer than this go each by itself.
+/// Fewer leases than this are released each by itself.
 const LEAST: usize = 8;
 
-/// Releases these leases: together where that is possible, and each by itself what that leaves.
+/// Releases these leases: in batches where that is possible, and the others each by itself.
+///
+/// This returns when the batches are done. The single releases go on in tasks, which the close waits for.
 pub(crate) async fn release_all(
     store: Arc<dyn Store>,
     releaser: Releaser,
     pending: Vec<PendingRelease>,
 ) {
     let (together, singly) = match store.max_concurrent() {
-        // A store without a limit carries out a batch one by one.
+        // A store without a limit gains nothing from a batch.
         usize::MAX => (Vec::new(), pending),
         _ => separate(pending),
     };
@@ -40,7 +42,7 @@ pub(crate) async fn release_all(
         .await;
 }
 
-/// The batches, each with at most one lease of a key, and what has to go by itself.
+/// Gives the batches, with at most one lease of each key in all of them, and the leases to release by themselves.
 fn separate(
     all: Vec<PendingRelease>,
 ) -> (Vec<Vec<(PendingRelease, ReleaseJob)>>, Vec<PendingRelease>) {
@@ -83,7 +85,7 @@ async fn release_together(
     for (pending, job) in batch {
         match answers.next() {
             Some(Ok(BatchAnswer::Release(answer))) => releaser.confirmed(&job, answer),
-            // This release may have been carried out; it is tried again as any other.
+            // This release may have been carried out all the same. It is tried again like any other.
             _ => release_singly(releaser, pending),
         }
     }

@@ -17,21 +17,22 @@ use crate::{
 pub(crate) struct ReleaseJob {
     pub(crate) key: Key,
     pub(crate) lease: LeaseId,
-    /// `None` if no caller ever had it.
+    /// `None` if the lease never came to a caller.
     pub(crate) fence: Option<Fence>,
     pub(crate) ttl: Duration,
     /// For how long, counted from the grant, the key stays held all the same.
     pub(crate) min_hold: Option<MinHold>,
-    /// Whether a request for it may still be on its way to the server.
+    /// Whether an acquire that may be granted this lease anew may still be on its way to the server.
     pub(crate) maybe_in_flight: bool,
-    /// Whether it is exclusive, and so likely to be the only one of its key.
+    /// Whether the lease is exclusive, and so likely to be the only holder of its key.
     pub(crate) alone: bool,
-    /// Until when a failover may undo the release: the local deadline of a lease without a minimum hold. `None` if it
-    /// must not be undone, as that of a lease that may yet be granted.
+    /// Until when the store may answer before the release is safe from a failover: until the local deadline of the
+    /// lease. `None` if a failover must never undo the release: it leaves a minimum hold, or the lease may yet be
+    /// granted anew.
     pub(crate) undoable_until: Option<Instant>,
     /// Whether the next waiter may be granted the key in the place of this lease.
     pub(crate) can_hand_off: bool,
-    /// How the first request for it is sent.
+    /// How the first request for the release is sent.
     pub(crate) batching: Batching,
 }
 
@@ -51,7 +52,8 @@ impl ReleaseJob {
                 placeholder: LeaseId::random(),
             }),
             maybe_in_flight,
-            // Beside others it would free nothing, and one that may be in flight is released more than once.
+            // Only the release of an exclusive lease is sure to free the key. One with a minimum hold has to leave that
+            // behind, and one that a late acquire may be granted anew is released more than once.
             can_hand_off: alone && min_hold.is_none() && !maybe_in_flight,
             alone,
             undoable_until: (min_hold.is_none() && !maybe_in_flight).then(|| state.deadline()),
@@ -59,7 +61,7 @@ impl ReleaseJob {
         }
     }
 
-    /// The fields of its events.
+    /// The fields of the events of this release.
     pub(super) fn fields(&self, waited_for: bool) -> ReleaseFields<'_> {
         ReleaseFields {
             key: &self.key,
@@ -69,13 +71,14 @@ impl ReleaseJob {
         }
     }
 
-    /// The next request, after one that was answered or before that. Only the first one leaves a
-    /// minimum hold behind: what comes later is not the work of a holder.
+    /// The next request; `answered` says whether one was answered already. After that no request leaves a minimum hold
+    /// behind: it releases what a late acquire was granted, under which nobody has worked.
     pub(crate) fn request(&self, answered: bool, now: Instant) -> ReleaseRequest {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.min_hold.filter(|_| !answered);
         request.alone = self.alone;
-        // After the local deadline it may go to a server that was the primary once, and still takes itself for it.
+        // After the local deadline the key may have been granted to another by a new primary, while a former one, which
+        // still takes itself for the primary, would answer that the lease is released.
         request.undoable = self.undoable_until.is_some_and(|until| now < until);
         request
     }

@@ -1,4 +1,4 @@
-//! A release that is due.
+//! A release that is due, from the end of its lease until it is settled.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     runtime::in_flight::InFlight, waiters::WaitQueues,
 };
 
-/// A release that is due, and counts as work until it is done or given up.
+/// A release that is due. A close waits until it is dropped, which it is when it is done or given up.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
     queues: Arc<WaitQueues>,
@@ -35,13 +35,13 @@ impl PendingRelease {
         }
     }
 
-    /// The same together with the other releases of a set.
+    /// The same, to be sent together with the other releases of its set.
     pub(crate) fn in_a_set(mut self) -> Self {
         self.batching = Batching::Set;
         self
     }
 
-    /// The lease, as a request for its release needs it.
+    /// What the requests for this release need to know of the lease.
     pub(super) fn job(&self) -> ReleaseJob {
         ReleaseJob {
             batching: self.batching,
@@ -49,12 +49,12 @@ impl PendingRelease {
         }
     }
 
-    /// The lease.
     pub(crate) fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }
 
-    /// Releases the lease, with a caller that waits for the outcome or without.
+    /// Releases the lease, and tells the caller the outcome if one waits for it. Calls that are still under way then
+    /// run to their end, but the release is settled, and a close does not wait for them.
     pub(crate) async fn settle(self, releaser: Releaser, reply: Option<ReleaseReply>) {
         let mut calls = InFlight::new();
         self.release(&releaser, reply, &mut calls).await;
@@ -62,7 +62,7 @@ impl PendingRelease {
         calls.finish().await;
     }
 
-    /// The same, but for the calls that are left.
+    /// Releases the lease as [`settle`](Self::settle) does, and leaves the calls that are still under way in `calls`.
     pub(crate) async fn release(
         &self,
         releaser: &Releaser,
@@ -76,7 +76,7 @@ impl PendingRelease {
 
 impl Drop for PendingRelease {
     fn drop(&mut self) {
-        // Settled, or gone down with its runtime.
+        // The release is done or given up, or was dropped with its runtime.
         self.state.mark_released();
         self.queues.ends(self.state.id());
     }

@@ -22,7 +22,7 @@ use crate::{
 /// How many background releases are sent at the same time.
 const RELEASES_AT_ONCE: usize = 64;
 
-/// How long a release without an answer counts as one of them.
+/// How long a background release without an answer counts as one of those.
 const SLOT: Duration = Duration::from_millis(200);
 
 /// How a release ended.
@@ -40,7 +40,7 @@ pub(crate) struct Releaser {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
     queues: Arc<WaitQueues>,
-    /// The slots of background releases that are sent.
+    /// One permit for each background release that is under way.
     slots: Arc<Semaphore>,
 }
 
@@ -58,26 +58,28 @@ impl Releaser {
         }
     }
 
-    /// How long one call may take.
+    /// How long the answer to one call is waited for.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.call_timeout
     }
 
-    /// Sends the releases of a set that were submitted.
+    /// Sends the releases of a set, after all of them were submitted.
     pub(crate) fn send_set(&self) {
         self.coalescer.send_set();
     }
 
-    /// Takes in that a lease was released in the background, by one request.
+    /// Takes in that a lease was released in a batch, without a caller that waits for the outcome.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
         self.queues.released(&job.key, job.lease);
         telemetry::released(job.fields(false), answer.into());
     }
 
-    /// Releases a lease, and tries again until it is released or its ttl is over.
+    /// Releases a lease, and tries again until it is released, its ttl is over, or an error says that a retry is of no
+    /// use. A lease that may be [in flight](ReleaseJob::maybe_in_flight) is released again and again until no request
+    /// for it can be on its way any more.
     ///
-    /// A caller that waits for the outcome gets it after a few tries at the latest, whatever it is. The
-    /// calls that are left have to be [finished](InFlight::finish).
+    /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest; then the release
+    /// goes on without it. The calls that are left have to be [finished](InFlight::finish).
     pub(crate) async fn release_until_confirmed(
         &self,
         job: &ReleaseJob,
@@ -85,9 +87,9 @@ impl Releaser {
         calls: &mut InFlight<ReleaseAnswer>,
     ) {
         let start = Instant::now();
-        // The lease is not renewed any more, so it has expired on the server by then.
+        // The lease is not renewed any more, so at this instant it has expired on the server.
         let forgotten = start.checked_add(job.ttl);
-        // For so long an acquire may still be on its way to the server.
+        // Until this instant an acquire may still be on its way to the server.
         let settled = start.checked_add(self.call_timeout);
         let mut tries = Tries::default();
         let mut unclear = false;
@@ -101,7 +103,7 @@ impl Releaser {
             let outcome = match poll!(&mut handed) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => {
-                    // The rest of its set is sent before this is known.
+                    // The rest of its set is sent before the outcome of the hand-over is known.
                     batching = Batching::Any;
                     handed.await
                 }
@@ -140,7 +142,7 @@ impl Releaser {
                         let _ = reply.send(Ok(Released { answer, unclear }));
                     }
                     let over = settled.is_none_or(|at| now >= at);
-                    // A request that comes yet may be granted the same lease anew.
+                    // An acquire that reaches the server later may be granted the same lease anew.
                     if !job.maybe_in_flight || over {
                         return;
                     }
@@ -150,7 +152,7 @@ impl Releaser {
             };
             let mut pause = retry::pause(pauses, retry::BACKGROUND, fastrand::f64());
             if let Some(error) = error {
-                // Without a caller there was no wait for the answer, so the store is not to blame.
+                // If the caller has gone, that ended the wait for the answer, and the store has not failed.
                 if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
                     let about = (&job.key, job.lease);
                     telemetry::store_failed("release", Some(about), &error);
@@ -180,7 +182,7 @@ impl Releaser {
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
-        // The semaphore is never closed; without a slot there is only less order.
+        // The semaphore is never closed, so there is always a permit.
         let slot = match reply {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
@@ -192,7 +194,7 @@ impl Releaser {
         let end = async { waited = limit.await };
         let answer = match reply {
             None => {
-                // A release that hangs gives its slot to others.
+                // A release that hangs gives its permit to others.
                 let slot_ends = async {
                     sleep(SLOT).await;
                     drop(slot);
@@ -203,13 +205,13 @@ impl Releaser {
                     () = slot_ends => None,
                 }
             }
-            // If the caller gives up waiting, the release is tried again at once, in the background.
+            // If the caller gives up waiting, the release is tried again in the background, after a short pause.
             Some(reply) => tokio::select! {
                 answer = calls.next_before(end) => answer,
                 () = reply.closed() => None,
             },
         };
-        // The next try would be the same request once more.
+        // A request that was not sent yet is of no use: the next try is the same request.
         calls.withdraw_unsent();
         answer.map_or_else(
             || {

@@ -1,4 +1,4 @@
-//! The handle to the task that renews, and releases in the background.
+//! The handle of the task that renews leases, and that releases leases in the background.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     store::Store,
 };
 
-/// What the rest of the client sees of the task.
+/// What the rest of the client sees of the task that renews and releases leases.
 ///
-/// The task starts with the first acquire and ends when the last handle is gone. When its runtime shuts down it goes on
-/// on another one that acquires came from.
+/// The task starts with the first acquire and ends when this handle is dropped. When its runtime shuts down, the task
+/// goes on with another runtime that acquires came from.
 #[derive(Debug)]
 pub(crate) struct RenewalHandle {
     state: Arc<RenewalState>,
@@ -51,20 +51,21 @@ impl RenewalHandle {
         }
     }
 
-    /// Starts the task unless it runs, and has it know this runtime. Each acquire does so.
+    /// Starts the task unless it runs, and remembers this runtime as one that the task may move to. Each acquire calls
+    /// this. It fails without a tokio runtime.
     pub(crate) fn ensure_running(&self) -> Result<(), Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.host.ensure_running(runtime);
         Ok(())
     }
 
-    /// Waits until renewals are in time, or for so long, and says whether there was anything to wait for.
+    /// Waits until renewals are in time, for `limit` at most. Says whether they were late.
     pub(crate) async fn renewals_in_time(&self, limit: Duration) -> bool {
         let mut late = self.late.clone();
         if !*late.borrow_and_update() {
             return false;
         }
-        // The other end is gone only when the handle is.
+        // This fails if the limit has passed, or if the sender is gone, which the task has.
         let _ = timeout(limit, late.wait_for(|late| !late)).await;
         true
     }
@@ -78,7 +79,7 @@ impl RenewalHandle {
         Ok(())
     }
 
-    /// A lease that was kept alive is given up.
+    /// Ends the renewals of a lease that is given up.
     pub(crate) fn forget(&self, lease: LeaseNumber) {
         self.state.forget(lease);
     }
@@ -89,14 +90,14 @@ impl RenewalHandle {
         self.host.drop_releases();
     }
 
-    /// While the handle closes: leaves to their ttl the leases that wait for their release, if no runtime is left
-    /// that could do it.
+    /// While the client closes, and if no runtime is left that could release them: leaves the leases that wait for
+    /// their release to their ttl.
     pub(crate) fn drop_releases(&self) {
         self.host.drop_releases();
     }
 
-    /// Cancels the token when the lease is lost or given up, and at once if no runtime is there to see
-    /// that.
+    /// Cancels the token when the lease is lost or given up. Cancels it at once if no runtime is left to watch the
+    /// lease.
     pub(crate) fn tell(&self, lease: &LeaseState, token: DropGuard) {
         let watcher = lease.watch();
         match Handle::try_current() {

@@ -1,5 +1,5 @@
-//! On which runtime the renewal task runs: the task outlives the runtime that it was started on, as long as
-//! there is another one.
+//! On which runtime the renewal task runs. The task outlives the runtime that it was started on, as long as there is
+//! another one.
 
 use std::{fmt, mem, sync::Arc};
 
@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::task::RenewalTask;
 use crate::runtime;
 
-/// How many runtimes are remembered. A program has one or two; a test suite one for each test, most of
-/// which have ended.
+/// How many runtimes are remembered at most. A program has one or two of them. A test suite has one for each test, but
+/// most of them have ended.
 const REMEMBERED: usize = 8;
 
-/// The runtimes that leases were asked for on, and what is to be done while the task has none.
+/// The runtimes that acquires came from, and the task while no runtime runs it.
 pub(super) struct Host {
     state: Mutex<State>,
     closing: CancellationToken,
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Host {
-    /// Without a task yet.
+    /// A host that starts this task with the first acquire.
     pub(super) fn new(task: RenewalTask, closing: CancellationToken) -> Arc<Self> {
         let state = Mutex::new(State {
             known: Vec::new(),
@@ -55,28 +55,28 @@ impl Host {
         }
     }
 
-    /// Whether there is no task, because no runtime is left.
+    /// Whether no runtime runs the task: none is left, or no acquire has started it yet.
     pub(super) fn have_ended(&self) -> bool {
         self.state.lock().parked.is_some()
     }
 
-    /// While the handle closes: leaves to their ttl the leases that wait for their release, if no runtime is left
-    /// that could do it. The close waits for them, and may be all that goes on.
+    /// While the client closes, and if no runtime is left that could release them: leaves the leases that wait for
+    /// their release to their ttl. The close waits for these releases, and after it no acquire starts the task again.
     pub(super) fn drop_releases(&self) {
         if self.closing.is_cancelled() {
             let state = self.state.lock();
             let dropped = state.parked.as_ref().map(|task| task.state.take_releases());
-            // Dropping the releases wakes tasks that wait for them: not under the lock.
+            // The drop of a release wakes tasks that wait for it, so it must not happen under the lock.
             drop(state);
             drop(dropped);
         }
     }
 
-    /// Has the task go on after its runtime has ended.
+    /// Starts the task on another runtime after its own has ended, or parks it if there is none.
     fn move_from(self: &Arc<Self>, ended: Id, task: RenewalTask) {
         let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
-        // A runtime of a single thread may live, and have nothing that drives it.
+        // A runtime of a single thread may be alive while no thread drives it, so another kind is preferred.
         let has_threads = |known: &&Handle| known.runtime_flavor() != RuntimeFlavor::CurrentThread;
         let threads = state.known.iter().rev().find(has_threads);
         let next = threads.or(state.known.last()).cloned();
@@ -86,7 +86,7 @@ impl Host {
                 self.start(task, &next);
             }
             None => {
-                // The guards that live tell by it why they will be lost.
+                // Leases that are still held will be lost, and report the error below as the reason.
                 let interrupted = task.interrupt();
                 state.parked = Some(task);
                 drop(state);
@@ -98,7 +98,8 @@ impl Host {
         }
     }
 
-    /// A runtime that has ended drops the task at once, which then [moves on](Host::move_from).
+    /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then [moves
+    /// on](Host::move_from).
     fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
         let hosted = HostedTask::new(task, self.clone(), runtime.id());
         mem::drop(runtime.spawn(hosted.run()));
@@ -107,8 +108,8 @@ impl Host {
 
 /// The task on a runtime.
 ///
-/// A runtime that shuts down drops the task. It then goes on, with all that it keeps, on another runtime that
-/// acquires came from; and if there is none, on that of the next acquire.
+/// A runtime that shuts down drops it. The task then goes on, with all the leases that it renews, on another runtime
+/// that acquires came from, or if there is none, on that of the next acquire.
 struct HostedTask {
     /// `None` after the task has ended, or has moved to another runtime.
     task: Option<RenewalTask>,
@@ -129,7 +130,7 @@ impl HostedTask {
         if let Some(task) = &mut self.task {
             task.run().await;
         }
-        // The handle is gone: nothing is kept any more.
+        // The handle is dropped, so the task has nothing more to do and must not move on.
         self.task = None;
     }
 }

@@ -1,4 +1,4 @@
-//! Says when more is kept alive than the store can renew, long before the first lease is lost by it.
+//! Warns when more leases are kept alive than the store can renew in time, before the first of them is lost.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,9 +14,9 @@ use crate::{
     telemetry::{self, KeptLeases},
 };
 
-/// How often all leases are looked at, at most.
+/// The least time between two looks at all leases.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often a warning is repeated, at most.
+/// The least time between two warnings.
 const WARNING: Duration = Duration::from_secs(10);
 
 /// Watches the schedule, and tells whether renewals are late.
@@ -24,7 +24,7 @@ pub(super) struct Overload {
     late: Arc<watch::Sender<bool>>,
     looked: Option<Instant>,
     warned: Option<Instant>,
-    /// The load as the metrics were last told.
+    /// The load that was last reported to telemetry.
     told: Load,
 }
 
@@ -38,7 +38,7 @@ impl Overload {
         }
     }
 
-    /// Looks at the schedule, at all of its leases now and then, and gives what there is to tell.
+    /// Looks at the schedule, at each of its leases only once in [`LOOK`], and gives what there is to tell.
     #[must_use]
     pub(super) fn look(&mut self, schedule: &Schedule<Weak<LeaseState>>, now: Instant) -> Findings {
         let late = schedule.is_late(now);
@@ -48,7 +48,7 @@ impl Overload {
         if often && late == was_late && schedule.len() == self.told.kept {
             return Findings::default();
         }
-        // Counting those at risk takes a look at all.
+        // To count the leases at risk takes a look at all leases.
         let load = if often {
             Load {
                 kept: schedule.len(),
@@ -77,15 +77,15 @@ impl Overload {
     }
 }
 
-/// The findings of a look at the schedule. They are told after the look, without the lock on the schedule: the
-/// listeners for events and metrics belong to the application.
+/// The findings of a look at the schedule. They are told after the look, without the lock of the schedule, because the
+/// listeners for events and metrics belong to the application and may do anything.
 #[derive(Default)]
 pub(super) struct Findings {
     /// Whether renewals are late now, and who is told if that has changed.
     late: Option<(Arc<watch::Sender<bool>>, bool)>,
-    /// The load as it was told before, and as it is.
+    /// The load that was last reported, and the load now.
     change: Option<(Load, Load)>,
-    /// The load and the delay, if it is time to warn of late renewals.
+    /// The load, and how late the next renewal is, if it is time to warn.
     warning: Option<(Load, Duration)>,
     /// The leases that wait for their renewal, and have little time left.
     delayed: Vec<Arc<LeaseState>>,
@@ -114,13 +114,13 @@ impl Drop for Overload {
     }
 }
 
-/// The fields of its events.
+/// The part of the load that telemetry reports.
 fn shown(load: Load) -> KeptLeases {
     let Load { kept, at_risk, .. } = load;
     KeptLeases { kept, at_risk }
 }
 
-/// Why a lease was not renewed that had no request of its own.
+/// Why no renewal was sent yet for a lease that is due.
 fn overloaded(kept: usize) -> Error {
     Error::Overloaded {
         store: "the store",

@@ -1,21 +1,21 @@
-//! Which leases are renewed when, and which go together: pure, times come in as arguments.
+//! Which leases are renewed when, and which go in one batch: pure, times come in as arguments.
 //!
 //! Invariants:
 //!
 //! - A lease is in one state: planned for later, ready to be sent, sent in a batch, or to be sent once more.
-//! - It is due at a third of its ttl. What will be due soon goes along as far as the batch has room, so that
-//!   leases that were acquired at different moments fall into step, and cost as few commands as those that
-//!   were acquired at once. Where one batch is not enough, the batches drift apart, so that they do not
-//!   come to the store all at once.
-//! - Of those that are ready, the one with the nearest deadline goes first. One whose deadline will have
-//!   passed before an answer can come goes last: where the store cannot renew all, it renews as many as it
+//! - A lease is due at a third of its ttl. Leases that will be due soon go along as far as the batch has room. So
+//!   leases that were acquired at different moments come to be renewed together, and cost as few commands as those
+//!   that were acquired at once. Where one batch is not enough, the batches are sent at different times, so that they
+//!   do not come to the store all at once.
+//! - Of the leases that are ready, the one with the nearest deadline goes first. One whose deadline will have
+//!   passed before an answer can come goes last: a store that cannot renew all leases in time renews as many as it
 //!   can, instead of each too late.
-//! - Never more batches are under way than the [pace] of the store allows. So a store that is slow, or
-//!   away, is not sent the same again and again while it works on the first request.
-//! - A batch without an answer after a sixth of the ttl is split, and its parts are sent once more each: a
-//!   lease that hangs in the server, because a transaction has its document, is alone after three times.
-//!   The unanswered batch still counts as under way, for a ttl at the most, unless several that were sent later
-//!   have been answered: then it is not the store that is slow.
+//! - No more first batches are under way than the [pace] of the store allows, except for one that finds out whether a
+//!   silent store answers again. So a store that is slow, or cannot be reached, is not sent the same again and again.
+//! - A batch without an answer after a sixth of the ttl is split, and each of its parts is sent once more, in a
+//!   place of its own kind: a lease that hangs in the server, because a transaction has its document, is alone after
+//!   three splits. The unanswered batch still counts as under way, for a ttl at the most, unless two that were sent
+//!   later have ended: then it is the batch that hangs, and not the store that is slow.
 
 #[cfg(test)]
 mod overload_tests;
@@ -51,10 +51,10 @@ const SLACK: u32 = 12;
 /// The part of the period by which batches are sent earlier than due, at most, to drift apart.
 const DRIFT: u32 = 8;
 /// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
-/// leases in three steps, for which there is time before the deadline.
+/// leases in three splits, for which there is time before the deadline.
 const PARTS: usize = 10;
 
-/// The leases that are kept alive, each with what the caller wants to know it by.
+/// The leases that are kept alive. `T` is what the caller gets back for each.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseNumber, Entry<T>>,
@@ -74,10 +74,10 @@ struct Entry<T> {
     lease: T,
     ttl: Duration,
     due: Instant,
-    /// Until when it has to be renewed.
+    /// Until when the lease has to be renewed.
     deadline: Instant,
     state: State,
-    /// How many errors there were in a row.
+    /// How many renewals of the lease have failed in a row.
     errors: u32,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Due<T> {
 pub(crate) struct Batch<T> {
     pub(crate) id: BatchId,
     pub(crate) leases: Vec<(LeaseNumber, T)>,
-    /// How much later than due the first of them goes.
+    /// How much later than due the lease goes that was due first.
     pub(crate) lag: Duration,
 }
 
@@ -144,7 +144,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Takes in a lease, when it is due first, and until when it has to be renewed.
+    /// Takes in a lease, or replaces it. `due` is when it is renewed first, `deadline` until when it has to be renewed.
     pub(crate) fn insert(
         &mut self,
         id: LeaseNumber,
@@ -166,24 +166,23 @@ impl<T: Clone> Schedule<T> {
         self.leases.insert(id, entry);
     }
 
-    /// Forgets a lease, if it is there.
+    /// Forgets a lease; `None` if it is not in the schedule.
     pub(crate) fn remove(&mut self, id: LeaseNumber) -> Option<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
         self.ready.remove(&(entry.deadline, id));
-        // The room goes back after a crowd has gone.
+        // A map does not shrink by itself, so its memory is freed here after most leases are gone.
         if self.leases.len() < self.leases.capacity() / 8 {
             self.leases.shrink_to(self.leases.len() * 2);
         }
         Some(entry.lease)
     }
 
-    /// All leases.
     pub(crate) fn leases(&self) -> impl Iterator<Item = &T> {
         self.leases.values().map(|entry| &entry.lease)
     }
 
-    /// When something is to be done next, unless an answer comes before that.
+    /// When to [take what is due](Self::take_due) next, unless an answer comes before; `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let ready = !self.ready.is_empty() && self.has_place(false);
         let repeats = !self.repeats.is_empty() && self.has_place(true);
@@ -210,7 +209,7 @@ impl<T: Clone> Schedule<T> {
         .min()
     }
 
-    /// Takes what is to be done now, and counts it as sent now.
+    /// Takes the work that is due now, and counts its batches as sent now.
     pub(crate) fn take_due(&mut self, now: Instant) -> Due<T> {
         let mut due = Due {
             batches: Vec::new(),
@@ -233,8 +232,8 @@ impl<T: Clone> Schedule<T> {
         due
     }
 
-    /// Takes in what became of a batch. What is not among the outcomes has failed; chance is a number from
-    /// 0 to 1, the same for all of a batch, so that they stay together.
+    /// Takes in the outcomes of a batch. A lease of the batch that is not among them has failed. `chance` is a random
+    /// number from 0 to 1, the same for all leases of a batch, so that they are renewed together the next time too.
     pub(crate) fn answered(
         &mut self,
         batch: BatchId,
@@ -263,8 +262,8 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Whether renewals that are due wait so long for a place that the store, or this process, has more to
-    /// do than it can.
+    /// Whether renewals that are due have waited so long for a place that the store, or this process, is taken to be
+    /// overloaded.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.late_at().is_some_and(|at| at <= now)
     }
@@ -274,7 +273,7 @@ impl<T: Clone> Schedule<T> {
         self.leases.len()
     }
 
-    /// For how long the next of those that wait for a place has been due.
+    /// For how long the lease that is sent next has been due; zero if none waits for a place.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
         let first = self.ready.first().and_then(|(_, id)| self.leases.get(id));
         first.map_or(Duration::ZERO, |entry| {
@@ -306,7 +305,7 @@ impl<T: Clone> Schedule<T> {
         Some(entry.due + entry.ttl / SLACK)
     }
 
-    /// Splits what was not answered in time, and gives whose renewals these were.
+    /// Splits the batches that were not answered in time, and gives their leases.
     fn split_overdue(&mut self, now: Instant) -> Vec<T> {
         let mut overdue = Vec::new();
         let late = |(id, batch): (&BatchId, &UnderWay)| {
@@ -333,7 +332,7 @@ impl<T: Clone> Schedule<T> {
             let part = again.len().div_ceil(PARTS).max(1);
             self.repeats.extend(again.chunks(part).map(<[_]>::to_vec));
         }
-        // A connection that died unnoticed is not to keep others from being renewed for ever.
+        // A batch on a connection that has died unnoticed must not take a place for ever.
         self.under_way
             .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
         overdue
@@ -357,7 +356,8 @@ impl<T: Clone> Schedule<T> {
         (!together.is_empty()).then(|| self.send(together, false, now))
     }
 
-    /// Keeps of what is to be sent once more that which was not answered since, and is not over.
+    /// Takes leases out of the parts that are to be sent once more: those that were answered or forgotten since, and
+    /// those whose deadline has passed, which it adds to `expired`.
     fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
         for mut part in std::mem::take(&mut self.repeats) {
             part.retain(|id| match self.leases.get(id) {
@@ -381,7 +381,7 @@ impl<T: Clone> Schedule<T> {
         let hopeless = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
         let in_time = self.ready.iter().skip_while(hopeless);
         let too_late = self.ready.iter().take_while(hopeless);
-        // An answer has to come in time for the shortest ttl of a batch.
+        // An answer has to come in time for the shortest ttl of a batch, so a batch has only similar ttls.
         let mut ttl = None;
         let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
             self.leases.get(id).is_some_and(|entry| {
@@ -436,7 +436,7 @@ impl<T: Clone> Schedule<T> {
         let elapsed = now.saturating_duration_since(batch.sent);
         let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
         if batch.is_overdue {
-            // This batch has shrunk the window already when it became overdue.
+            // This batch has shrunk the window already, when it became overdue.
             self.pace.observe(elapsed);
         } else if outcomes.iter().any(answered) {
             // An error says nothing about how many leases the store can renew.
@@ -445,7 +445,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// The next renewal counts from when this one was sent.
+    /// Plans the next renewal, counted from when this one was sent.
     fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
         let spread = self.leases.len() > self.pace.size();
         let Some(entry) = self.leases.get_mut(&id) else {
@@ -463,7 +463,7 @@ impl<T: Clone> Schedule<T> {
         self.set_state(id, State::Planned, sent + period - earlier);
     }
 
-    /// A renewal has failed, and is tried again after a pause.
+    /// Plans a renewal that has failed once more, after a pause.
     fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == State::Sent(batch)

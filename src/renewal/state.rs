@@ -15,10 +15,10 @@ use crate::{
     release::PendingRelease,
 };
 
-/// The work, which outlives the runtimes that the task runs on.
+/// The work of the task. It outlives the runtimes that the task runs on.
 ///
-/// Changing it never blocks, spawns or panics, so that guards can do it as they drop, with or without a runtime.
-/// Nothing is dropped or told under its lock that could come back to it.
+/// A change of it never waits for I/O or a task, never spawns and never panics, so that guards can make one in their
+/// drop, with or without a runtime. Nothing is dropped or told under its lock that could take the lock again.
 pub(super) struct RenewalState {
     work: Mutex<Work>,
     changed: Notify,
@@ -53,19 +53,19 @@ impl RenewalState {
         })
     }
 
-    /// Looks at the work, or takes some of it.
+    /// Looks at the work, or takes some of it, without waking the task.
     pub(super) fn with<T>(&self, look: impl FnOnce(&mut Work) -> T) -> T {
         look(&mut self.work.lock())
     }
 
-    /// Changes the work, and tells the task.
+    /// Changes the work, and wakes the task.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Work) -> T) -> T {
         let changed = self.with(change);
         self.changed.notify_one();
         changed
     }
 
-    /// Waits for a change; one since the last wait counts. Only the task waits.
+    /// Waits for a change. A change since the last wait ends the wait at once. Only the task waits.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -75,7 +75,7 @@ impl RenewalState {
         self.change(|work| work.plan(lease, now));
     }
 
-    /// A lease that was kept alive is given up.
+    /// Ends the renewals of a lease that is given up.
     pub(super) fn forget(&self, lease: LeaseNumber) {
         self.change(|work| drop(work.schedule.remove(lease)));
     }

@@ -1,4 +1,4 @@
-//! The task that renews, and has the rest done.
+//! The task that renews leases. It spawns the releases in the background, and the watchers of cancellation tokens.
 
 use std::{
     mem,
@@ -26,7 +26,7 @@ use crate::{
     telemetry,
 };
 
-/// The task. It never waits for a store, so that no lease is held up by another's trouble.
+/// The task. It never waits for an answer of the store, so that a request that hangs delays no other lease.
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) releaser: Releaser,
@@ -35,11 +35,11 @@ pub(super) struct RenewalTask {
 }
 
 impl RenewalTask {
-    /// Renews, until the handle is gone.
+    /// Renews leases until the handle is dropped.
     pub(super) async fn run(&mut self) {
         while self.carry_out(Instant::now()) {
-            // A runtime that is ending drops what is spawned on it, which is a change of the state: without this the
-            // task would not let the runtime end.
+            // A runtime that is ending drops what is spawned on it at once, and that changes the state. Without a point
+            // at which the runtime can stop the task, the task would spawn it again for ever.
             consume_budget().await;
             let state = &self.state;
             match state.with(|work| work.schedule.next(Instant::now())) {
@@ -52,8 +52,8 @@ impl RenewalTask {
         }
     }
 
-    /// While no runtime is left: cancels the tokens of leases, which no task could cancel later, and gives the leases
-    /// that are kept, which no task renews any more.
+    /// For when no runtime is left: cancels the tokens that wait for a watcher, because nothing could cancel them
+    /// later, and gives the leases that are kept alive, because nothing renews them any more.
     pub(super) fn interrupt(&self) -> Vec<Arc<LeaseState>> {
         let (tokens, leases) = self.state.with(|work| {
             let leases = work.schedule.leases().filter_map(Weak::upgrade);
@@ -63,7 +63,7 @@ impl RenewalTask {
         leases
     }
 
-    /// Carries out what is to be done now. Says whether more may come.
+    /// Carries out the work that is due now. Says whether more may come.
     fn carry_out(&mut self, now: Instant) -> bool {
         let (todo, due, is_last) = self.state.with(|work| {
             let due = work.schedule.take_due(now);
@@ -99,7 +99,7 @@ impl RenewalTask {
             });
         }
         for lease in due.expired.iter().filter_map(Weak::upgrade) {
-            // A holder that renewed the lease by hand wants it to be kept on.
+            // The holder has renewed the lease by itself, so that it is live for longer than the schedule knows.
             if lease.wants_renewal() {
                 self.state.with(|work| work.plan(&lease, now));
             } else {
@@ -140,16 +140,16 @@ impl RenewalTask {
         });
     }
 
-    /// Spawns on the runtime of this task, which may just be ending.
+    /// Spawns on the runtime of this task. One that is ending drops the work.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ = runtime::spawn(work);
     }
 }
 
-/// A release without a caller that waits for it. One that goes down with its runtime comes back to the task, which may have
-/// another runtime by then.
+/// A release without a caller that waits for it. If its runtime ends, it goes back to the task, which may have another
+/// runtime by then.
 struct BackgroundRelease {
-    /// `None` when it is done.
+    /// `None` when the release is done.
     pending: Option<PendingRelease>,
     state: Arc<RenewalState>,
 }
@@ -167,7 +167,7 @@ impl BackgroundRelease {
 
 impl Drop for BackgroundRelease {
     fn drop(&mut self) {
-        // A release that panics would do so again.
+        // A release that has panicked would panic again.
         if let Some(pending) = self.pending.take()
             && !thread::panicking()
         {
@@ -176,7 +176,7 @@ impl Drop for BackgroundRelease {
     }
 }
 
-/// Tells the task what became of a batch, also if the call ends with its runtime.
+/// Reports the outcomes of a batch to the schedule when it is dropped, so also if the call ends with its runtime.
 struct Answered {
     batch: BatchId,
     outcomes: Vec<(LeaseNumber, Outcome)>,

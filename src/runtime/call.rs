@@ -1,4 +1,4 @@
-//! Single calls to a store: each in a task of its own, for so long, and whatever happens to that task.
+//! Single calls to a store: each runs in a task of its own, is waited for until a limit, and has an error if it panics.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -10,9 +10,10 @@ use crate::{
     telemetry,
 };
 
-/// Runs a store call in a task of its own and waits for it this long.
+/// Runs a store call in a task of its own and waits for it until the limit.
 ///
-/// Dropping the returned future, or running out of time, leaves the call running: the MongoDB
+/// It fails with `NoRuntime` outside of a tokio runtime, `TimedOut` after the limit, and `Interrupted` if the task
+/// has ended without an outcome. The call goes on after the limit, and if the returned future is dropped: the MongoDB
 /// driver documents that its futures are not cancel safe.
 pub(crate) async fn call<T: Send + 'static>(
     operation: &'static str,
@@ -39,7 +40,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     Ok(runtime.spawn(work))
 }
 
-/// A panic in a store is an error, like any other that leaves open what was carried out.
+/// Turns a panic in a store into an error, one that leaves open whether the request was carried out.
 pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
     outcome.unwrap_or_else(|_| {
@@ -50,7 +51,7 @@ pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> R
     })
 }
 
-/// Why there is no outcome of a task that is over.
+/// The error of an operation whose task is over and has given no outcome.
 pub(crate) fn no_outcome() -> Error {
     Error::Interrupted {
         store: "the store",
@@ -58,7 +59,7 @@ pub(crate) fn no_outcome() -> Error {
     }
 }
 
-/// Why there is no outcome of what was going on when its runtime ended.
+/// The error of an operation that was under way when its runtime ended.
 pub(crate) fn ended() -> Error {
     Error::Interrupted {
         store: "the store",

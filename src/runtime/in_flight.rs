@@ -1,5 +1,5 @@
-//! The store calls of one operation that are under way: there may be several when one fails or takes too long, and
-//! each runs to its end.
+//! The store calls of one operation that are under way. There may be several, because an operation that has waited too
+//! long for one call starts another, and each runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -13,14 +13,14 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 
 /// The calls under way.
 ///
-/// A call that is not waited for any longer runs on in here: the MongoDB driver documents that its
-/// futures are not cancel safe. So whoever owns this must let it [finish](InFlight::finish), in
+/// A call whose answer nobody waits for stays in here: the MongoDB driver documents that its futures are not cancel
+/// safe. So the owner of the calls must let them [finish](InFlight::finish), in
 /// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
 pub(crate) struct InFlight<T> {
-    /// There are few calls, mostly one. `FuturesUnordered` has its task polled twice each time (futures 0.3.34),
-    /// and a second thread woken for that.
+    /// There are few calls, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task
+    /// polled twice for each answer (futures 0.3.34), and a second thread woken for that.
     running: Vec<Call<T>>,
-    /// Answers that came while something else was waited for.
+    /// The answers that came while the operation waited for something else.
     answered: Vec<Answer<T>>,
 }
 
@@ -30,7 +30,7 @@ struct Call<T> {
     withdraw: Option<Withdraw>,
 }
 
-/// Takes a request back that waits to be sent. Says whether that was in time: then it is never sent.
+/// Takes back a request that waits to be sent. Says whether it did: then the request is never sent.
 pub(crate) type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl<T: Send + 'static> InFlight<T> {
@@ -41,7 +41,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Takes in a call, which begins as soon as an answer is waited for.
+    /// Takes in a call. It begins with the next wait for an answer.
     pub(crate) fn start(
         &mut self,
         answer: impl Future<Output = Answer<T>> + Send + 'static,
@@ -51,20 +51,20 @@ impl<T: Send + 'static> InFlight<T> {
         self.running.push(Call { answer, withdraw });
     }
 
-    /// Takes back what was not sent yet.
+    /// Takes back the requests that were not sent yet.
     pub(crate) fn withdraw_unsent(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));
     }
 
-    /// Whether nothing is under way and no answer left.
+    /// Whether no call is under way and no answer is left to take.
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty() && self.answered.is_empty()
     }
 
-    /// The next answer to any of the calls; `None` when there is none within this time.
+    /// The next answer to any of the calls; `None` if there is none within this time, or no call is under way.
     ///
-    /// Cancel safe, as all of these are: the calls stay in here.
+    /// Cancel safe, as all waits here are but [`finish`](InFlight::finish): the calls stay in here.
     pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
@@ -75,7 +75,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// The next answer to any of the calls; `None` when there is none before something else happens.
+    /// The next answer to any of the calls; `None` if `end` comes first, or no call is under way.
     pub(crate) async fn next_before(&mut self, end: impl Future<Output = ()>) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
@@ -87,7 +87,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// The next answer, however long it takes; `None` when no call is under way any more.
+    /// The next answer, however long it takes; `None` if no call is under way.
     pub(crate) async fn next_at_last(&mut self) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
@@ -95,7 +95,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Waits for something else, or for an answer to come first, which the next call gives: `None`.
+    /// Waits for something else; `None` if an answer comes first, which the next wait for an answer gives.
     pub(crate) async fn select_response<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
         if !self.answered.is_empty() {
             return None;
@@ -112,7 +112,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Waits for something else, and keeps the calls going meanwhile.
+    /// Waits for something else, and polls the calls meanwhile.
     pub(crate) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
         let mut other = pin!(other);
         while !self.running.is_empty() {
@@ -124,12 +124,12 @@ impl<T: Send + 'static> InFlight<T> {
         other.await
     }
 
-    /// Takes the answers that came while something else was waited for.
+    /// Takes the answers that came while the operation waited for something else.
     pub(crate) fn answered(&mut self) -> Vec<Answer<T>> {
         std::mem::take(&mut self.answered)
     }
 
-    /// Runs every call that was sent to its end.
+    /// Runs every call that was sent to its end. Not cancel safe: dropping the future drops the calls.
     pub(crate) async fn finish(mut self) {
         self.withdraw_unsent();
         while next_of(&mut self.running).await.is_some() {}

@@ -1,15 +1,16 @@
-//! Work that its caller does, and that goes on in a task of its own as soon as the caller leaves it alone.
+//! Work that its caller polls, and that goes on in a task of its own when it must not depend on the caller.
 //!
-//! A task for each request would do, and costs more than all else that the client does: where the program has little
-//! to do, two threads wake each other for every request (`docs/performance.md`). But work that only its caller does
-//! stands still while the caller's future is not polled.
+//! A task for each request would be simpler, but costs more than all else that the client does: where the program has
+//! little to do, two threads wake each other for every request (`docs/performance.md`). But work that only its caller
+//! polls stands still while the caller's future is not polled.
 //!
 //! Invariants:
 //!
 //! - Work that has begun is polled until it is over: by its caller, or by a task.
-//! - It becomes a task, [detached](InlineTask::detach), when its future is dropped, when a close or another waiter for
-//!   the same key depends on it, and when it takes long (`inline_tasks.rs`). After that its caller waits for the outcome.
-//! - Only one of the two polls it, and it does not get lost between them: see the [slot](Slot).
+//! - The work becomes a task, [detached](InlineTask::detach), when the caller's future is dropped, when a close or
+//!   another operation on the same key depends on it, and when it takes long (`inline_tasks.rs`). After that its caller
+//!   only waits for the outcome.
+//! - Only the caller or the task polls the work, and it is not lost between them: see the [slot](Slot).
 
 mod slot;
 
@@ -39,12 +40,13 @@ pub(crate) struct InlineTask {
 
 struct Work {
     work: BoxFuture<'static, ()>,
-    /// Wakes the caller who does it.
+    /// Wakes the caller that polls the work.
     waker: Option<Waker>,
 }
 
 impl InlineTask {
-    /// Work of this runtime, which [begins](InlineTask::wait) later.
+    /// Work that [begins](InlineTask::wait) later, and becomes a task of the current runtime. It fails without a
+    /// runtime.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
@@ -52,13 +54,13 @@ impl InlineTask {
         }))
     }
 
-    /// The runtime that it goes on on.
+    /// The runtime on which the work becomes a task.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Does the work until its outcome is there; `None` if it ends without one. Dropping the future leaves
-    /// the rest to a task.
+    /// Polls the work until its outcome is there; `None` if the work ends without one. Dropping the future leaves the
+    /// rest of the work to a task, and so does the end of this wait.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
@@ -66,12 +68,13 @@ impl InlineTask {
     ) -> Option<T> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
-        // Dropped before the rest is left to a task, so that the work knows by then that its caller has gone.
+        // This local is dropped before `here`, which leaves the rest to a task, so that the work knows by then that
+        // its caller has gone.
         let mut outcome = outcome;
         poll_fn(|cx| {
             if here.0.poll_here(cx) {
-                // The outcome comes of the steps that are taken here. Told of it besides, this future would
-                // be polled once more, and a thread woken for nothing else.
+                // The work sends the outcome while it is polled here, so a look after each poll finds it. To
+                // wait on the channel too would wake this future once more, and perhaps a thread, for nothing.
                 match outcome.try_recv() {
                     Ok(outcome) => Poll::Ready(Some(outcome)),
                     Err(TryRecvError::Empty) => Poll::Pending,
@@ -84,15 +87,15 @@ impl InlineTask {
         .await
     }
 
-    /// Takes the next steps of the work. Says whether there are more to take here.
+    /// Polls the work, if it is still here. Says whether it stays here.
     fn poll_here(&self, cx: &mut Context<'_>) -> bool {
         let stepped = self.slot.step(|Work { work, waker }| {
             let known = waker.as_ref();
             if !known.is_some_and(|known| known.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
-            // The caller may poll the work on another runtime, whose end takes its timers along: then the
-            // work ends without an outcome, as it would in a task.
+            // The caller may poll the work on another runtime than its own. If that has ended, the timers of the
+            // work panic: then the work ends without an outcome, as it would in a task.
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
             polled.unwrap_or(Poll::Ready(()))
         });
@@ -106,7 +109,7 @@ impl InlineTask {
         }
     }
 
-    /// Has a task go on with the work, if it is not at its end.
+    /// Leaves the work to a task, if it is not over. Work that has not begun becomes a task when it does.
     pub(crate) fn detach(&self) {
         if let Some(work) = self.slot.leave() {
             self.go_on_in_a_task(work);
@@ -115,7 +118,7 @@ impl InlineTask {
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
         self.runtime.spawn(work);
-        // From now on the caller waits for the outcome.
+        // The caller has to be polled once more, to wait for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();
         }

@@ -1,4 +1,4 @@
-//! All the work of a handle that callers do themselves, and what has tasks go on with the work that takes long.
+//! All the work of a client that callers poll themselves, and the sweeper, which leaves work that takes long to tasks.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,26 +14,26 @@ use tokio::{
 
 use super::inline_task::InlineTask;
 
-/// How long work may take before a task goes on with it, whether its future is polled or not: while it is not, the work
-/// keeps what others wait for, a key or a connection.
+/// How long work may take before the sweeper, which comes at this interval, leaves it to a task. The sweeper cannot see
+/// whether the caller still polls the work; if it does not, the work keeps a key or a connection from others.
 const LONGEST: Duration = Duration::from_millis(50);
 
-/// The work that callers do themselves.
+/// The work that callers poll themselves.
 #[derive(Debug, Default)]
 pub(crate) struct InlineTasks(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
     tasks: HashMap<u64, (Weak<InlineTask>, Instant)>,
-    /// The name of the next.
+    /// The name of the next entry.
     next: u64,
-    /// When they were last looked through.
+    /// When a sweeper last looked through the work, or started; `None` if it found none.
     swept: Option<Instant>,
-    /// The runtimes that have a sweeper. One at the most each: on a runtime that stands still no sweeper would end.
+    /// The runtimes that have a sweeper, each only one: on a runtime that stands still sweepers do not end.
     sweeping: HashSet<Id>,
 }
 
-/// Takes the work out again.
+/// An entry of the list. Its drop takes the work out of the list.
 pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
 
 impl InlineTasks {
@@ -42,7 +42,7 @@ impl InlineTasks {
         let name = entries.next;
         entries.next += 1;
         entries.tasks.insert(name, (Arc::downgrade(task), now));
-        // The sweeper that is there may be on a runtime that stands still.
+        // If no sweeper has looked for long, the one that is there may be on a runtime that stands still.
         let swept = |at| now.saturating_duration_since(at) < LONGEST * 4;
         let runtime = task.runtime().id();
         if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
@@ -57,7 +57,7 @@ impl InlineTasks {
         Entry(self, name)
     }
 
-    /// Leaves all of it to tasks.
+    /// Leaves all work to tasks.
     pub(crate) fn detach(&self) {
         self.detach_those(|_| true);
     }
@@ -71,7 +71,7 @@ impl InlineTasks {
         any
     }
 
-    /// Work that is detached is not looked at again.
+    /// Leaves the chosen work to tasks, and takes it out of the list.
     fn detach_those(&self, which: impl Fn(Instant) -> bool) {
         let mut entries = self.0.lock();
         let mut chosen = Vec::new();

@@ -1,5 +1,5 @@
-//! What a handle that closes waits for, and the token by which its parts hear of the close. (The steps of a close
-//! stand in `lease/registry.rs`.)
+//! The operations that the close of a client waits for, and the token by which the parts of the client hear of the
+//! close. (The steps of a close stand in `lease/registry.rs`.)
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use tokio_util::{
 
 use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
 
-/// Whether a handle closes, and what it waits for then.
+/// Whether a client closes, and what the close waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     closing: CancellationToken,
     at_work: TaskTracker,
-    /// The operations that callers run in their own futures.
+    /// The operations that callers poll themselves.
     tasks: Arc<InlineTasks>,
 }
 
@@ -27,17 +27,18 @@ impl Lifecycle {
         &self.closing
     }
 
-    /// Whether it closes, or has closed.
+    /// Whether the client closes, or has closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 
-    /// Counts one more piece of work among those that a [close](Lifecycle::finish) waits for.
+    /// Gives a token of one more operation: a [close](Lifecycle::finish) waits until the token is dropped.
     pub(crate) fn at_work(&self) -> TaskTrackerToken {
         self.at_work.token()
     }
 
-    /// Does this work from now on, or has it done, and waits for its outcome.
+    /// Polls this work, or leaves it to a task, and waits for its outcome; `None` if it ends without one. Dropping the
+    /// future leaves the rest of the work to a task.
     pub(crate) async fn wait_for<T>(
         &self,
         task: Arc<InlineTask>,
@@ -46,19 +47,19 @@ impl Lifecycle {
         outcome: oneshot::Receiver<T>,
     ) -> Option<T> {
         let _entry = self.tasks.enter(&task, now);
-        // A close that came before the entry has not seen it.
+        // A close that began before the entry was made has not detached this work.
         if self.is_closing() {
             task.detach();
         }
         task.wait(rest, outcome).await
     }
 
-    /// Begins the close: nothing new is to begin from now on.
+    /// Begins the close: operations that begin after this fail.
     pub(crate) fn begin_to_close(&self) {
         self.closing.cancel();
     }
 
-    /// Waits for all that is at work.
+    /// Leaves all operations to tasks, and waits until each has dropped its [token](Lifecycle::at_work()).
     pub(crate) async fn finish(&self) {
         self.tasks.detach();
         self.at_work.close();
@@ -68,7 +69,7 @@ impl Lifecycle {
 
 impl Drop for Lifecycle {
     fn drop(&mut self) {
-        // This fails if no receiver is left.
+        // A client that is dropped without a close ends its parts in this way, the listener for one.
         self.closing.cancel();
     }
 }

@@ -1,10 +1,10 @@
-//! The holder of a key hands it to the first waiter for it in this process, which takes one request
+//! The holder of a key hands it over to the first waiter for it in this process, which takes one request
 //! where a release and an acquire take two.
 //!
-//! The waiter asks for the key in the place of the lease that makes way, and tells its holder what
-//! came of it. Whatever goes wrong, the holder releases its lease as if there had been no waiter: that is right
-//! before the hand-over and harmless after it. (`queues.rs` makes the offer, `release/worker.rs` waits for what
-//! becomes of it.)
+//! The waiter asks for the key in the place of the holder's lease, and tells the holder the outcome. Unless that is
+//! a hand-over, the holder releases its lease as if there had been no waiter: that is right before the hand-over, and
+//! harmless after it, because the release names the old lease. (`queues.rs` makes the offer, `release/worker.rs`
+//! waits for the outcome.)
 
 use std::time::Duration;
 
@@ -12,48 +12,48 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{model::LeaseId, retry};
 
-/// How often in a row a key changes hands within this process, and for how long. Then it is released for
-/// once, and whoever asks first gets it: other processes see a free key only then.
+/// How often in a row a key is handed over within this process, and for how long, at most. Then its holder releases
+/// it, because other processes are granted a key only when it is released.
 const LONGEST_RUN: u32 = 32;
 const LONGEST_TIME: Duration = Duration::from_millis(100);
 
-/// For how much of the time that a run took the key is left free after it, whether or not another process is
-/// known to want it: one that asks now and then would not meet the moment of a request otherwise. Less than
-/// the shortest is left out, because a timer makes more of it; more than the longest is not needed by
-/// one that [asks again](retry::pause) at its first pace.
+/// The part of the time of a run for which the key is left free after it, if no other process is known to want the
+/// key: one that asks from time to time would never find it free otherwise. A time below [`SHORTEST`] is left out,
+/// because a timer would make it longer. A time above [`LONGEST`] is not needed: a process that was refused for the
+/// first time [asks again](retry::pause) sooner.
 const SHARE: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
-    /// The waiter has the key, and the lease is gone.
+    /// The waiter has the key, and the lease of the holder is gone.
     Over,
-    /// The lease is as it was.
+    /// The lease of the holder is as it was.
     NotOver,
-    /// The waiter has the key, or the lease is as it was: it is not known.
+    /// It is not known which of the two happened.
     Unclear,
 }
 
-/// How a lease of this process came to its key.
+/// The run of hand-overs by which a lease of this process came to its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffStreak {
-    /// How often in a row the key was handed over until then, and since when this process has it.
+    /// How often in a row the key was handed over, up to this lease.
     pub(super) handed: u32,
+    /// When the run began; `None` for a lease that was granted without a waiter.
     pub(super) since: Option<Instant>,
-    /// When another process was last seen to hold it.
+    /// When another process was last seen to hold the key.
     pub(super) elsewhere: Option<Instant>,
 }
 
-/// For how long a process that had the key counts as one that wants it.
+/// For how long another process that was seen to hold the key counts as one that wants it.
 const MEMORY: Duration = Duration::from_secs(10);
 
 impl HandoffStreak {
-    /// Whether the streak is long enough, so that the key is released instead of handed over once more.
+    /// Whether the run is long enough, so that the key is released instead of handed over once more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
-        // The first grant to this process begins a streak of none: a single waiter is handed the key however long
-        // the holder before it took.
+        // The time counts only after the first hand-over: a holder that has worked for long still hands the key to
+        // a waiter.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
         slow || self.handed >= LONGEST_RUN
     }
@@ -63,7 +63,8 @@ impl HandoffStreak {
         self.since.map(took).unwrap_or_default()
     }
 
-    /// For how long the key is left to others; `None` if it is not. `chance` is a random number from 0 to 1.
+    /// For how long the waiters of this process leave the key free after its release, so that another process can be
+    /// granted it; `None` if they ask at once. `chance` is a random number from 0 to 1.
     pub(super) fn yields_for(&self, now: Instant, chance: f64) -> Option<Duration> {
         if !self.is_over(now) {
             return None;
@@ -76,11 +77,11 @@ impl HandoffStreak {
         (share >= SHORTEST).then(|| share.min(LONGEST))
     }
 
-    /// The streak of a lease that is granted at this time, in the place of a lease with the streak `before`.
+    /// The run of a lease that is granted now; `before` is that of the lease in whose place it was granted, if any.
     pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
         let before = before.unwrap_or_default();
         Self {
-            // A first grant is no hand-over.
+            // Without a beginning there was no run yet: this grant begins one, and does not count as a hand-over.
             handed: before.since.map_or(0, |_| before.handed.saturating_add(1)),
             since: before.since.or(Some(now)),
             elsewhere: before.elsewhere.max(elsewhere),
@@ -88,8 +89,8 @@ impl HandoffStreak {
     }
 }
 
-/// A lease that its holder offers to the first waiter. Dropping the offer tells the holder that the lease is as it
-/// was.
+/// A lease that its holder offers to the first waiter. Dropping the offer tells the holder that no request was sent, so
+/// that the lease is as it was.
 #[derive(Debug)]
 pub(crate) struct HandoffOffer {
     from: LeaseId,
@@ -97,14 +98,14 @@ pub(crate) struct HandoffOffer {
     outcome: Option<Outcome>,
 }
 
-/// An offer for which a request was sent. Dropping it tells the holder that the outcome is not known.
+/// An offer for which a request was sent. Dropping the reply tells the holder that the outcome is not known.
 #[derive(Debug)]
 pub(crate) struct HandoffReply(Option<Outcome>);
 
 type Outcome = oneshot::Sender<bool>;
 
 impl HandoffOffer {
-    /// An offer, and where its outcome is told.
+    /// An offer, and the receiver of its outcome: whether the waiter has the key.
     pub(super) fn new(from: LeaseId, streak: HandoffStreak) -> (Self, oneshot::Receiver<bool>) {
         let (outcome, told) = oneshot::channel();
         let offer = Self {
@@ -123,7 +124,7 @@ impl HandoffOffer {
         self.streak
     }
 
-    /// A request is sent for the place of the lease.
+    /// The waiter sends its request for the place of the lease now.
     pub(crate) fn sent(mut self) -> HandoffReply {
         HandoffReply(self.outcome.take())
     }
@@ -147,7 +148,7 @@ impl HandoffReply {
 
 fn tell(outcome: Option<Outcome>, over: bool) {
     if let Some(outcome) = outcome {
-        // The holder may have given up.
+        // This fails if the holder does not wait for the outcome any longer.
         let _ = outcome.send(over);
     }
 }

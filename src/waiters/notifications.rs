@@ -1,4 +1,4 @@
-//! Hears from the store which keys become free, while there are waiters.
+//! The listener: a task that hears from the store which keys become free, while this process has waiters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,19 +9,20 @@ use tokio_util::sync::CancellationToken;
 use super::queues::{ListenerState, WaitQueues};
 use crate::{retry, runtime, store::Store, telemetry};
 
-/// How long it goes on listening after the last waiter, because another may come soon.
+/// How long the listener goes on after the last waiter has left, because another may come soon.
 const LINGER: Duration = Duration::from_secs(30);
-/// A store that has nothing to tell says so every few seconds. One that is silent for this long has
-/// lost its connection, and nothing else may notice.
+/// How long a store may be silent. One that has nothing to tell says so every few seconds, so one that is silent for
+/// longer has lost its connection, and nothing else may notice that.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long a stream has to live until it counts as one that works.
+/// How long a stream has to live to count as one that works: the pauses begin anew with the shortest after it.
 const LASTING: Duration = Duration::from_secs(10);
-/// How long until it is tried again where it was refused: an operator may mend that.
+/// The pause after an error that a retry does not mend, such as a missing permission: an operator may grant it
+/// meanwhile.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// Listens to a store for the queues. However it goes, by a panic or with its runtime, the next who waits has
-/// another one listen.
+/// Stands for the listener that the queues count on. Its drop, also by a panic or with its runtime, lets the next
+/// waiter that is refused start another listener.
 struct Listener(Arc<WaitQueues>);
 
 impl Drop for Listener {
@@ -30,7 +31,7 @@ impl Drop for Listener {
     }
 }
 
-/// Has the store listened to for keys that become free, unless that is done or of no use.
+/// Starts the listener, unless one runs already or the store cannot tell of free keys.
 pub(crate) fn ensure_listener(
     queues: &Arc<WaitQueues>,
     store: &Arc<dyn Store>,
@@ -38,14 +39,16 @@ pub(crate) fn ensure_listener(
 ) {
     if queues.begin_to_listen() {
         let listener = Listener(queues.clone());
-        // Without a runtime the listener is dropped, and the next who waits wants one again.
+        // Without a runtime the listener is dropped here, so that a later waiter can start one.
         let _ = runtime::spawn(listen(store.clone(), listener, closing.clone()));
     }
 }
 
-/// Passes on what the store tells, until there was no waiter for a while.
+/// Wakes the waiters for the keys that the store tells of, until the client closes or has had no waiter for
+/// [`LINGER`].
 ///
-/// The listener stops between two items of the stream, so that no request is cut that may still be answered.
+/// The listener ends between two items of the stream, because dropping the stream within one would cut a request that
+/// the server may still answer.
 async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
     let queues = &*listener.0;
     let mut failures = 0;
@@ -99,7 +102,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     }
 }
 
-/// Whether there was no waiter for a while.
+/// Whether there has been no waiter for [`LINGER`]. `since` is when the first look of that time found none.
 fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
     if !queues.is_empty() {
         *since = None;

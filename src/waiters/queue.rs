@@ -18,40 +18,43 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) waiters: VecDeque<QueuedWaiter>,
-    /// When the first one asks next.
+    /// When the first waiter asks next.
     pub(super) next: Instant,
-    /// The first one has asked and not been answered.
+    /// Whether a request of the first waiter is under way.
     pub(super) asking: bool,
-    /// The key may have become free since that was asked.
+    /// Whether the key may have become free since the last request was sent.
     pub(super) woken: bool,
-    /// How many pauses there were since the key was last known to change hands.
+    /// How many pauses there were since the key was last seen to become free or to change hands.
     pub(super) pauses: u32,
-    /// How many errors there were since the last answer, and when that was.
+    /// How many requests have failed since the last answer.
     pub(super) failures: u32,
+    /// When the last answer came; before the first answer, when the queue began.
     pub(super) answered: Instant,
-    /// There were nothing but errors for so long that the first one has given up.
+    /// Whether a waiter has given up because no request was answered for the whole call timeout.
     pub(super) hopeless: bool,
-    /// The outcome of the last request.
+    /// The outcome of the last request; `None` before the first, and after a grant or a release.
     pub(super) news: Option<Result<Held, Error>>,
-    /// The leases of this process that were granted the key: their release is heard of here.
+    /// The leases that were granted to waiters of this queue and are not known to be over. While there is one, its
+    /// release wakes the queue, and not what the store tells.
     pub(super) here: Vec<LeaseId>,
-    /// A lease of this process that makes way for the first one.
+    /// A lease of this process in whose place the first waiter may ask for the key.
     pub(super) offer: Option<HandoffOffer>,
     /// When another process was last seen to hold the key.
     pub(super) elsewhere: Option<Instant>,
-    /// Until when the key is left to other processes.
+    /// Until when the first waiter leaves a free key to other processes.
     pub(super) left_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) struct QueuedWaiter {
     pub(super) turn: Arc<Notify>,
-    /// The operation of the waiter; others depend on it from now on.
+    /// The operation that waits, to be detached when others depend on it.
     pub(super) work: Weak<InlineTask>,
 }
 
-/// Sees to it that a waiter goes on, be its future polled or not. Not under the lock of the queues: the
-/// work may end with it.
+/// Leaves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
+/// hold the lock of the queues: if the runtime of the operation has ended, the operation is dropped here and takes
+/// that lock.
 pub(super) fn detach(work: &Weak<InlineTask>) {
     if let Some(work) = work.upgrade() {
         work.detach();
@@ -88,8 +91,8 @@ impl Queue {
         self.hopeless = false;
     }
 
-    /// Whether the answer to the newest request is as good as one to another look now would be, and
-    /// somebody is there to go on looking.
+    /// Whether the first waiter can give up without a last request: the last answer is recent, nothing says that the
+    /// key became free since, and another waiter is there to ask again.
     pub(super) fn knows(&self, now: Instant) -> bool {
         self.waiters.len() > 1
             && !self.woken
@@ -103,17 +106,17 @@ impl Queue {
             .is_some_and(|first| Arc::ptr_eq(&first.turn, turn))
     }
 
-    /// The key is free, and the first waiter leaves it to other processes until this instant.
+    /// Takes in that the key is free, and that the first waiter leaves it to other processes until this instant.
     pub(super) fn yield_until(&mut self, until: Instant) {
-        // The answer to a request under way may be a refusal from before the key was free.
+        // A request under way may be refused because of the lease that is over: that must not put off the next one.
         (self.woken, self.pauses) = (self.asking, 0);
         (self.next, self.left_until) = (until, Some(until));
-        // The holder that the last answer names is gone.
+        // The last answer names a holder that has released the key.
         self.news = None;
         self.call_first();
     }
 
-    /// The key may be free: the first one asks at once.
+    /// Takes in that the key may be free: the first waiter asks at once.
     pub(super) fn wake(&mut self, now: Instant) {
         self.woken = true;
         self.pauses = 0;
@@ -121,7 +124,8 @@ impl Queue {
         self.call_first();
     }
 
-    /// Puts off the next request; not if the key may be free by now.
+    /// Puts off the next request, unless the key may have become free since the last one was sent. The pause is at
+    /// least as long as after `least` pauses, but never reaches past `expires_in`.
     pub(super) fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
         let pauses = self.pauses.max(least);
         let pause = retry::pause_until_free(pauses, expires_in, fastrand::f64());

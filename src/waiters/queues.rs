@@ -1,11 +1,13 @@
-//! The tasks of this process that wait for the same key stand in a queue, and the first of them asks for all.
+//! The queues of the operations of this process that wait for the same key. Only the first of a queue sends requests,
+//! which is done elsewhere (`acquire/operation.rs`).
 //!
-//! Nothing is sent here. What holds for the queues:
+//! Invariants:
 //!
-//! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason; so
-//!   none can block those behind it.
-//! - The lock of the leases of this process is never taken under the lock of the queues, nor the other way round.
-//! - Work is detached after the locks are free: it may end with that, and take them itself.
+//! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason. So an operation that
+//!   has ended cannot block those behind it.
+//! - No two locks of [`WaitQueues`] are held at the same time.
+//! - An operation is detached while none of them is held: if its runtime has ended, it is dropped by that, and takes
+//!   them itself.
 
 use std::{
     collections::HashMap,
@@ -29,7 +31,7 @@ use crate::{
     runtime::inline_task::InlineTask,
 };
 
-/// How long a holder waits for the waiter that takes its place, whose runtime may stand still.
+/// How long a holder waits for the outcome of its offer: the runtime of the waiter may stand still.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The queues of all keys that have waiters.
@@ -37,7 +39,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub(crate) struct WaitQueues {
     queues: Mutex<HashMap<Key, Queue>>,
     listener: Mutex<ListenerState>,
-    /// The leases of this process, until their release is answered, and how each came to its key.
+    /// The leases of this process, each until it is detached, or its release is answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
 }
 
@@ -47,16 +49,17 @@ pub(super) enum ListenerState {
     /// No listener runs.
     #[default]
     None,
-    /// A task listens, and the store does not tell now.
+    /// A listener runs, and has no stream of the store now.
     Silent,
-    /// The store tells.
+    /// A listener runs, and has a stream that tells of free keys.
     Telling,
-    /// The store cannot tell of free keys.
+    /// The store cannot tell of free keys, so no listener is started again.
     Unsupported,
 }
 
 impl WaitQueues {
-    /// Puts the operation that this work is of last in the queue of a key.
+    /// Puts an operation last in the queue of a key. When there are two or more, each of them goes on in a task from
+    /// now on: those behind an operation must not wait for its caller to poll it.
     pub(super) fn push(&self, key: &Key, turn: Arc<Notify>, work: Weak<InlineTask>) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
@@ -88,7 +91,8 @@ impl WaitQueues {
         if queue.waiters.is_empty() {
             queues.remove(key);
         } else if first {
-            // The first waiter has left in the middle of a request, whose answer will not be reported.
+            // The answer to a request of the waiter that has left is not reported here, so the next waiter asks at
+            // once.
             if std::mem::take(&mut queue.asking) {
                 queue.next = Instant::now();
             }
@@ -96,17 +100,16 @@ impl WaitQueues {
         }
     }
 
-    /// A lease was granted to this process.
+    /// Takes in a lease that was granted to this process.
     pub(crate) fn begins(&self, lease: LeaseId) {
         self.own.lock().insert(lease, HandoffStreak::default());
     }
 
-    /// A lease is of no more concern to this process.
+    /// Forgets a lease that is detached, or whose release is answered or given up.
     pub(crate) fn ends(&self, lease: LeaseId) {
         self.own.lock().remove(&lease);
     }
 
-    /// How a lease of this process came to its key.
     fn streak(&self, lease: LeaseId) -> HandoffStreak {
         self.own.lock().get(&lease).copied().unwrap_or_default()
     }
@@ -123,8 +126,8 @@ impl WaitQueues {
         holders.all(|lease| own.contains_key(&lease))
     }
 
-    /// A lease of this process is over: the first waiter for its key asks at once, unless this process had the
-    /// key for long enough and another wants it.
+    /// Takes in that a lease of this process is released. The first waiter for its key asks at once, unless the key was
+    /// handed over for so long that it is left to other processes for a moment.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         let streak = self.streak(lease);
         self.wake(key, |queue| {
@@ -142,14 +145,15 @@ impl WaitQueues {
         });
     }
 
-    /// The key may be shared from now on.
+    /// Takes in that the key may be shared from now on: the first waiter for it asks at once.
     pub(crate) fn opened(&self, key: &Key) {
         self.wake(key, |_| true);
     }
 
-    /// The store says that this key became free. One that was held here has its own way to say so.
+    /// Takes in that the store says that this key became free. While a lease of this queue holds the key, that is
+    /// ignored: the release of the lease wakes the queue.
     pub(crate) fn freed(&self, key: &Key) {
-        // The event may be that of a release here, which leaves the key to other processes for a moment.
+        // The store may tell of a release by this process, which leaves the key to other processes for a moment.
         let now = Instant::now();
         self.wake(key, |queue| {
             queue.here.is_empty() && queue.left_until.is_none_or(|until| until <= now)
@@ -168,7 +172,7 @@ impl WaitQueues {
         self.queues.lock().is_empty()
     }
 
-    /// Takes it on to listen to the store; `false` if there is a listener already.
+    /// Takes the place of the listener; `false` if there is one already, or the store cannot tell of free keys.
     pub(super) fn begin_to_listen(&self) -> bool {
         let mut listener = self.listener.lock();
         let begins = *listener == ListenerState::None;
@@ -178,18 +182,19 @@ impl WaitQueues {
         begins
     }
 
-    /// The keys that the store tells of from now on.
+    /// Takes in whether the store tells of free keys from now on.
     pub(super) fn set_listener(&self, state: ListenerState) {
         *self.listener.lock() = state;
         if state == ListenerState::Telling {
-            // The store does not tell of keys that became free before it was listened to. So all waiters ask once.
+            // The store does not tell of keys that became free before the stream was opened. So the first waiter of
+            // each queue asks once, unless a lease of the queue holds the key.
             let mut queues = self.queues.lock();
             let waiting = queues.values_mut().filter(|queue| queue.here.is_empty());
             waiting.for_each(|queue| queue.wake(Instant::now()));
         }
     }
 
-    /// The listener has ended. A store that cannot tell is not listened to again.
+    /// Takes in that the listener has ended: another may start, unless the store cannot tell of free keys.
     pub(super) fn end_listening(&self) {
         let mut listener = self.listener.lock();
         if *listener != ListenerState::Unsupported {
@@ -197,7 +202,8 @@ impl WaitQueues {
         }
     }
 
-    /// The first of the pauses: where the store tells, asking is but a safety net.
+    /// From how many pauses on a refused waiter counts: where the store tells of free keys, waiters ask at the slowest
+    /// pace, in case the store leaves one out.
     pub(super) fn first_pause(&self) -> u32 {
         match *self.listener.lock() {
             ListenerState::Telling => retry::SLOWEST,
@@ -205,7 +211,7 @@ impl WaitQueues {
         }
     }
 
-    /// Offers the lease to the first in the queue of its key, and waits for the outcome.
+    /// Offers the lease to the first waiter for its key, and waits for the outcome, at most [`PATIENCE`].
     pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
         let Some(outcome) = self.offer(key, lease) else {
             return HandoffOutcome::NotOver;
@@ -223,7 +229,7 @@ impl WaitQueues {
         let streak = self.streak(lease);
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
-        // The first waiter has a request under way, whose answer comes sooner than that to another one.
+        // A first waiter that has a request under way could take the offer only after the answer to that.
         if queue.asking || streak.is_over(Instant::now()) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! One waiter for a key: when it asks, what it is told, and that it leaves the queue when it is dropped.
+//! One waiter for a key: when it asks, and what it reports to its queue.
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) enum WaitOutcome {
     /// Ask for the key.
     Ask,
-    /// The time of the waiter is over, and it is not the first.
+    /// Give up without a request: the time of the waiter is over, or no request for the key is answered.
     GiveUp,
 }
 
@@ -36,12 +36,12 @@ pub(crate) struct Waiter {
     queues: Arc<WaitQueues>,
     key: Key,
     turn: Arc<Notify>,
-    /// Once it has to wait.
+    /// Reports the wait to telemetry; set when the waiter first has to wait.
     waiting: OnceLock<Waiting>,
 }
 
 impl Waiter {
-    /// Takes the last place in the queue of this key, for the operation that this work is of.
+    /// Takes the last place in the queue of this key for this operation.
     pub(crate) fn enter(queues: &Arc<WaitQueues>, key: &Key, work: Weak<InlineTask>) -> Self {
         let turn = Arc::new(Notify::new());
         queues.push(key, turn.clone(), work);
@@ -53,8 +53,11 @@ impl Waiter {
         }
     }
 
-    /// Waits until it is the first and the time to ask has come. At `last_look` the first asks in
-    /// any case, and another gives up. From `hopeless` on it gives up when no waiter gets an answer.
+    /// Waits until the waiter is the first and the time to ask has come.
+    ///
+    /// At `last_look` the first waiter asks for the last time, unless the last answer is recent enough to do without;
+    /// then it gives up, as any other waiter does at that time. From `hopeless` on the waiter gives up as soon as
+    /// another has [failed for want of answers](Self::fail_waiters).
     pub(crate) async fn turn(
         &self,
         last_look: Option<Instant>,
@@ -81,14 +84,14 @@ impl Waiter {
                 }
             });
             let next = match next {
-                // The queue is there as long as this place is.
+                // There is always a queue as long as this waiter is in it.
                 None | Some(Ok(None)) => None,
                 Some(Ok(next)) => next,
                 Some(Err(turn)) => return turn,
             };
             self.waiting.get_or_init(|| Waiting::begins(&self.key));
             let called = self.turn.notified();
-            // The queue is looked at again, whichever event ended the wait.
+            // Whichever of the two ends the wait, the next round looks at the queue.
             match next.into_iter().chain(last_look).min() {
                 Some(at) => drop(timeout_at(at, called).await),
                 None => called.await,
@@ -96,8 +99,8 @@ impl Waiter {
         }
     }
 
-    /// There was nothing but errors for so long that the first one gives up. Those that have waited
-    /// as long do so too.
+    /// Takes in that this waiter gives up, because no request was answered for the whole call timeout. The others that
+    /// have waited as long give up too.
     pub(crate) fn fail_waiters(&self) {
         self.queue(|queue| {
             queue.hopeless = true;
@@ -108,7 +111,7 @@ impl Waiter {
         });
     }
 
-    /// The first one asks now, for the place of the lease that makes way if there is one.
+    /// Takes in that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.
     pub(crate) fn asks(&self) -> Option<HandoffOffer> {
         self.queue(|queue| {
             (queue.asking, queue.woken) = (true, false);
@@ -117,7 +120,7 @@ impl Waiter {
         .flatten()
     }
 
-    /// The key is held.
+    /// Takes in that the key is held, and plans the next request.
     pub(crate) fn refused(&self, held: Held) {
         let elsewhere = !self
             .queues
@@ -127,14 +130,15 @@ impl Waiter {
         self.queue(|queue| {
             let now = Instant::now();
             queue.record_answer(now);
-            // A lease of this process that is not among the holders was evicted, or has expired.
+            // A lease that is not among the holders is over, also if its release is not known here: it was evicted,
+            // say.
             let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
             queue.here.retain(holds);
             if elsewhere {
                 queue.elsewhere = Some(now);
             }
-            // Another holder than at the last refusal: the key was free in between, and may soon be again. So the
-            // pauses begin anew with the shortest.
+            // If the holder is another than at the last refusal, the key was free in between, and may soon be free
+            // again. So the pauses begin anew with the shortest.
             let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
             if matches!(&queue.news, Some(Ok(before)) if first(before) != first(&held)) {
                 queue.pauses = 0;
@@ -144,7 +148,7 @@ impl Waiter {
         });
     }
 
-    /// There was no answer. Says how often in a row, and since when.
+    /// Takes in that a request failed. Gives how many have failed in a row, and when the last answer came.
     pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
         self.queue(|queue| {
             queue.asking = false;
@@ -155,9 +159,9 @@ impl Waiter {
         })
     }
 
-    /// The key is granted to the first waiter, perhaps in the place of another lease of this process. The next waiter
-    /// will be told of the release, and until then asks at the slowest pace; after a shared grant, or one of permits,
-    /// it asks at once, because it may be granted the key beside.
+    /// Takes in that the key is granted to this waiter, in the place of another lease of this process if there is one.
+    /// After an exclusive grant the next waiter asks at the slowest pace, because the release of the lease wakes it.
+    /// After a shared grant, or one of permits, it asks at once, because it may be granted the key too.
     pub(crate) fn granted(
         &self,
         lease: LeaseId,
@@ -186,7 +190,7 @@ impl Waiter {
         }
     }
 
-    /// The outcome of the last request, whichever waiter sent it.
+    /// The outcome of the last request for the key, whichever waiter sent it.
     pub(crate) fn news(&self) -> Option<Result<Held, Error>> {
         self.queue(|queue| queue.news.clone()).flatten()
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use elasticsearch::http::Method::{Get, Post, Put};
-use futures::future::join_all;
+use elasticsearch::http::Method::{Delete, Get, Post, Put};
+use futures::{TryStreamExt, future::join_all};
 use leasehold::{
-    Error, Key, PermitAttempt, Store,
+    Error, Filter, Key, PermitAttempt, Store,
     store::{PermitAnswer, PermitId, PermitRequest, Quota},
 };
 use leasehold_tests::{permits, proxy::Proxy};
@@ -124,16 +124,19 @@ async fn the_document_is_one_of_its_own() {
         assert_eq!(source["used"], 3);
         assert_eq!(source["last"], request.id.to_string());
         assert_eq!(source.get("now"), None);
-        // It is no lock, neither for a list nor for one whose key is its id.
+        // It is no lock for a list, and the lock whose key is its id is another document.
         let leases = leases(fixture.store());
         let locks: Vec<_> =
             futures::StreamExt::collect(leases.list(leasehold::Filter::new())).await;
         assert!(locks.is_empty(), "{locks:?}");
-        let refused = leases.try_acquire(id, LONG).await;
-        assert!(
-            matches!(refused, Err(Error::NotALock { .. })),
-            "{refused:?}"
-        );
+        leases
+            .acquire(id, LONG)
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        assert_eq!(documents(&fixture).await.len(), 2);
     }
 }
 
@@ -289,4 +292,34 @@ async fn a_network_that_loses_answers_breaks_no_limit() {
         assert!(table.most() <= permits::LIMIT);
     };
     join_all(BOTH.map(lossy)).await;
+}
+
+/// A lock whose key is the id of a limiter's document, and the limiter, have nothing to do with each other.
+#[tokio::test]
+async fn a_lock_with_the_name_of_a_limiters_document_spoils_nothing() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        assert!(take(&*store, fixed(9)).await);
+        let id = documents(&fixture).await.remove(0)["_id"].take();
+        fixture
+            .ask(
+                Delete,
+                &format!(
+                    "{}/_doc/{}?refresh=true",
+                    fixture.alias,
+                    id.as_str().unwrap()
+                ),
+                Value::Null,
+            )
+            .await;
+        let leases = leases(store.clone());
+        let lease = leases.acquire(id.as_str().unwrap(), LONG).await.unwrap();
+        assert!(take(&*store, fixed(9)).await, "the limiter works beside it");
+        lease.renew().await.unwrap();
+        let listed: Vec<_> = leases.list(Filter::new()).try_collect().await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].key.as_str(), id.as_str().unwrap());
+        lease.release().await.unwrap();
+    }
 }

@@ -21,6 +21,7 @@ mod prepare;
 mod protocol;
 mod requests;
 mod seeds;
+mod setups;
 mod sharing;
 mod timed;
 

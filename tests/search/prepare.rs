@@ -256,19 +256,3 @@ async fn a_read_only_index_is_waited_for() {
             .unwrap();
     }
 }
-
-/// A closed index answers neither reads nor writes.
-#[tokio::test]
-async fn a_closed_index_is_an_error_that_says_so() {
-    for engine in BOTH {
-        let fixture = Fixture::prepared(engine).await;
-        fixture
-            .ask(Post, &format!("{}/_close", fixture.index()), Value::Null)
-            .await;
-        for error in refusals(&leases(fixture.store())).await {
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            let says_so = source.is_some_and(|source| source.contains("closed"));
-            assert!(says_so, "{error:?}");
-        }
-    }
-}

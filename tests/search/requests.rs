@@ -60,6 +60,17 @@ async fn each_operation_is_one_request() {
         let held = leases.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(held, Attempt::Held(_)));
         one_update("a held attempt");
+        // Another one only looks.
+        let Attempt::Held(held) = leases.try_acquire("key", LONG).await.unwrap() else {
+            panic!("granted twice");
+        };
+        assert_eq!(held.holders()[0].lease, lease.id());
+        let requests = proxy.http_requests();
+        let look = format!("GET /{alias}/_doc/key");
+        assert!(
+            requests.len() == 1 && requests[0].starts_with(&look),
+            "{requests:?}"
+        );
         lease.renew().await.unwrap();
         one_bulk("a renewal");
         leases.inspect("key").await.unwrap();

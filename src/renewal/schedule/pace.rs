@@ -1,4 +1,4 @@
-//! How many renewals go to the store at a time, from how fast it answers: pure.
+//! How many renewals are sent to the store at a time, judged by how fast it answers: pure.
 //!
 //! Like the window of a TCP connection, the number of leases under way grows while answers come fast, and
 //! shrinks as soon as they come late or not at all. A store that is slow is then asked for less at a time,
@@ -19,15 +19,16 @@ const SMALLEST: usize = 10;
 /// The window before the store has answered anything.
 const FIRST: usize = 500;
 
-/// How fast the store answers, and what may be sent therefore.
+/// How fast the store answers, and how much may be sent to it.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// How many leases may be under way.
     window: usize,
-    /// When it shrank last.
+    /// When the window shrank last.
     shrunk: Option<Instant>,
-    /// How long an answer takes, and by how much that varies, both on average.
+    /// How long an answer takes on average.
     mean: Duration,
+    /// By how much that varies on average.
     deviation: Duration,
 }
 
@@ -51,12 +52,13 @@ impl Pace {
         (self.window / self.size()).clamp(LEAST_UNDER_WAY, MOST_UNDER_WAY)
     }
 
-    /// How long an answer is likely to take, as far as can be told from those before.
+    /// How long an answer is likely to take, judged by the earlier ones; zero before the first.
     pub(super) fn expected(&self) -> Duration {
         self.mean + self.deviation
     }
 
-    /// A batch of so many leases was answered; within the target is fast enough.
+    /// Takes in that a batch of so many leases was answered. An answer after more than the target shrinks the window;
+    /// one in less than half of it lets the window grow.
     pub(super) fn answered(
         &mut self,
         leases: usize,
@@ -73,7 +75,7 @@ impl Pace {
         }
     }
 
-    /// An answer took this long.
+    /// Takes in how long an answer took, for what is [expected](Self::expected).
     pub(super) fn observe(&mut self, elapsed: Duration) {
         // The averages of RFC 6298, section 2, which serve the same purpose there.
         let difference = elapsed.abs_diff(self.mean);
@@ -81,13 +83,13 @@ impl Pace {
         self.mean = (self.mean * 7 + elapsed) / 8;
     }
 
-    /// A batch of so many leases was not answered in time.
+    /// Takes in that a batch of so many leases was not answered in time.
     pub(super) fn unanswered(&mut self, leases: usize, sent: Instant, now: Instant) {
         self.shrink(leases, sent, now);
     }
 
     fn shrink(&mut self, leases: usize, sent: Instant, now: Instant) {
-        // A batch that was under way at the last shrinking is slow for the same reason.
+        // A batch that was sent before the window shrank last is slow for the same reason.
         let known = self.shrunk.is_some_and(|at| sent < at);
         // A small batch that is slow says nothing about large ones.
         if !known && leases >= self.size() {

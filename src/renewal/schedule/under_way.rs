@@ -11,10 +11,10 @@ use crate::lease_state::{LeaseNumber, timing::response_timeout};
 pub(super) const REPEATS: usize = 4;
 /// How many batches are under way at most, those included that are not answered in time: each has a connection.
 pub(super) const MOST_UNANSWERED: usize = 24;
-/// A batch that so many others overtook hangs by itself.
+/// If so many batches that were sent later have ended, a batch hangs by itself, and the store is not slow.
 const OVERTAKEN: u32 = 2;
 
-/// Names a batch.
+/// The number of a batch. A batch that is sent later has a greater one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BatchId(pub(super) u64);
 
@@ -31,7 +31,7 @@ pub(super) struct UnderWay {
     pub(super) is_repeat: bool,
     /// Whether it was not answered in time, and its leases are sent once more.
     pub(super) is_overdue: bool,
-    /// How many batches were sent after it and answered before it.
+    /// How many batches were sent after it and ended before it.
     pub(super) overtaken: u32,
 }
 
@@ -40,7 +40,7 @@ impl UnderWay {
         self.sent + response_timeout(self.ttl)
     }
 
-    /// When it does not count any more, whatever comes of it.
+    /// When the batch does not count as under way any more, answered or not.
     pub(super) fn forgotten_at(&self) -> Instant {
         self.sent + self.ttl
     }
@@ -51,8 +51,9 @@ impl UnderWay {
     }
 }
 
-/// Whether there is a place for a batch that is sent first, or once more, if so many may be under way. Each kind has
-/// places of its own: those that hang must not have them all.
+/// Whether there is a place for one more batch: for one that repeats a part of another, or for a first one, of which
+/// `most` may be under way. Each kind has places of its own, so that repeats that hang do not keep first ones out, nor
+/// the other way round.
 pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool {
     let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
     let (overdue, young): (Vec<_>, Vec<_>) = batches

@@ -1,11 +1,12 @@
-//! Where work lies while its caller polls it: the caller takes its steps, and any thread may take it away.
+//! The slot that keeps work while its caller polls it: each poll is a step, and any thread may take the work away.
 //!
 //! Invariants:
 //!
-//! - The work is in one place: in the slot, with the one who took it away, or nowhere once it is over.
-//! - Leaving the work never waits. A thread that finds the slot locked goes away: the one that has locked it looks,
-//!   after it has unlocked it, whether the work was left meanwhile, and takes it away itself.
-//! - So work that was left does not stay in the slot. The two looks cannot miss each other: each thread writes (the
+//! - The work is in one place: in the slot, with the thread that took it away, or nowhere once it is over.
+//! - A thread that leaves the work marks it as left, and never waits for the lock of the slot. If the slot is locked,
+//!   the thread goes on: the thread that polls the work looks for the mark after it has unlocked the slot, and takes
+//!   the work away itself.
+//! - So work that was left does not stay in the slot. The two threads cannot miss each other: each of them writes (the
 //!   mark, or the end of the lock), passes a fence, and only then looks at what the other wrote.
 
 #[cfg(not(leasehold_loom))]
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 #[cfg(leasehold_loom)]
 use self::loom_mutex::Mutex;
 
-/// Work, if it is here.
+/// A place for work.
 pub(super) struct Slot<W> {
     /// `None` before the work begins, and after it is over or was taken away.
     work: Mutex<Option<W>>,
@@ -30,9 +31,9 @@ pub(super) struct Slot<W> {
 /// Where the work is after a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stepped<W> {
-    /// There is more to do here.
+    /// The work is not over, and stays here.
     Here,
-    /// The work was left while the step was taken: it has to go on elsewhere.
+    /// The work was left before or during the step: the caller of the step has to have it go on elsewhere.
     Left(W),
     /// The work is over, or goes on elsewhere.
     Gone,
@@ -46,7 +47,7 @@ impl<W> Slot<W> {
         }
     }
 
-    /// Puts the work here.
+    /// Puts the work here, when it begins.
     pub(super) fn put(&self, work: W) {
         *self.work.lock() = Some(work);
     }
@@ -65,12 +66,13 @@ impl<W> Slot<W> {
         } else if !self.is_left.load(Ordering::SeqCst) {
             Stepped::Here
         } else {
-            // Another thread may have taken it in between.
+            // Another thread may have taken the work since the lock was released.
             self.take().map_or(Stepped::Gone, Stepped::Left)
         }
     }
 
-    /// Takes the work away. `None` if it is not here, or a step of it is being taken: the end of that takes it away.
+    /// Leaves the work, and takes it away. `None` if it is not here, or if a step is under way: the step then takes
+    /// it away.
     pub(super) fn leave(&self) -> Option<W> {
         self.is_left.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -82,7 +84,7 @@ impl<W> Slot<W> {
     }
 }
 
-/// Loom's lock, which tries every order in which threads can take their steps, with the interface of `parking_lot`.
+/// Loom's lock with the interface of `parking_lot`. Loom tries every order in which threads can take their steps.
 #[cfg(leasehold_loom)]
 mod loom_mutex {
     use loom::sync::{self, MutexGuard};

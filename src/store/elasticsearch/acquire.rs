@@ -3,7 +3,12 @@
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::{answer::Outcome, dialect::Change, index_store::IndexStore, transport::Transport};
+use super::{
+    answer::Outcome,
+    dialect::{self, Change},
+    index_store::IndexStore,
+    transport::Transport,
+};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held},
@@ -29,7 +34,7 @@ impl<C: Transport> IndexStore<C> {
         let index = self.located().await.ok()?;
         let get = self.dialect.get(&request.key)?;
         let found = self.send(&get).await.ok()?.ok()?;
-        if found["_index"] != *index || found["_id"] != request.key.as_str() {
+        if found["_index"] != *index || found["_id"] != *dialect::id(&request.key) {
             return None;
         }
         let record = json::lock(&found["_source"], &request.key).ok()?;

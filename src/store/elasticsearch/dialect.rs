@@ -34,6 +34,8 @@ const RETRIES: &str = "32";
 /// The same for an item of a `_bulk`. There only changes by the other write threads of the node can come in
 /// between, one thread for each processor, and another run waits in no queue.
 const RETRIES_IN_BULK: u32 = 256;
+/// How the ids of limiters begin.
+pub(super) const LIMITER: &str = "limiter:";
 /// The suffix that makes the write alias of the user's alias.
 const WRITE_ALIAS: &str = "-write";
 /// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three
@@ -251,7 +253,7 @@ impl Dialect {
     }
 
     fn change(&self, key: &Key, script: &Script, params: Value) -> Change {
-        self.change_of(key.as_str().to_owned(), script, params)
+        self.change_of(id(key).into_owned(), script, params)
     }
 
     pub(super) fn change_of(&self, id: String, script: &Script, params: Value) -> Change {
@@ -279,11 +281,11 @@ impl Dialect {
 
     /// The document of a key; `None` for a key that a path would drop.
     pub(crate) fn get(&self, key: &Key) -> Option<Request> {
-        let id = key.as_str();
-        if [".", ".."].contains(&id) {
+        if [".", ".."].contains(&key.as_str()) {
             return None;
         }
-        let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
+        let id = id(key);
+        let id = utf8_percent_encode(&id, NON_ALPHANUMERIC);
         Some(Request {
             method: Method::Get,
             path: format!("{}/_doc/{id}", self.path()),
@@ -428,6 +430,15 @@ impl Dialect {
     /// The name that operations are sent to, as a segment of a path.
     pub(super) fn path(&self) -> String {
         encoded(&self.target)
+    }
+}
+
+/// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do.
+pub(super) fn id(key: &Key) -> Cow<'_, str> {
+    match key.as_str().strip_prefix(LIMITER) {
+        // Behind the prefix a limiter has a UUID.
+        Some(rest) => format!("{LIMITER}:{rest}").into(),
+        None => key.as_str().into(),
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    dialect::{Change, Dialect, millis},
+    dialect::{Change, Dialect, LIMITER, millis},
     index_store::IndexStore,
     scripts::PERMIT,
     transport::Transport,
@@ -63,5 +63,5 @@ fn limiter_id(request: &PermitRequest) -> String {
     let quota = &request.quota;
     let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);
     let name = format!("{kind}:{window}:{key}");
-    format!("limiter:{}", Uuid::new_v5(&LIMITERS, name.as_bytes()))
+    format!("{LIMITER}{}", Uuid::new_v5(&LIMITERS, name.as_bytes()))
 }

@@ -26,8 +26,8 @@ impl<C: Transport> IndexStore<C> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index without the mapping
-    /// of locks or with an ingest pipeline, or if the aliases are on several indices. Those indices are left
+    /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index that is not fit for locks, as
+    /// [`check`](IndexStore::check) says, or if the aliases are on several indices. Those indices are left
     /// unchanged. Otherwise the error with which the cluster answers; see [`Error`].
     ///
     /// # Cancel safety
@@ -64,7 +64,8 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// Checks that locks can be acquired: both aliases have to lead to one index, which has the mapping of
-    /// locks and no ingest pipelines. The first operation of a process checks the same. Nothing is changed.
+    /// locks of this version with the whole `_source` and without required routing, no ingest pipelines, and a translog
+    /// that is durable, and which is open. The first operation of a process checks the same. Nothing is changed.
     ///
     /// Each call asks the cluster again, so a change since the first operation is found as well.
     ///
@@ -95,7 +96,8 @@ impl<C: Transport> IndexStore<C> {
         let answer = self.ask(&self.dialect.describe(index)).await?;
         let description = &answer[index];
         fit_for_locks(index, description).map_err(|problem| self.not_prepared(problem))?;
-        self.confirmed(self.dialect.put_mapping(index)).await?;
+        self.confirmed(self.dialect.put_mapping(index, description))
+            .await?;
         match &*missing_aliases(description, self.dialect.aliases()) {
             [] => Ok(()),
             missing => {

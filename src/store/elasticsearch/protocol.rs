@@ -113,7 +113,10 @@ fn requests() -> Vec<(String, String)> {
     add("alias", dialect.get_alias(alias));
     add("write alias", dialect.get_alias(write_alias));
     add("create", dialect.create_index(None));
-    add("mapping", dialect.put_mapping(&dialect.index()));
+    add(
+        "mapping",
+        dialect.put_mapping(&dialect.index(), &Value::Null),
+    );
     let put = dialect.put_aliases(&dialect.index(), &dialect.aliases());
     add("put aliases", put);
     requests

@@ -65,14 +65,21 @@ impl Dialect {
         }
     }
 
-    /// Adds the missing fields of the mapping to an existing index. The cluster refuses that if a field is
-    /// mapped differently.
-    pub(crate) fn put_mapping(&self, index: &str) -> Request {
+    /// Adds the missing fields of the mapping to an existing index of this description, whose own `_meta` stays. The
+    /// cluster refuses that if a field is mapped differently.
+    pub(crate) fn put_mapping(&self, index: &str, description: &Value) -> Request {
+        let mut mapping = mapping();
+        let theirs = description["mappings"]["_meta"].as_object();
+        if let (Some(meta), Some(theirs)) = (mapping["_meta"].as_object_mut(), theirs) {
+            for (name, value) in theirs {
+                meta.entry(name).or_insert_with(|| value.clone());
+            }
+        }
         Request {
             method: Method::Put,
             path: format!("{}/_mapping", encoded(index)),
             query: Query::new(),
-            body: Body::Json(mapping()),
+            body: Body::Json(mapping),
         }
     }
 
@@ -143,6 +150,12 @@ impl Dialect {
         if let Some(missing) = missing_aliases(description, self.aliases()).first() {
             return Err(format!("the index {index} has not the alias {missing}"));
         }
+        if description["aliases"][write_alias]["is_write_index"] == json!(false) {
+            return Err(format!(
+                "the alias {write_alias} of the index {index} has is_write_index false, so that nothing can be \
+                 written to it: set it to true"
+            ));
+        }
         fit_for_locks(index, description)?;
         Ok(index.clone())
     }
@@ -166,12 +179,47 @@ pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) ->
 
 /// Checks that an index is fit for locks. The error is the problem.
 pub(crate) fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
-    if description["mappings"]["_meta"][OURS].is_null() {
+    let mappings = &description["mappings"];
+    match mappings["_meta"][OURS].as_i64() {
+        Some(..=VERSION) => {}
+        Some(later) => {
+            return Err(format!(
+                "the index {index} was set up by a later version of leasehold (its mapping has the version {later}, and \
+                 this one knows {VERSION}): upgrade leasehold here"
+            ));
+        }
+        None => {
+            return Err(format!(
+                "the index {index} is there, without the mapping of locks"
+            ));
+        }
+    }
+    let source = &mappings["_source"];
+    let filtered = ["includes", "excludes"].map(|filter| source[filter].as_array());
+    if source["enabled"] == json!(false) || filtered.into_iter().flatten().any(|it| !it.is_empty())
+    {
         return Err(format!(
-            "the index {index} is there, without the mapping of locks"
+            "the mapping of the index {index} keeps no whole _source, without which a lock cannot be changed: give the \
+             locks an index of their own"
+        ));
+    }
+    if mappings["_routing"]["required"] == json!(true) {
+        return Err(format!(
+            "the mapping of the index {index} requires a routing, which locks have not: give the locks an index of \
+             their own"
         ));
     }
     let settings = &description["settings"]["index"];
+    let durability = settings["translog"]["durability"].as_str();
+    if durability.is_some_and(|it| it.eq_ignore_ascii_case("async")) {
+        return Err(format!(
+            "index.translog.durability of the index {index} is async, so that a lock that was granted may be lost: set \
+             it to request"
+        ));
+    }
+    if settings["verified_before_close"] == json!("true") {
+        return Err(format!("the index {index} is closed: open it"));
+    }
     for setting in PIPELINES {
         match &settings[setting] {
             Value::Null => {}
@@ -290,17 +338,57 @@ mod tests {
                 "index.final_pipeline",
             ),
             ("/mappings/_meta", json!({}), "without the mapping"),
+            (
+                "/mappings/_meta",
+                json!({ "leasehold_schema": 2 }),
+                "a later version",
+            ),
+            ("/mappings/_source", json!({ "enabled": false }), "_source"),
+            (
+                "/mappings/_source",
+                json!({ "excludes": ["note"] }),
+                "_source",
+            ),
+            ("/mappings/_routing", json!({ "required": true }), "routing"),
+            (
+                "/settings/index/translog",
+                json!({ "durability": "async" }),
+                "durability",
+            ),
+            (
+                "/settings/index/verified_before_close",
+                json!("true"),
+                "closed",
+            ),
+            (
+                "/aliases/locks-write",
+                json!({ "is_write_index": false }),
+                "is_write_index",
+            ),
             ("/aliases", json!({ "locks": {} }), "the alias locks-write"),
             ("/aliases", json!({ "locks-write": {} }), "the alias locks"),
         ] {
             let mut index = ours();
-            *index.pointer_mut(place).unwrap() = value;
+            let (parent, field) = place.rsplit_once('/').unwrap();
+            index.pointer_mut(parent).unwrap()[field] = value;
             let told = located(index).unwrap_err();
             assert!(
                 told.contains(problem) && told.contains("locks-v1"),
                 "{told}"
             );
         }
+    }
+
+    #[test]
+    fn what_others_have_noted_in_the_mapping_stays() {
+        let mut theirs = ours();
+        theirs["mappings"]["_meta"] = json!({ "owner": "team", "leasehold_schema": 0 });
+        let put = dialect().put_mapping("locks-v1", &theirs);
+        let Body::Json(mapping) = put.body else {
+            panic!("{put:?}");
+        };
+        let meta = json!({ "owner": "team", "leasehold_schema": VERSION });
+        assert_eq!(mapping["_meta"], meta);
     }
 
     #[test]

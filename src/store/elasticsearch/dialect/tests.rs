@@ -133,6 +133,20 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
 }
 
 #[test]
+fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
+    let limiter = "limiter:11111111-1111-4111-8111-111111111111";
+    for (name, expected) in [
+        ("report:42", "report:42"),
+        ("limiter", "limiter"),
+        ("limiter:", "limiter::"),
+        ("limiter::", "limiter:::"),
+        (limiter, "limiter::11111111-1111-4111-8111-111111111111"),
+    ] {
+        assert_eq!(id(&key(name)), expected);
+    }
+}
+
+#[test]
 fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
     assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
     let purge = Dialect::of_locks("locks".into()).purge(Duration::MAX);
