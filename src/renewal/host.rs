@@ -98,8 +98,8 @@ impl Host {
         }
     }
 
-    /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then [moves
-    /// on](Host::move_from).
+    /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then
+    /// [moves on](Host::move_from).
     fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
         let hosted = HostedTask::new(task, self.clone(), runtime.id());
         mem::drop(runtime.spawn(hosted.run()));

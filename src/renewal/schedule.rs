@@ -10,8 +10,8 @@
 //! - Of the leases that are ready, the one with the nearest deadline goes first. One whose deadline will have
 //!   passed before an answer can come goes last: a store that cannot renew all leases in time renews as many as it
 //!   can, instead of each too late.
-//! - No more first batches are under way than the [pace] of the store allows, except for one that finds out whether a
-//!   silent store answers again. So a store that is slow, or cannot be reached, is not sent the same again and again.
+//! - Besides repeats, no more batches are under way than the [pace] of the store allows, except for one that finds out
+//!   whether a silent store answers again. So a store that is slow, or cannot be reached, is not sent more and more.
 //! - A batch without an answer after a sixth of the ttl is split, and each of its parts is sent once more, in a
 //!   place of its own kind: a lease that hangs in the server, because a transaction has its document, is alone after
 //!   three splits. The unanswered batch still counts as under way, for a ttl at the most, unless two that were sent
