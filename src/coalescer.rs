@@ -249,8 +249,9 @@ impl Coalescer {
         let (went, together) = oneshot::channel();
         let (request, id) = (request(), runtime.id());
         let key = request.key().clone();
+        let apart = self.store.has_cheap_undoable_releases();
         let class = match &request {
-            BatchRequest::Release(release) if release.undoable => Class::Undoable,
+            BatchRequest::Release(release) if release.undoable && apart => Class::Undoable,
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => Class::Durable,
         };
         let unsent = Unsent {

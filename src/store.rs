@@ -132,6 +132,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         usize::MAX
     }
 
+    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others, if they go in batches of
+    /// their own.
+    ///
+    /// The provided method says no, so that they go together with what has to last.
+    fn has_cheap_undoable_releases(&self) -> bool {
+        false
+    }
+
     /// Carries out several acquires and releases, each as if it were alone: atomic, and by its own rules.
     /// Nothing is said about their order.
     ///
@@ -224,6 +232,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn max_concurrent(&self) -> usize {
         (**self).max_concurrent()
+    }
+
+    fn has_cheap_undoable_releases(&self) -> bool {
+        (**self).has_cheap_undoable_releases()
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {

@@ -54,7 +54,7 @@ struct UnderWay {
 /// The durability that a request asks for. Only requests of the same class go in one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Acquires, and releases that a failover must not undo.
+    /// Acquires, and releases that a failover must not undo; of a store to which that makes no difference all.
     Durable,
     /// Releases that a failover may undo.
     Undoable,
@@ -179,8 +179,7 @@ impl<W> Queue<W> {
         if few {
             return None;
         }
-        // The greatest number of requests at once may be over: it shrinks with each batch until the next look at the
-        // load.
+        // There may be fewer requests by now. So this number shrinks with each batch, and the load raises it again.
         self.crowd -= self.crowd / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }
@@ -283,6 +282,21 @@ mod tests {
         assert_eq!(queue.take_batch(LEAST), Some(batch));
         assert_eq!(queue.take_batch(LEAST), None, "they are few");
         assert_eq!(queue.take_first(9), [100, 101, 102], "in their order");
+    }
+
+    #[test]
+    fn each_class_has_batches_of_its_own_and_the_oldest_goes_first() {
+        let runtime = runtime();
+        let here = runtime.handle().id();
+        let mut queue = Queue::new();
+        for number in 0..LEAST * 2 {
+            let class = [Class::Undoable, Class::Durable][number % 2];
+            queue.push(key(number), false, class, here, number);
+        }
+        let every_second = |first: usize| (first..LEAST * 2).step_by(2).collect::<Vec<_>>();
+        assert_eq!(queue.take_batch(LEAST), Some(every_second(0)));
+        assert_eq!(queue.take_batch(LEAST), Some(every_second(1)));
+        assert!(queue.take_first(9).is_empty());
     }
 
     #[test]

@@ -467,6 +467,10 @@ impl Store for MongoStore {
         AT_ONCE
     }
 
+    fn has_cheap_undoable_releases(&self) -> bool {
+        !self.durable_releases
+    }
+
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         match requests {
             [] => Ok(Vec::new()),
