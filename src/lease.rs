@@ -1,5 +1,5 @@
-//! The guards that an application holds: of one lease, of a set, and as a ticket; and the registry of the leases
-//! of a handle, with its close.
+//! The guard of one lease, the guard of a set of leases, and the ticket of a lease that goes to another process; and
+//! the registry of the leases of a client, which the close releases.
 
 mod guard;
 mod registry;

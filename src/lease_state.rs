@@ -1,5 +1,9 @@
 //! The state of one lease in this process: until when it is valid, and how it ends. Its guard, the renewal task and
 //! its release share that.
+//!
+//! Invariants: a lease that is lost stays lost, for the first reason. The first call that ends a lease decides how it
+//! ends, and only the caller of that one releases it. This state reports a loss to telemetry at most once, and none
+//! after the end. No event is made under the lock of the status, because the subscriber is code of the application.
 
 mod number;
 mod status;
@@ -33,7 +37,7 @@ use crate::{
     telemetry::{self, LeaseFields},
 };
 
-/// The request of the holder, and how it was sent.
+/// The request that was granted, and how it was sent.
 #[derive(Debug)]
 pub(crate) struct GrantTerms {
     pub(crate) request: Arc<AcquireRequest>,
@@ -48,21 +52,23 @@ pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
     acquired_at: DateTime<Utc>,
-    /// When its grant came in.
+    /// When the answer with the grant was taken in. The time that the lease was held counts from here.
     since: Instant,
     state: Sender<Status>,
-    /// For how long, counted from the grant, the key stays held although the lease is released. It is set
-    /// when the lease is in the hands of its caller: a grant that its caller did not take leaves nothing behind.
+    /// For how long, counted from the grant, the key stays held although the lease is released. It is set when the
+    /// lease comes to its caller, so that the release of a lease that no caller got frees the key at once.
     min_hold: OnceLock<Duration>,
+    /// Whether the lease is renewed in the background.
     kept: AtomicBool,
-    /// Whether a request for it may still be on its way to the server.
+    /// Whether another acquire of the lease may still be on its way to the server.
     open: AtomicBool,
+    /// The parent of all cancellation tokens of the lease; set by the first call that asks for one.
     pub(crate) token: OnceLock<CancellationToken>,
 }
 
 impl LeaseState {
-    /// A grant, which was asked for at this instant; `None` if the answer took so long that nothing
-    /// is left of it.
+    /// The state of a lease whose request was sent at `sent`; `None` if the answer took so long that the lease has
+    /// expired here already.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: Instant) -> Option<Self> {
         let validity = Validity::until(deadline(sent, grant, terms.clock_margin));
         let since = Instant::now();
@@ -107,7 +113,7 @@ impl LeaseState {
         self.min_hold.get().copied()
     }
 
-    /// The lease has come to its caller, who asked for this minimum hold.
+    /// Sets the minimum hold that the caller asked for. To be called when the lease has come to its caller.
     pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
         if let Some(min_hold) = min_hold {
             // A lease comes to its caller once, so the value is not set yet.
@@ -132,8 +138,9 @@ impl LeaseState {
         (state.mode, state.fence)
     }
 
-    /// Whether a grant with this fence is this one. A late request may have been granted the same lease
-    /// anew, after it had been lost and another had been granted the key.
+    /// Whether a grant with this fence is the one that this state stands for. After a takeover, a late acquire may
+    /// have been granted the same lease id anew, with another fence. While an upgrade is unanswered, another fence
+    /// may be that of the upgrade.
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
@@ -156,7 +163,7 @@ impl LeaseState {
         self.state.borrow().validity.deadline()
     }
 
-    /// The fields of its spans and events.
+    /// The fields of the spans and events of this lease.
     pub(crate) fn fields(&self) -> LeaseFields<'_> {
         LeaseFields {
             key: self.key(),
@@ -186,18 +193,19 @@ impl LeaseState {
         }
     }
 
-    /// Whether a request for it may still be on its way to the server.
+    /// Whether another acquire of the lease may still be on its way to the server.
     pub(crate) fn may_be_in_flight(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether a holder counts on it, so that it is worth a renewal.
+    /// Whether the lease is kept alive, is live, and was not given up. No other lease is worth a renewal.
     pub(crate) fn wants_renewal(&self) -> bool {
         let state = self.state.borrow();
         self.is_kept() && state.end.is_none() && state.validity.is_live(Instant::now())
     }
 
-    /// A request for it may still be on its way to the server, and has to be released after it.
+    /// Records that another acquire of the lease may still be on its way to the server. The release is then repeated
+    /// until none can be.
     pub(crate) fn leave_open(&self) {
         self.open.store(true, Ordering::Relaxed);
     }
@@ -206,25 +214,27 @@ impl LeaseState {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// Whether it is renewed in the background from now on.
+    /// Sets whether the lease is renewed in the background.
     pub(crate) fn keep(&self, kept: bool) {
         self.kept.store(kept, Ordering::Relaxed);
     }
 
-    /// When it is to be renewed first: at a third of its ttl, counted from the request that granted
-    /// it, and at once if that is past.
+    /// When the lease is to be renewed next: a third of its ttl after the request that last gave it its ttl was sent,
+    /// or `now` if that is past.
     pub(crate) fn first_renewal(&self, now: Instant) -> Instant {
         let left = self.remaining(now) + self.terms.clock_margin;
         now + left.saturating_sub(timing::after_renewal(self.ttl()))
     }
 
-    /// How much is left of a lease that is kept alive and was not renewed for twice as long as planned.
+    /// How much is left of a lease that is kept alive when it counts as at risk although no renewal failed: half of
+    /// what is left when its renewal is due. `None` if the lease is not kept alive.
     fn unrenewed(&self) -> Option<Duration> {
         let left = timing::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
         self.is_kept().then_some(left / 2)
     }
 
-    /// Takes in why a renewal is not sent, unless there is trouble already.
+    /// Takes in why a renewal that is due is not sent, as the reason in case the lease expires. The error of a
+    /// renewal that failed before stays.
     pub(crate) fn record_delay(&self, why: impl FnOnce() -> Error) {
         self.state.send_if_modified(|state| {
             if state.validity.is_well() {
@@ -236,7 +246,7 @@ impl LeaseState {
 
     /// Takes in that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
-        // The renewal itself has the same error.
+        // The result is the error that was handed in.
         let _ = self.apply_renewal(Instant::now(), Err(error));
     }
 
@@ -253,9 +263,9 @@ impl LeaseState {
             left = validity.remaining(now);
             let lost = |reason| Err(self.lost_error(reason));
             outcome = match answer {
-                // A late request was granted the same lease anew, after it had been lost and another
-                // had been granted the key. (A smaller fence is that of before an upgrade, which this renewal
-                // crossed.)
+                // Another fence is that of another grant: after a takeover, a late acquire was granted the same lease
+                // id anew. But while an upgrade is unanswered any fence may be its own, and after an upgrade a
+                // smaller fence is in the answer to a renewal that was carried out before it.
                 Ok(RenewAnswer::Renewed(grant))
                     if state.unanswered_upgrades == 0
                         && (grant.fence > state.fence
@@ -296,7 +306,7 @@ impl LeaseState {
         outcome
     }
 
-    /// Looks whether the lease is lost, and tells it at the first look that sees it.
+    /// Reports the loss of the lease to telemetry, if the lease is lost and that was not reported before.
     pub(crate) fn check_loss(&self) {
         let mut loss = None;
         self.state.send_if_modified(|state| {
@@ -312,7 +322,7 @@ impl LeaseState {
         }
     }
 
-    /// An upgrade is sent, which gives the lease another fence.
+    /// Records that an upgrade is sent, which may give the lease another fence.
     pub(crate) fn upgrade_sent(&self) {
         self.state.send_modify(|state| {
             state.has_upgraded = true;
@@ -320,24 +330,24 @@ impl LeaseState {
         });
     }
 
-    /// The outcome of an upgrade is known.
+    /// Records that the outcome of an upgrade is known.
     pub(crate) fn upgrade_answered(&self) {
         self.state.send_modify(|state| {
             state.unanswered_upgrades = state.unanswered_upgrades.saturating_sub(1);
         });
     }
 
-    /// Takes in a conversion.
+    /// Takes in the mode and the fence from the answer to a conversion.
     pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
         self.state.send_modify(|state| {
-            // With a smaller fence it is the late answer to a conversion before the last one.
+            // A smaller fence is in the late answer to a conversion that was carried out before the last upgrade.
             if fence >= state.fence {
                 (state.mode, state.fence) = (mode, fence);
             }
         });
     }
 
-    /// Takes in that the server said the lease is lost, and gives back the reason that counts.
+    /// Takes in that the lease is lost: the server said so, or the client closes. Gives back the first reason.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let (mut first, mut loss) = (reason.clone(), None);
         self.state.send_modify(|state| {
@@ -349,12 +359,12 @@ impl LeaseState {
         first
     }
 
-    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first call to do so;
-    /// that caller has to see to it that the lease is released.
+    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first call to do so; the
+    /// caller of that one has to release the lease if it ends as [`EndReason::Released`].
     pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
-            // The lease may have expired without a look at it: then the loss is reported now.
+            // A loss by expiry is reported only when a call looks at the lease, and this may be the first call.
             loss = state.take_unreported_loss(now);
             let first = state.end.is_none();
             state.end.get_or_insert(end);
@@ -383,7 +393,7 @@ impl LeaseState {
         }
     }
 
-    /// The release that belongs to the end has been answered, or given up.
+    /// Marks that the release that belongs to the end has been answered, or given up.
     pub(crate) fn mark_released(&self) {
         self.state.send_modify(|state| state.over = true);
     }
@@ -423,7 +433,7 @@ impl LeaseState {
         }
     }
 
-    /// Watches the lease without being part of it.
+    /// A watcher that does not keep the state of the lease in memory.
     pub(crate) fn watch(&self) -> LossWatcher {
         LossWatcher(self.state.subscribe())
     }

@@ -1,16 +1,17 @@
 //! Spans and events of `tracing`, and metrics.
 //!
-//! One function for each thing that happens, which makes the event and the metric of it; the rest of the
-//! crate only calls these. `docs/observability.md` lists what there is.
+//! The rest of the crate calls one function of this module for each thing that happens, and the function makes its
+//! event and its metric. `docs/observability.md` lists all of them.
 //!
-//! An event names its key and its lease by itself, because it may come from a task that goes on when the
-//! span of its caller is over. None is made under a lock: the subscriber is code of the application.
-//! Errors are shown by their `Display`, which leaves out what a driver says, and with it any password.
+//! Invariants: an event about a lease names the key and the lease itself, because it may come from a task that goes on
+//! after the span of its caller has ended. No event is made under a lock, because the subscriber is code of the
+//! application. Errors are shown by their `Display`, which leaves out the message of the driver, and with it any
+//! password.
 
 /// A span of an operation, at level DEBUG.
 ///
-/// Where no subscriber wants that level there is none at all: one that is only disabled still has work to do where
-/// another crate has switched on that `tracing` tells `log`.
+/// If no subscriber wants that level, this makes no span at all. A span that is only disabled still costs time if
+/// another crate has enabled the feature of `tracing` that passes spans on to the `log` crate.
 macro_rules! span {
     ($($fields:tt)*) => {
         if tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {

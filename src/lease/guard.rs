@@ -1,4 +1,7 @@
-//! The guard of a held lock.
+//! The guard of a lease: what its holder can ask and do, and the release when it is dropped.
+//!
+//! Invariants: the lease is given up exactly once, by a release, a detach, the drop of the guard, or a close, whichever
+//! comes first. A request that was sent runs to its end, also if the future that waits for it is dropped.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -26,31 +29,32 @@ use crate::{
 pub enum Upgrade {
     /// The lease is exclusive now.
     Exclusive,
-    /// Others hold the key too, so the lease is shared as before.
+    /// Others hold the key too, so the lease stays shared.
     Held(Held),
 }
 
-/// A lock that is held until it is released, dropped, or runs out of time.
+/// A lock that is held until it is released, dropped, or expires.
 ///
-/// Dropping it releases it in the background: that is a message to a task, so it works anywhere
-/// and takes no time, but nobody learns whether it succeeded, and a program that ends right after
-/// it may end before it was carried out. [`Lease::release`] waits and reports, and
-/// [`Leases::close`](crate::Leases::close) waits for all.
+/// Dropping the guard releases the lease in the background. The drop only leaves a message to a task, so it
+/// works outside of a runtime too and does not block. But the caller does not learn whether the release
+/// succeeded, and a program that ends right after the drop may end before the release was sent.
+/// [`Lease::release`] waits and reports, and [`Leases::close`](crate::Leases::close) waits for all releases.
 ///
 /// # What it guarantees
 ///
-/// While [`is_live`](Lease::is_live) says so, no other lease that conflicts with it is granted, unless
-/// an operator evicts it: that is heard of with the next renewal. The clock of this process counts,
-/// which stands still while its machine is suspended: [`renew`](Lease::renew) after that. Between the
-/// look and what is done on its strength the process may be paused for any length of time; where
-/// that matters, hand the [`fence`](Lease::fence) to the protected resource and let it refuse an
-/// older one.
+/// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted,
+/// unless an operator evicts this one: the holder learns of that from the next renewal. The lease is
+/// measured on the clock of this process, which stands still while its machine is suspended: call
+/// [`renew`](Lease::renew) after that. The process may be paused for any length of time between a call of
+/// `is_live` and the work that depends on it. Where that matters, hand the [`fence`](Lease::fence) to the
+/// protected resource, and let the resource refuse an older one.
 ///
 /// # Losing it
 ///
-/// A lease is lost when its time is over here, which is before it is over on the server, or when a
-/// renewal is told that it was evicted or taken over. It then stays lost. [`lost`](Lease::lost)
-/// waits for that, [`cancellation_token`](Lease::cancellation_token) hands it to other tasks, and
+/// A lease is lost when it expires on the clock of this process, which is before it expires on the server;
+/// when the store answers a renewal or a conversion that the lease has expired, was evicted or was taken
+/// over; or when the client [closes](crate::Leases::close). It then stays lost. [`lost`](Lease::lost) waits
+/// for the loss, [`cancellation_token`](Lease::cancellation_token) tells it to other tasks, and
 /// [`at_risk`](Lease::at_risk) warns before it.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
@@ -59,7 +63,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// How its release is sent.
+    /// Sends the release of this lease.
     pub(super) fn releaser(&self) -> &Releaser {
         &self.registry.releaser
     }
@@ -70,7 +74,7 @@ impl Lease {
         Self { registry, state }
     }
 
-    /// Keeps it alive from now on.
+    /// Keeps the lease alive from now on. Fails without a tokio runtime.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.registry.renewals.keep(&self.state)
     }
@@ -93,43 +97,43 @@ impl Lease {
         self.state.key()
     }
 
-    /// The name of this grant, as it stands in the lock's document.
+    /// The lease id: the name of this grant in the lock's document.
     pub fn id(&self) -> LeaseId {
         self.state.id()
     }
 
-    /// What it allows beside itself. It changes with [`upgrade`](Lease::upgrade) and
-    /// [`downgrade`](Lease::downgrade).
+    /// Whether the lease is exclusive, shared, or one of permits. [`upgrade`](Lease::upgrade) and
+    /// [`downgrade`](Lease::downgrade) change the mode.
     pub fn mode(&self) -> Mode {
         self.state.mode()
     }
 
     /// The fencing token: greater than that of every earlier grant of the key. A
-    /// [reentrant](crate::Acquire::reentrant) lease has that of its owner, and an
-    /// [`upgrade`](Lease::upgrade) has a new one.
+    /// [reentrant](crate::Acquire::reentrant) lease has the fence of the lease that its owner holds already.
+    /// An [`upgrade`](Lease::upgrade) gives the lease a new fence.
     pub fn fence(&self) -> Fence {
         self.state.fence()
     }
 
-    /// Who holds it, as others see it.
+    /// The owner that the acquire named. Others see it as the holder of the key.
     pub fn owner(&self) -> &str {
         &self.state.request().owner
     }
 
-    /// The time to live that each renewal gives anew.
+    /// The time to live: how long the lease lives from its grant, and from each renewal.
     pub fn ttl(&self) -> Duration {
         self.state.ttl()
     }
 
-    /// When it was granted, on the server's clock.
+    /// When the lease was granted, on the server's clock.
     pub fn acquired_at(&self) -> DateTime<Utc> {
         self.state.acquired_at()
     }
 
-    /// How long the lease may be counted on without a renewal; zero once it is lost.
+    /// How long the holder may count on the lease without a renewal; zero once the lease is lost.
     ///
-    /// This is by the clock of this process, from the instant before the request was sent, less
-    /// the clock margin: it is over before the server gives the key to another.
+    /// The time is measured on the clock of this process, from the instant before the request was sent, and is
+    /// shorter by the clock margin. So it ends before the server grants the key to another.
     pub fn remaining(&self) -> Duration {
         self.state.remaining(Instant::now())
     }
@@ -140,43 +144,46 @@ impl Lease {
         self.state.deadline()
     }
 
-    /// Whether the lease may still be counted on. Once this is `false` it stays so.
+    /// Whether the holder may still count on the lease. Once this is `false` it stays so.
     pub fn is_live(&self) -> bool {
         self.is_live_at(Instant::now())
     }
 
-    /// Waits until the lease is lost, and says why.
+    /// Waits until the lease is lost, and gives the reason.
     ///
-    /// It ends at the [`deadline`](Lease::deadline) even while a renewal hangs, and as soon as a
-    /// renewal, by [`keep_alive`](crate::Acquire::keep_alive) or by [`renew`](Lease::renew), is
-    /// answered that the lease is over. Without renewals nobody asks the server: an eviction shows
-    /// no earlier than the deadline.
+    /// The wait ends at the [`deadline`](Lease::deadline) even while a renewal hangs, and as soon as the store
+    /// answers a renewal, by [`keep_alive`](crate::Acquire::keep_alive) or by [`renew`](Lease::renew), that
+    /// the lease is over. Without renewals no request asks the server, so an eviction is noticed only at the
+    /// deadline.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, and made for `tokio::select!`: a later call waits for the same loss.
+    /// Cancel safe: a later call waits for the same loss.
     pub async fn lost(&self) -> LossReason {
         self.state.lost().await
     }
 
-    /// Waits until the lease is at risk: less than about a third of the ttl is left, and a renewal has failed
-    /// with none that succeeded since; or it is kept alive, and should have been renewed long ago. Time to
-    /// bring work to a safe point. It also ends when the lease is lost.
+    /// Waits until the lease is at risk, or lost: bring the work to a safe point then.
     ///
-    /// The lease may recover: ask [`remaining`](Lease::remaining), or wait again.
+    /// A lease is at risk when about a third of its ttl is left, and either the last renewal failed, or the
+    /// lease is kept alive and its renewal, which was due at two thirds, has not succeeded. A lease that is not
+    /// kept alive, and of which no renewal failed, is not at risk before it is lost.
+    ///
+    /// A renewal may still succeed after that: ask [`remaining`](Lease::remaining), or wait again.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a later call looks anew.
+    /// Cancel safe: a call keeps nothing for the next.
     pub async fn at_risk(&self) {
         self.state.at_risk().await;
     }
 
-    /// A token that is cancelled as soon as the lease must not be counted on any more: it is lost,
-    /// released, dropped or detached. For tasks that outlive a borrow of the guard.
+    /// A token that is cancelled as soon as the lease is lost, released, dropped or detached. It is for tasks
+    /// that cannot borrow the guard.
     ///
-    /// The lease is watched by a task on the runtime of the first call, and the token is cancelled when that
-    /// ends.
+    /// A task on the runtime of the first call watches the lease, and the token is cancelled too when that
+    /// runtime ends. If the first call is outside of a tokio runtime, a runtime from which leases were acquired
+    /// runs that task; if none is left, the token is cancelled at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -200,21 +207,21 @@ impl Lease {
             self.registry.renewals.tell(&self.state, guard);
             token
         });
-        // A child, so that a caller who cancels the token does not cancel those of others.
+        // The token is a child, so that a caller who cancels it does not cancel those of other callers.
         token.child_token()
     }
 
-    /// Gives the lease its ttl anew, counted from now.
+    /// Gives the lease its ttl anew, counted from now. An error that a retry can mend is handed out only after
+    /// three tries.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease is over: stop what depends on it. Any other error leaves the
-    /// lease as it was, live for what [`remaining`](Lease::remaining) says, and the renewal may be
-    /// tried again.
+    /// [`Error::Lost`] if the lease is over: stop what depends on it. After any other error the lease is live
+    /// for the time that [`remaining`](Lease::remaining) gives, and the call can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a renewal that was sent runs to its end, and counts if it succeeds in time.
+    /// Cancel safe: a renewal that was sent runs to its end, and extends the lease if it is answered in time.
     pub async fn renew(&self) -> Result<(), Error> {
         let span = telemetry::renew(self.state.fields());
         let mut tries = Tries::default();
@@ -237,23 +244,23 @@ impl Lease {
         }
     }
 
-    /// Makes a shared lease exclusive, if nobody else holds the key: an answer, and never a wait, so
-    /// two readers that both want to write do not block each other for ever. One that is exclusive
-    /// already stays so.
+    /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
+    /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
+    /// exclusive already stays as it is.
     ///
-    /// The lease has a new [`fence`](Lease::fence) then, greater than those of all who shared the key
-    /// with it.
+    /// A lease that was shared has a new [`fence`](Lease::fence) then, greater than those of all leases that
+    /// shared the key with it.
     ///
     /// # Errors
     ///
-    /// As for [`renew`](Lease::renew). After an error that
-    /// [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store and not here:
-    /// repeat the call.
+    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
+    /// error that [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store although
+    /// [`mode`](Lease::mode) says that it is shared: repeat the call.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop an upgrade that was sent, and
-    /// [`mode`](Lease::mode) tells of it when it is answered.
+    /// Dropping the future does not stop an upgrade that was sent. [`mode`](Lease::mode) changes when the
+    /// upgrade is answered.
     pub async fn upgrade(&self) -> Result<Upgrade, Error> {
         let request = ConvertRequest::upgrade(self.key().clone(), self.id());
         Ok(match self.convert(request).await? {
@@ -262,27 +269,29 @@ impl Lease {
         })
     }
 
-    /// Makes an exclusive lease shared, and lets those in who wait to share the key. One that is
-    /// shared already stays so. The fence stays as it is.
+    /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is
+    /// shared already stays as it is. The fence does not change.
     ///
     /// # Errors
     ///
-    /// As for [`renew`](Lease::renew).
+    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
+    /// error that [is ambiguous](Error::is_ambiguous) the lease may be shared in the store although
+    /// [`mode`](Lease::mode) says that it is exclusive: repeat the call.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a downgrade that was sent, and
-    /// [`mode`](Lease::mode) tells of it when it is answered.
+    /// Dropping the future does not stop a downgrade that was sent. [`mode`](Lease::mode) changes when the
+    /// downgrade is answered.
     pub async fn downgrade(&self) -> Result<(), Error> {
         let request = ConvertRequest::downgrade(self.key().clone(), self.id());
         match self.convert(request).await? {
             None => Ok(()),
-            // The rules refuse only permits.
+            // Other holders never refuse a downgrade. Only a lease of permits cannot become shared.
             Some(_) => Err(Error::InvalidConversion),
         }
     }
 
-    /// Converts the lease; gives back the holders that are in the way.
+    /// Converts the lease, and gives the other holders if they refuse that.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
         let mode = request.conversion.mode();
         let span = telemetry::convert(self.state.fields(), mode);
@@ -323,24 +332,30 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease was evicted, if somebody else was granted the key before this release,
-    /// or if its document was cleaned up since it expired: what was done under the lease may have
-    /// overlapped with the work of another. A lease that expired, with nobody granted since, is released
-    /// like any other. After any other error the release goes on in the background until the ttl is over.
+    /// [`Error::Lost`] if the lease was evicted, if another was granted the key before this release, or if the
+    /// lock's document was cleaned up after the lease had expired: the work under the lease may have overlapped
+    /// with the work of another holder. Also if the client is closed, which releases the lease itself. A lease
+    /// that expired, with no other grant since, is released without an error.
+    ///
+    /// After another error that [a retry can mend](Error::is_retryable), and after [`Error::NoRuntime`], the
+    /// release goes on in the background until the ttl is over. After any other error the release is given up,
+    /// and the key is free when the ttl is over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future goes on with the release in the background.
+    /// If the future is dropped after its first poll, the release goes on in the background; before that, the
+    /// guard is dropped, which releases the lease too.
     pub async fn release(self) -> Result<(), Error> {
         self.release_with(Batching::Any).await
     }
 
-    /// The same. The releases of a set have to be [sent](Releaser::send_set) when all of them are submitted.
+    /// Releases the lease as [`release`](Self::release) does. The releases of a set have to be
+    /// [sent](Releaser::send_set) when all of them are submitted.
     pub(super) async fn release_with(self, batching: Batching) -> Result<(), Error> {
         let now = Instant::now();
         let lost_before = self.state.loss(now);
         let Some(pending) = self.registry.end(&self.state, now) else {
-            // A close has released it, and still does.
+            // A close has given up the lease, and releases it.
             return Err(self.state.lost_error(LossReason::Closed));
         };
         let release = self.registry.release(pending, batching, now);
@@ -348,8 +363,8 @@ impl Lease {
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
-            // An earlier try was carried out, and its answer got lost. But what was over before the
-            // first try may have been another's by then.
+            // An earlier try was carried out, and its answer got lost. If the lease was lost before the first try, a
+            // takeover may be the reason instead.
             ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
@@ -361,19 +376,20 @@ impl Lease {
         }
     }
 
-    /// Lets go of the guard, and gives what another process needs to go on with the lease, before its ttl
-    /// is over: see [`Leases::resume`](crate::Leases::resume).
+    /// Gives up the guard without a release, and gives the ticket with which another process can go on with the
+    /// lease until its ttl is over: see [`Leases::resume`](crate::Leases::resume). Nothing is sent.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(&self.state);
         self.detach();
         ticket
     }
 
-    /// Lets go of the guard and leaves the key held until its ttl is over.
+    /// Gives up the guard without a release: the key stays held until the ttl is over. The lease is not renewed
+    /// any more. Nothing is sent.
     ///
-    /// For a job that must run once per tick of a schedule, by whoever comes first: take a key that
-    /// names the tick, and detach the lease when the work is done. A scheduler that comes a little
-    /// later finds the key held. (`examples/more/run_once.rs`)
+    /// This is for a job that must run once per tick of a schedule, on any one of several processes. Acquire a
+    /// key that names the tick, and detach the lease when the work is done. A process that comes a little later
+    /// finds the key held. (`examples/more/run_once.rs`)
     pub fn detach(self) {
         self.registry.detach(&self.state);
     }

@@ -1,4 +1,7 @@
-//! The leases of a handle, from the grant of each to its release; and the close, which releases them all.
+//! The leases of a client, from the grant of each to its release; and the close, which releases them all.
+//!
+//! Invariants: a lease is registered from its grant until it is given up. Only the first call that gives it up gets the
+//! pending release, so each lease is released once. A close waits for every pending release.
 
 use std::{
     collections::HashMap,
@@ -25,7 +28,7 @@ use crate::{
     waiters::WaitQueues,
 };
 
-/// What the leases of a handle need, and which of them are held.
+/// The leases that are held, and the parts of the client that they use.
 #[derive(Debug)]
 pub(crate) struct LeaseRegistry {
     pub(crate) store: Arc<dyn Store>,
@@ -34,12 +37,12 @@ pub(crate) struct LeaseRegistry {
     pub(crate) queues: Arc<WaitQueues>,
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
-    /// For [`LeaseRegistry::close`].
+    /// The leases that were not given up yet: [`LeaseRegistry::close`] releases them.
     held: Mutex<HashMap<LeaseNumber, Weak<LeaseState>>>,
 }
 
 impl LeaseRegistry {
-    /// Without a lease yet. It tells whether renewals are late.
+    /// A registry without leases. Its renewal task sends to `late` whether renewals are late.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         coalescer: Arc<Coalescer>,
@@ -61,7 +64,7 @@ impl LeaseRegistry {
         }
     }
 
-    /// Takes in a lease that was granted.
+    /// Registers a lease that was granted.
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
         self.queues.begins(lease.id());
         self.held
@@ -70,23 +73,23 @@ impl LeaseRegistry {
         telemetry::granted();
     }
 
-    /// A guard is dropped: its lease is released in the background.
+    /// Releases a lease in the background, because its guard is dropped.
     pub(super) fn abandon(&self, lease: &Arc<LeaseState>) {
         if let Some(pending) = self.end(lease, Instant::now()) {
             self.renewals.release(pending);
         }
     }
 
-    /// A lease is given up, and left to its ttl.
+    /// Gives up a lease without a release: it holds the key until its ttl is over.
     pub(super) fn detach(&self, lease: &LeaseState) {
         self.forget(lease);
         self.queues.ends(lease.id());
         lease.end(EndReason::Detached, Instant::now());
     }
 
-    /// A lease is given up. Its release is due, unless another call was the first to give it up.
+    /// Gives up a lease, and gives its release, which is due now; `None` if another call gave it up before.
     pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
-        // Counted before it is given up, so that a close that does not find it waits for it.
+        // A close that does not find the lease any more has to wait for its release, so the token is taken first.
         let at_work = self.lifecycle.at_work();
         self.forget(lease);
         let is_first = lease.end(EndReason::Released, now);
@@ -100,7 +103,7 @@ impl LeaseRegistry {
         }
     }
 
-    /// Releases a lease now and waits for the outcome. Dropping this does not stop the release.
+    /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release.
     pub(super) async fn release(
         &self,
         mut pending: PendingRelease,
@@ -112,7 +115,7 @@ impl LeaseRegistry {
             self.renewals.release(pending);
             return Err(Error::NoRuntime);
         };
-        // Not before it is known that the caller submits it.
+        // Only here is it certain that this caller submits the release, and does not leave it to the renewal task.
         if batching == Batching::Set {
             pending = pending.in_a_set();
         }
@@ -122,17 +125,18 @@ impl LeaseRegistry {
         if let Some(outcome) = waiting.await {
             return outcome;
         }
-        // The task went down with its runtime. Another one may have that of the renewals.
+        // The release was dropped with its runtime. The renewal task may run on another one, and tries once more.
         let at_work = self.lifecycle.at_work();
         let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
         self.renewals.release(pending);
         Err(runtime::no_outcome())
     }
 
-    /// Releases every lease, lets nothing be acquired any more, and waits for what is under way.
+    /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the
+    /// acquires that are under way.
     pub(crate) async fn close(&self) {
         self.lifecycle.begin_to_close();
-        // The task of the renewals may have ended with its runtime, and left work.
+        // The renewal task may have ended with its runtime and left releases to do, so it is started again here.
         let _ = self.renewals.ensure_running();
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();
@@ -140,7 +144,7 @@ impl LeaseRegistry {
             lease.lose(LossReason::Closed);
             pending.extend(self.end(&lease, Instant::now()));
         }
-        // Here and not in the task of the renewals, whose runtime may stand still.
+        // The releases are spawned here, because no thread may drive the runtime of the renewal task any more.
         match Handle::try_current() {
             Ok(here) => {
                 let (store, releaser) = (self.store.clone(), self.releaser.clone());

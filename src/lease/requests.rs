@@ -1,4 +1,5 @@
-//! The requests for a lease whose holder waits for the answer: renewals and conversions.
+//! The renewals and conversions whose answer the holder waits for. Each runs to its end in a task of its own, because
+//! its outcome changes the lease whether or not the holder still waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,7 @@ use crate::{
     waiters::WaitQueues,
 };
 
-/// Renews one lease for a caller that waits for it.
+/// Renews one lease, and waits at most `limit` for the answer.
 pub(crate) async fn renew_now(
     store: Arc<dyn Store>,
     state: Arc<LeaseState>,
@@ -32,14 +33,14 @@ pub(crate) async fn renew_now(
     outcome
 }
 
-/// Converts one lease, and gives back the holders that are in the way.
+/// Converts one lease, and gives the other holders if they refuse that. Waits at most `limit` for the answer.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
     state: Arc<LeaseState>,
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
-    // Nothing is sent without one.
+    // Without a runtime nothing is sent, so this has to fail before an upgrade is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let upgrades = request.conversion == Conversion::Upgrade;
     if upgrades {
@@ -52,7 +53,7 @@ pub(crate) async fn convert(
         }
         let nothing_changed =
             |error: &Error| matches!(error, Error::Unreachable { .. } | Error::Denied { .. });
-        // After another error it may have been carried out all the same.
+        // After any other error the upgrade may have been carried out, so its outcome stays unknown.
         if upgrades && answer.as_ref().err().is_none_or(nothing_changed) {
             state.upgrade_answered();
         }

@@ -1,4 +1,4 @@
-//! Several leases, which are held and lost together.
+//! The guard of several leases. The set counts as lost as soon as one of them is lost.
 
 use std::{fmt, future::poll_fn, pin::pin, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::{
     model::{Error, Key, LossReason},
 };
 
-/// The guard of several locks, which are held and lost together.
+/// The guard of several leases: the set is live as long as all of them are.
 ///
-/// Dropping it releases them in the background, as for a [`Lease`].
+/// Dropping the guard releases all of them in the background, as for a [`Lease`].
 #[must_use = "leases that are dropped are released at once"]
 pub struct LeaseSet {
     leases: Vec<Lease>,
@@ -31,29 +31,30 @@ impl LeaseSet {
         self.leases.push(lease);
     }
 
-    /// The single leases, in the order of their keys.
+    /// The leases of the set, in the order of their keys.
     pub fn leases(&self) -> &[Lease] {
         &self.leases
     }
 
-    /// The lease on this key; `None` if it was not asked for.
+    /// The lease on this key; `None` if the key is not one of the set.
     pub fn get(&self, key: impl AsRef<str>) -> Option<&Lease> {
         let key = key.as_ref();
         self.leases.iter().find(|lease| lease.key().as_str() == key)
     }
 
-    /// Whether all of them may still be counted on. Once this is `false` it stays so.
+    /// Whether the holder may still count on all of the leases. Once this is `false` it stays so.
     pub fn is_live(&self) -> bool {
         self.leases.iter().all(Lease::is_live)
     }
 
-    /// How long all of them may be counted on without a renewal; zero once one is lost.
+    /// How long the holder may count on all of the leases without a renewal; zero once one is lost, and
+    /// [`Duration::MAX`] for a set without keys.
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases.iter().map(Lease::remaining);
         remaining.min().unwrap_or(Duration::MAX)
     }
 
-    /// Waits until one of them is lost, and says which and why. A set without keys is never lost.
+    /// Waits until one of the leases is lost, and gives its key and the reason. A set without keys is never lost.
     ///
     /// # Cancel safety
     ///
@@ -69,11 +70,11 @@ impl LeaseSet {
         select_all(losses).await.0
     }
 
-    /// Waits until one of them is at risk, or lost: see [`Lease::at_risk`].
+    /// Waits until one of the leases is at risk, or lost: see [`Lease::at_risk`]. A set without keys never is.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a later call looks anew.
+    /// Cancel safe: a call keeps nothing for the next.
     pub async fn at_risk(&self) {
         if self.leases.is_empty() {
             return std::future::pending().await;
@@ -81,11 +82,12 @@ impl LeaseSet {
         select_all(self.leases.iter().map(|lease| Box::pin(lease.at_risk()))).await;
     }
 
-    /// Gives each of them its ttl anew.
+    /// Gives each of the leases its ttl anew, counted from now.
     ///
     /// # Errors
     ///
-    /// The first error of one of them, as for [`Lease::renew`].
+    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::renew`]. Renewals of
+    /// other leases that were sent by then run to their end, but are not tried again.
     ///
     /// # Cancel safety
     ///
@@ -99,12 +101,12 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// The first error of one of them, as for [`Lease::release`]. The others are released all the
-    /// same.
+    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::release`]. The other
+    /// leases are released all the same.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future goes on with the releases in the background.
+    /// If the future is dropped, the releases go on in the background.
     pub async fn release(self) -> Result<(), Error> {
         let Some(releaser) = self.leases.first().map(|lease| lease.releaser().clone()) else {
             return Ok(());
@@ -119,7 +121,7 @@ impl LeaseSet {
         let mut is_sent = false;
         let outcomes = poll_fn(|cx| {
             let outcomes = released.as_mut().poll(cx);
-            // The first poll has submitted all that go together.
+            // The first poll has submitted all releases of the set, so they can be sent in one batch now.
             if !std::mem::replace(&mut is_sent, true) {
                 releaser.send_set();
             }
@@ -128,12 +130,12 @@ impl LeaseSet {
         outcomes.await.into_iter().collect()
     }
 
-    /// The guards one by one, which from now on have nothing to do with each other.
+    /// Gives the guards of the single leases, in the order of their keys. Nothing is released or sent.
     pub fn into_leases(self) -> Vec<Lease> {
         self.leases
     }
 
-    /// Why the first that is lost is lost.
+    /// The error of the first lease that is lost; `None` if none is.
     pub(crate) fn loss(&self) -> Option<Error> {
         let lost = |lease: &Lease| {
             let state = lease.state();
@@ -144,8 +146,9 @@ impl LeaseSet {
         self.leases.iter().find_map(lost)
     }
 
+    /// Releases all of the leases because an acquire of the set failed, and gives the error of that.
     pub(crate) async fn give_back(self, error: Error) -> Error {
-        // Why it is given back is what the caller wants to know.
+        // The caller gets the error of the acquire. An error of the release would hide it.
         let _ = self.release().await;
         error
     }

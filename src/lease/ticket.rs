@@ -1,4 +1,4 @@
-//! A lease that goes from one process to another.
+//! The ticket with which a lease goes from one process to another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use crate::{
 /// A lease without its guard: what another process needs to go on with it, made by
 /// [`Lease::into_ticket`](crate::Lease::into_ticket) and taken by [`Leases::resume`](crate::Leases::resume).
 ///
-/// It can be sent with `serde`, beside a job in a queue for example. Hand it to one process only: two
-/// that go on with the same lease do not exclude each other.
+/// It can be serialized with `serde` and sent, beside a job in a queue for example. Hand it to one process only: two
+/// processes that go on with the same lease do not exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     key: Key,
@@ -29,7 +29,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// For how long, counted from the grant, the key stays held all the same.
+    /// For how long, counted from the grant, the key stays held although the lease is released.
     pub(crate) fn min_hold(&self) -> Option<Duration> {
         self.min_hold_ms.map(Duration::from_millis)
     }
@@ -54,12 +54,12 @@ impl Ticket {
         &self.key
     }
 
-    /// The fencing token, which stays the same.
+    /// The fencing token. A resumed lease has the same.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// The request that was granted.
+    /// The request for the lease, with its present mode.
     pub(crate) fn request(&self) -> AcquireRequest {
         let ttl = Duration::from_millis(self.ttl_ms);
         let (key, owner) = (self.key.clone(), self.owner.clone());
@@ -67,7 +67,8 @@ impl Ticket {
         request.access = match self.mode {
             Mode::Exclusive => Access::Exclusive,
             Mode::Shared => Access::Shared,
-            // How many there are is what each acquire says; none is to come for this lease.
+            // Only an acquire compares `of` with the permits that are taken, and this request is only renewed and
+            // released. So `of` is any valid number.
             Mode::Permits => Access::Permits {
                 n: self.permits,
                 of: self.permits,

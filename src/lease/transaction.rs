@@ -17,20 +17,20 @@ impl Lease {
     /// Makes the lease part of a transaction of the application: what the transaction writes is committed
     /// under the lease, or not at all. Feature `mongodb`.
     ///
-    /// The lease is looked at on the server's clock, and its document in the lock's collection is written
-    /// within the transaction. So a takeover, an eviction, a renewal or a release comes before, and then
-    /// this is an error, or it waits for the end of the transaction. As long as all who write do so in such
+    /// This call checks the lease on the server's clock and writes the lock's document within the transaction.
+    /// From then on a takeover, an eviction, a renewal or a release waits for the end of the transaction. After
+    /// an earlier takeover, eviction or release this call fails. If all writers of the data use such
     /// transactions, the data needs no fences, and inserts and deletes are covered too.
     ///
-    /// Call it **first in the transaction**: a transaction sees the data of its first statement on, and a
-    /// renewal after that, before this call, is a write conflict. On a sharded cluster it is more than
-    /// that, a condition: unless the read concern of the transaction is `snapshot`, what was read from
-    /// another shard before this call may be older than the lease. No sharded cluster was tried.
+    /// Call it **first in the transaction**: a transaction reads the data as of its first statement, so a
+    /// renewal between that and this call is a write conflict. On a sharded cluster the transaction is not safe
+    /// otherwise: unless its read concern is `snapshot`, data that it read from another shard before this call
+    /// may be older than the lease. This was not tested on a sharded cluster.
     ///
     /// **Between this call and the end of the transaction, never wait in the same task** for
     /// [`renew`](Lease::renew), [`upgrade`](Lease::upgrade), [`downgrade`](Lease::downgrade) or
     /// [`release`](Lease::release) of this lease, nor for [`Leases::close`](crate::Leases::close): they wait
-    /// for the end of the transaction, and it for them.
+    /// for the end of the transaction, which then waits for them.
     ///
     /// ```no_run
     /// # use leasehold::Lease;
@@ -50,43 +50,43 @@ impl Lease {
     ///
     /// - The lock's collection and the data must be in one cluster, and the session must be of the client
     ///   whose collection the [`MongoStore`] was made with.
-    /// - It needs transactions, so a replica set or a sharded cluster.
-    /// - **The transaction must be much shorter than the ttl.** A renewal of this lock waits for its end,
-    ///   and the deadline does not wait for the renewal. Renewals go together, so those of other leases
-    ///   that share the command wait too, until they are sent again in smaller ones, after a sixth of the
-    ///   ttl.
-    /// - Set the transaction's write concern to a majority and the journal (`w: "majority"`, `j: true`): it
-    ///   is one for the whole transaction, so that only the application can say it. The default is a majority
+    /// - The deployment must have transactions: a replica set or a sharded cluster.
+    /// - **The transaction must be much shorter than the ttl.** A renewal of this lease waits for the end of
+    ///   the transaction, and the lease is lost at its deadline all the same. Renewals are sent in batches, so
+    ///   the renewals of other leases in the same batch wait too, until they are sent again in smaller batches,
+    ///   after a sixth of the ttl.
+    /// - Set the transaction's write concern to a majority and the journal (`w: "majority"`, `j: true`). A
+    ///   transaction has only one write concern, and the application sets it. The default is a majority
     ///   on most deployments since MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection
     ///   string; and it includes the journal unless the replica set was set up with
     ///   `writeConcernMajorityJournalDefault: false`.
-    /// - A holder that is paused in its transaction keeps others waiting until the server gives the
-    ///   transaction up: after a minute, by default.
-    /// - It leaves a mark in the lock's document, in a field `touched` that nothing reads and that every
-    ///   version carries along or drops.
+    /// - A holder that is paused in its transaction keeps others waiting until the server aborts the
+    ///   transaction: after a minute, by default.
+    /// - This call sets the field `touched` of the lock's document. Nothing reads the field.
     /// - Transactions under shared leases or permits of one key conflict with each other, because all of
-    ///   them write its document, and have to be run again.
+    ///   them write the document of the key. They have to be run again.
     ///
     /// # Errors
     ///
-    /// After any of them the server has given up the transaction, so that not even a caller who goes on
-    /// regardless can commit it. If the server could not be told, the driver has, and **what the session
-    /// writes after that is written at once, outside of any transaction**. So return on any error.
+    /// Return from the transaction on any error. After an error the server has aborted the transaction, so that
+    /// a caller that goes on cannot commit it. If the server could not be reached, only the driver has aborted
+    /// it, and **what the session writes after that is written at once, outside of any transaction**.
     ///
     /// - [`Error::Lost`] if the lease is over.
-    /// - [`Error::TransactionAborted`] for a write conflict, for one: run the whole transaction again.
-    ///   With `?` it becomes the driver's own error, by which `and_run` does that. Any other comes back out
-    ///   of the driver's error by `get_custom::<leasehold::Error>()`.
-    /// - [`Error::NotEnforceable`] if the lease is of another kind of store, or the session is in no
-    ///   transaction, or began it before the lease was granted, or the deployment has none. In a session
-    ///   without a transaction there is nothing to give up: what follows is written at once.
-    /// - [`Error::Store`] with the driver's words, if the session can have no transaction for another
-    ///   reason: one of snapshots, or one whose writes would not be acknowledged.
+    /// - [`Error::TransactionAborted`] after a write conflict, for example: run the whole transaction again.
+    ///   With `?` this error becomes the driver's own error, by which `and_run` and `and_run2` run the
+    ///   transaction again. Any other error is wrapped in one of the driver, and
+    ///   `get_custom::<leasehold::Error>()` gives it back.
+    /// - [`Error::NotEnforceable`] if the lease is of another kind of store, if the session is in no
+    ///   transaction, if the transaction began before the lease was granted, or if the deployment has no
+    ///   transactions. A session without a transaction writes at once what follows.
+    /// - [`Error::Store`] with the driver's message, if the session can have no transaction for another
+    ///   reason: a snapshot session, or unacknowledged writes.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe, as nothing in a session of the driver is: after a drop the session is of no use.
-    /// Drop it too, and the server gives up the transaction.
+    /// Not cancel safe, because the driver's sessions are not: if the future is dropped, drop the session too.
+    /// The server then aborts the transaction.
     pub async fn enforce(&self, session: &mut ClientSession) -> Result<(), Error> {
         transaction::ensure_in_transaction(session, self.key()).await?;
         let outcome = enforce(self, session).await;
@@ -110,7 +110,8 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
     judged(&state, found)
 }
 
-/// What the document says of the lease. A write conflict would have told if it were not the newest.
+/// Judges the lease by its document, which the transaction has just written. The document is the newest version: the
+/// write of an older one would have been a write conflict.
 fn judged(state: &LeaseState, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
     if let Some(reason) = state.loss(Instant::now()) {
         return Err(state.lost_error(reason));

@@ -1,4 +1,5 @@
-//! The status of a lease in this process, and which losses were told: pure, times come in as arguments.
+//! The status of a lease in this process, and whether its loss and its risk were reported to telemetry: without I/O,
+//! and with the time as an argument.
 
 use std::time::Duration;
 
@@ -20,19 +21,20 @@ pub(crate) enum EndReason {
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     pub(super) validity: Validity,
-    /// These two change with a conversion.
+    /// The mode and the fence change with a conversion.
     pub(super) mode: Mode,
     pub(super) fence: Fence,
     /// Whether an upgrade was ever sent.
     pub(super) has_upgraded: bool,
-    /// How many upgrades were sent of which it is not known what became of them: each may have given it a new fence.
+    /// How many upgrades were sent whose outcome is not known. Each may have given the lease a new fence.
     pub(super) unanswered_upgrades: u32,
+    /// `None` until the holder gives up the lease.
     pub(super) end: Option<EndReason>,
-    /// The release that belongs to the end has been answered, or given up.
+    /// Whether the release that belongs to the end has been answered, or given up.
     pub(super) over: bool,
-    /// Whether its loss was told to the observers.
+    /// Whether the loss was reported.
     loss_told: bool,
-    /// Whether they were told that it is at risk.
+    /// Whether the risk was reported since the last renewal that succeeded.
     risk_told: bool,
 }
 
@@ -51,7 +53,7 @@ impl Status {
         }
     }
 
-    /// The loss, for the first look that sees it. After the end there is none.
+    /// The loss, if it was not reported yet. After the end none is to be reported.
     pub(super) fn take_unreported_loss(&mut self, now: Instant) -> Option<LossReason> {
         if self.loss_told || self.end.is_some() {
             return None;
@@ -61,12 +63,12 @@ impl Status {
         loss
     }
 
-    /// All is well again.
+    /// Records that a renewal succeeded, so that the next risk is reported again.
     pub(super) fn clear_risk(&mut self) {
         self.risk_told = false;
     }
 
-    /// Whether it is at risk, for the first look that sees it since all went well.
+    /// Whether the lease is at risk because a renewal failed, and that was not reported yet.
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
         let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
         let news = risk && !self.risk_told && self.validity.is_live(now) && self.end.is_none();

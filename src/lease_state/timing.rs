@@ -1,11 +1,11 @@
-//! After which parts of its ttl a lease is renewed, and a renewal sent again.
+//! After which parts of its ttl a lease is renewed, and a renewal without an answer sent again.
 
 use std::time::Duration;
 
-/// The part of the ttl after which a lease is renewed.
+/// A lease is renewed when the ttl divided by this has passed.
 pub(crate) const PERIOD: u32 = 3;
-/// The part of the ttl that an answer may take before the renewal is sent again, and how much earlier than
-/// due a lease goes along with others.
+/// The ttl divided by this is how long an answer may take before the renewal is sent again. It is also how much earlier
+/// than due a lease is renewed in a batch with others.
 pub(crate) const STEP: u32 = 6;
 
 /// How much of the ttl is left when a renewal is due.

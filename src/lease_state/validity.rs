@@ -1,8 +1,8 @@
 //! How long a holder may count on its lease, on its own clock.
 //!
-//! The server decides when a lease ends, the holder has to stop before that. It counts from the
-//! instant before it sent the request, which cannot be later than the instant at which the server
-//! carried it out, and gives up a margin for clocks that jump when another server takes over.
+//! The server decides when a lease ends, and the holder has to stop before that. So the holder counts from the
+//! instant before it sent the request, which cannot be later than the instant at which the server carried it out. It
+//! stops earlier by a clock margin, because the clock of another server may be ahead when that takes over.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
 /// that was granted to the first one, a while ago.
 pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> Instant {
     let usable = grant.expires_in().saturating_sub(clock_margin);
-    // A ttl is bounded, so only an answer that makes no sense could overflow: no lease, then.
+    // A ttl is bounded, so only a nonsensical answer can overflow. Then the lease has expired at once.
     sent.checked_add(usable).unwrap_or(sent)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> 
 pub(crate) struct Validity {
     deadline: Instant,
     lost: Option<LossReason>,
-    /// The last error of the renewals, if none succeeded since.
+    /// The last error of a renewal, if none succeeded since; or why a renewal that is due was not sent.
     trouble: Option<Error>,
 }
 
@@ -71,20 +71,19 @@ impl Validity {
         self.deadline.saturating_duration_since(now)
     }
 
-    /// From when on the lease is at risk: a renewal has failed, and less than a third of the ttl is left;
-    /// or it is kept alive, and this much is left although it should have been renewed. `None` while all
-    /// goes well.
+    /// From when on the lease is at risk: when a third of the ttl is left, if a renewal has failed; otherwise when
+    /// `unrenewed` is left. `None` if neither applies.
     pub(crate) fn risk(&self, ttl: Duration, unrenewed: Option<Duration>) -> Option<Instant> {
         let left = match self.trouble {
             Some(_) => ttl / 3,
             None => unrenewed?,
         };
-        // Before the beginning of time means now.
+        // If the clock cannot express so early an instant, the lease is at risk only from its deadline on.
         Some(self.deadline.checked_sub(left).unwrap_or(self.deadline))
     }
 
-    /// Takes in a renewal. One that is answered after the deadline comes too late: the holder may
-    /// already have acted on the loss. Of two renewals that cross, the later deadline counts.
+    /// Takes in a renewal. An answer after the deadline comes too late, because the holder may already have
+    /// acted on the loss. Of two renewals that cross, the later deadline counts.
     pub(crate) fn renewed(&mut self, deadline: Instant, now: Instant) -> Result<(), LossReason> {
         if let Some(reason) = self.loss(now) {
             return Err(self.lost.insert(reason).clone());
@@ -99,7 +98,7 @@ impl Validity {
         self.trouble.is_none()
     }
 
-    /// Takes in that a renewal failed.
+    /// Takes in that a renewal failed. After a loss the reason stays what it was.
     pub(crate) fn failed(&mut self, error: Error, now: Instant) {
         if self.is_live(now) {
             self.trouble = Some(error);

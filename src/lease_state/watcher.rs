@@ -1,4 +1,4 @@
-//! Waiting for the end of a lease.
+//! Waits for the loss of a lease without keeping its state in memory.
 
 use tokio::{
     sync::watch,
@@ -8,11 +8,11 @@ use tokio::{
 use super::status::Status;
 use crate::model::LossReason;
 
-/// Sees the end of a lease.
+/// Watches a lease until it is lost or given up.
 pub(crate) struct LossWatcher(pub(super) watch::Receiver<Status>);
 
 impl LossWatcher {
-    /// Waits until the lease is lost; `None` if it was given up before that.
+    /// Waits until the lease is lost; `None` if it is given up before that.
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
             let deadline = {
@@ -22,7 +22,7 @@ impl LossWatcher {
                     (loss, _) => return loss,
                 }
             };
-            // At the deadline it is lost, whatever a renewal under way may bring.
+            // A renewal that is under way at the deadline does not put off the loss: its answer would come too late.
             if let Ok(Err(_)) = timeout_at(deadline, self.0.changed()).await {
                 return None;
             }

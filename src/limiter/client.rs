@@ -1,4 +1,9 @@
 //! The queue for a limiter in this process, whose first caller asks for all.
+//!
+//! Invariants: each caller waits in its own future, so it depends on no runtime but its own. A request that was sent
+//! runs to its end: its caller polls it, and a task goes on with it as soon as another caller depends on it, or the
+//! caller's future is dropped. A dropped future leaves the queue, and what it was granted by then goes to the next
+//! caller.
 
 use std::{
     collections::HashMap,
@@ -28,15 +33,15 @@ use crate::{
     telemetry::{self, PermitSpan},
 };
 
-/// How long an answer is waited for before the request is sent again: as long as the window, and this
-/// long at least. A lost answer is not to cost more windows than it must; but a request that is repeated
-/// because the server is slow takes permits of another window.
+/// An answer is waited for as long as the window takes, or for this long if the window is shorter, but never longer
+/// than the call timeout. Then the request is sent again. A longer wait would waste more windows after a lost answer.
+/// But a request that is repeated in a later window, only because the server is slow, takes permits of that window too.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 
-/// The queues of a handle's limiters that are in use. Limiters of the same terms share one.
+/// The queues of a client's limiters that are in use. Limiters of the same key and quota share one.
 type LimiterQueues = Mutex<HashMap<(Key, Quota), Weak<LimiterQueue>>>;
 
-/// The parts of a handle that its limiters use.
+/// The parts of a client that its limiters use.
 pub(crate) struct LimiterContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) call_timeout: Duration,
@@ -59,17 +64,14 @@ impl LimiterContext {
     }
 }
 
-/// The queue for one limiter.
-///
-/// A caller does its waiting itself, so that it depends on no runtime but its own. A request is [`InlineTask`] of
-/// the one who asks, and runs to its end.
+/// The queue for one limiter. Each request is an [`InlineTask`] of the caller that sends it.
 pub(crate) struct LimiterQueue {
     context: Arc<LimiterContext>,
     name: (Key, Quota),
-    /// How long an answer is waited for.
+    /// How long an answer is waited for before the request is sent again.
     limit: Duration,
     queue: Mutex<Queue>,
-    /// The last request.
+    /// The last request, for as long as its caller waits for it.
     request: Mutex<Weak<InlineTask>>,
 }
 
@@ -99,7 +101,7 @@ impl LimiterQueue {
         })
     }
 
-    /// Waits for permits. That there will be none in time is an error.
+    /// Waits for permits. The error is `LimitReached` if there are none in time.
     pub(crate) async fn wait(
         self: &Arc<Self>,
         permits: u32,
@@ -116,7 +118,7 @@ impl LimiterQueue {
         }
     }
 
-    /// Waits for permits for as long as the patience lasts.
+    /// Waits for permits, and reports the outcome to telemetry.
     pub(crate) async fn take(
         self: &Arc<Self>,
         permits: u32,
@@ -148,7 +150,7 @@ impl LimiterQueue {
             return Err(Error::Closed);
         }
         let end = match patience {
-            // A patience beyond the end of time is no bound.
+            // An end that the clock cannot express is no bound.
             WaitPolicy::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
@@ -157,7 +159,7 @@ impl LimiterQueue {
             (WaitPolicy::None | WaitPolicy::For(Duration::ZERO), None) => Until::Answered,
             (WaitPolicy::For(_) | WaitPolicy::Endless, None) => Until::Granted,
         };
-        // All that follows needs a runtime for its timers.
+        // The timers below panic without a runtime.
         Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let mut place = match self.enter(permits, until, since) {
             Ok(place) => place,
@@ -168,7 +170,7 @@ impl LimiterQueue {
             let now = Instant::now();
             let over = end.is_some_and(|end| end <= now);
             if over && !self.queue.lock().is_asked_for(place.number) {
-                // A grant that came in this very moment is not lost.
+                // The answer may have come since the last look, and its grant must not be lost.
                 let last = place.outcome.try_recv();
                 return last.unwrap_or_else(|_| self.too_late(since));
             }
@@ -179,7 +181,7 @@ impl LimiterQueue {
                 _ = OptionFuture::from(place.asking.as_mut()), if place.asking.is_some() => {
                     place.asking = None;
                 }
-                // A caller is answered before it leaves the queue, so the sender is not dropped without a word.
+                // The queue sends an answer before it drops the sender, so the error cannot occur.
                 outcome = &mut place.outcome => return outcome.map_err(|_| runtime::no_outcome())?,
                 () = closing.cancelled() => return Err(Error::Closed),
                 () = place.called.notified() => {}
@@ -188,7 +190,7 @@ impl LimiterQueue {
         }
     }
 
-    /// Takes the last place, unless the answer is known.
+    /// Takes the last place in the queue; the error is the answer if that is known without a request.
     fn enter(
         self: &Arc<Self>,
         permits: u32,
@@ -202,7 +204,8 @@ impl LimiterQueue {
         let (reply, outcome) = oneshot::channel();
         let (number, called) = queue.enter(permits, until, since, reply);
         drop(queue);
-        // The new caller depends on the request that another caller does: a task goes on with it.
+        // The new caller depends on a request that another caller polls, and that caller's future may not be polled
+        // any more. So a task has to go on with the request.
         let request = self.request.lock().upgrade();
         if let Some(request) = request {
             request.detach();
@@ -216,7 +219,8 @@ impl LimiterQueue {
         })
     }
 
-    /// Does what is to be done in a place, and says until when there is nothing more to do.
+    /// Carries out the next step of the caller in this place. Gives when to look again at the latest; `None` if only a
+    /// call from the queue can bring more to do.
     fn step(self: &Arc<Self>, place: &mut Place) -> Result<Option<Instant>, Error> {
         loop {
             let look = look();
@@ -225,7 +229,7 @@ impl LimiterQueue {
                 Action::Wait(until) => return Ok(until),
                 Action::Ask(request) => {
                     let work = InlineTask::new()?;
-                    // Under the lock, so that every later caller sees that it is under way.
+                    // This is set under the lock of the queue, so that every later caller finds the request.
                     *self.request.lock() = Arc::downgrade(&work);
                     if !queue.is_alone() {
                         work.detach();
@@ -237,7 +241,7 @@ impl LimiterQueue {
         }
     }
 
-    /// Asks once, and runs that to its end. A close does not wait for it: nothing has to be released.
+    /// Sends a request once, and runs it to its end. A close does not wait for it, because a permit needs no release.
     fn ask(
         self: &Arc<Self>,
         work: Arc<InlineTask>,
@@ -260,7 +264,7 @@ impl LimiterQueue {
         Box::pin(asked)
     }
 
-    /// Asks the store. An answer that comes late counts too, unless it was asked again.
+    /// Asks the store. An answer after the limit is handed in too, because it may [still count](Queue::told).
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.context.store.permit(request)));
@@ -276,6 +280,7 @@ impl LimiterQueue {
         outcome.inspect_err(failed)
     }
 
+    /// The outcome for a caller whose time is over without an answer.
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
         let why = self.queue.lock().why(Instant::now());
         why.unwrap_or_else(|| {
@@ -312,7 +317,7 @@ struct Place {
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
     called: Arc<Notify>,
-    /// The request that this caller has sent for all.
+    /// The request that this caller has sent for the callers of the queue.
     asking: Option<BoxFuture<'static, Option<()>>>,
 }
 

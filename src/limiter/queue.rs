@@ -1,5 +1,10 @@
 //! The callers that wait for permits of a limiter in this process, in which order, and until when: without I/O,
 //! and with the time as an argument.
+//!
+//! Invariants: callers are granted permits in the order of their places. Only the first caller sends a request, for
+//! itself and for the callers behind it. While the answer to one request is waited for, no other is sent. A request
+//! that is sent once more keeps its id, so that the store grants it only once in a window. While it is certain that
+//! there are not enough permits for the first caller, no request is sent, except one after each [`LOOK`].
 
 #[cfg(test)]
 mod tests;
@@ -24,33 +29,33 @@ pub(super) type Outcome = Result<PermitAttempt, Error>;
 
 /// The pause before a full window is asked again is at least this.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How much later than the turn of a window it is asked again at the most: this share of it, and this
-/// long.
+/// A full window is asked again at a random time after its turn, so that the processes do not all ask at once. That
+/// time is at most this share of the window, and at most [`LATEST`].
 const LATE: f64 = 0.05;
 const LATEST: Duration = Duration::from_secs(1);
-/// A full window is asked again after this long in any case: its document may have been removed, or the
-/// server's clock been wrong.
+/// A full window is asked again after this long in any case: its document may have been removed, or the server's clock
+/// may have been wrong.
 const LOOK: Duration = Duration::from_secs(10 * 60);
-/// As far ahead as any window reaches.
+/// No wait is longer than this, which is more than a window can be. It keeps the sum of times from an overflow.
 const FAR: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// For one answer.
+    /// Until the store has answered once.
     Answered,
-    /// Until then.
+    /// Until there are permits, and at most until this time.
     Time(Instant),
-    /// Without an end.
+    /// Until there are permits.
     Granted,
 }
 
 /// The next step of a caller.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// To wait until it is called, or until this time.
+    /// Wait until the caller is called, or until this time.
     Wait(Option<Instant>),
-    /// To have this asked for all.
+    /// Send this request, which is for other callers too.
     Ask(Arc<PermitRequest>),
 }
 
@@ -58,13 +63,13 @@ pub(super) enum Action {
 pub(super) struct LimiterConfig {
     pub(super) key: Key,
     pub(super) quota: Quota,
-    /// For how long an answer is waited for before the request is sent again.
+    /// How long an answer is waited for before the request is sent again.
     pub(super) limit: Duration,
-    /// For how long there may be nothing but errors.
+    /// How long all answers may be errors before a caller that waits without a limit gets the error.
     pub(super) call_timeout: Duration,
 }
 
-/// A look at the queue: when, and with a random number from 0 to 1.
+/// The time of a look at the queue, and a random number from 0 to 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tick {
     pub(super) now: Instant,
@@ -73,7 +78,7 @@ pub(super) struct Tick {
 
 pub(super) struct Queue {
     terms: LimiterConfig,
-    /// By the numbers of their places.
+    /// The callers, by the numbers of their places.
     callers: BTreeMap<u64, Caller>,
     /// The number of the next place.
     next: u64,
@@ -87,7 +92,7 @@ struct Caller {
     until: Until,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
-    /// Wakes the caller when it is the first, or when there is news for the first.
+    /// Wakes the caller when it comes to be the first, and as the first when there may be something to do.
     called: Arc<Notify>,
 }
 
@@ -100,18 +105,19 @@ impl Caller {
     }
 }
 
-/// The last answer that the limiter is full, and until when.
+/// What is known from the last answer by which the limiter is full.
 struct Exhausted {
-    /// There is no room for so many.
+    /// How many permits were asked for in vain: there is no room for so many.
     permits: u32,
-    /// For certain until here, whenever between its sending and its answer the request was carried out.
+    /// Until here the limiter is certainly full: counted from the sending, because the request may have been carried
+    /// out at any time between that and its answer.
     certain: Instant,
-    /// When it is asked again.
+    /// When the store is asked again.
     turn: Instant,
 }
 
 impl Exhausted {
-    /// Lets a caller that waits until then look before that, if there may be room by then.
+    /// Moves the next request before `end`, at which a caller gives up, if there may be room by then.
     fn look_before(&mut self, end: Instant) {
         if (self.certain..self.turn).contains(&end) {
             self.turn = self.certain + (end - self.certain) / 2;
@@ -126,19 +132,21 @@ impl Exhausted {
 /// A request under way.
 struct Asking {
     id: PermitId,
-    /// For how long its answer is waited for.
+    /// Until when the answer is waited for.
     end: Instant,
     /// Callers with a smaller number were in the queue when the request was sent.
     next: u64,
 }
 
+/// The errors since the last answer.
 struct Failure {
+    /// The last of them.
     error: Error,
     times: u32,
     since: Instant,
-    /// The name of what got no answer, and is asked again under it.
+    /// The id of the request that failed. It is sent once more with the same id.
     id: PermitId,
-    /// When it is asked again.
+    /// When it is sent once more.
     turn: Instant,
 }
 
@@ -154,7 +162,7 @@ impl Queue {
         }
     }
 
-    /// The answer that is known without asking; `None` if a caller has to wait for an answer.
+    /// The answer to a new caller that is known without a request; `None` if the caller has to take a place.
     pub(super) fn known(&self, permits: u32, until: Until, now: Instant) -> Option<PermitAttempt> {
         let full = self.full.as_ref()?;
         let certain = permits >= full.permits && now < full.certain;
@@ -168,15 +176,15 @@ impl Queue {
         answered.then_some(PermitAttempt::Full { retry_in })
     }
 
-    /// When the first caller is next asked for, if it has to wait for that.
+    /// When the next request is sent, if the first caller has to wait for that because the window is full.
     fn asleep_until(&self, now: Instant) -> Option<Instant> {
         let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
-        // A caller that does not wait has to be told something now.
+        // A caller that does not wait has to have an answer now.
         let waits = first.until != Until::Answered && first.permits >= full.permits;
         (waits && now < full.turn).then_some(full.turn)
     }
 
-    /// Takes the last place, and gives back its number and what it is called by.
+    /// Takes the last place, and gives its number and what wakes the caller in it.
     pub(super) fn enter(
         &mut self,
         permits: u32,
@@ -185,7 +193,7 @@ impl Queue {
         reply: oneshot::Sender<Outcome>,
     ) -> (u64, Arc<Notify>) {
         if self.callers.is_empty() {
-            // The last failure was told to callers that have gone, long ago perhaps.
+            // The errors are those of requests of callers that have left, perhaps long ago.
             self.failure = None;
         }
         if let (Some(full), Until::Time(end)) = (&mut self.full, until) {
@@ -207,7 +215,7 @@ impl Queue {
         (number, called)
     }
 
-    /// Gives up a place. What was granted to it in this moment is for the next.
+    /// Gives up a place. Permits that were granted to its caller, which did not take them, go to the next callers.
     pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>) {
         self.callers.remove(&number);
         if let Some(permit) = granted {
@@ -234,7 +242,8 @@ impl Queue {
         }
     }
 
-    /// The next step of the caller in this place: the first asks for all, or waits until it is time to.
+    /// The next step of the caller in this place: the first caller sends the request or waits for its time, all others
+    /// wait.
     pub(super) fn step(&mut self, number: u64, look: Tick) -> Action {
         let now = look.now;
         if self.asking.as_ref().is_some_and(|asking| asking.end <= now) {
@@ -266,8 +275,8 @@ impl Queue {
         Action::Ask(Arc::new(request))
     }
 
-    /// A request for the first callers, those that want as many as the very first, as far as there can be
-    /// permits for them at once.
+    /// A request for the first caller and the callers right behind it that want as many permits, at most so many as
+    /// can be granted at once.
     fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
         let LimiterConfig { key, quota, .. } = &self.terms;
         let callers = self.callers.values();
@@ -279,8 +288,9 @@ impl Queue {
         PermitRequest::new(key.clone(), id, *quota, permits).up_to(times)
     }
 
-    /// Takes in what came of a request that was sent at this time. An answer to an earlier one is of no
-    /// use: what it grants was granted to callers that have gone, or a second time under the same name.
+    /// Takes in the outcome of a request that was sent at this time. If a request was sent twice with one id, the
+    /// first outcome counts, because both are for the same grant. An outcome under another id is left out: its callers
+    /// have left.
     pub(super) fn told(
         &mut self,
         request: &PermitRequest,
@@ -289,7 +299,7 @@ impl Queue {
         look: Tick,
     ) {
         let asking = self.asking.as_ref().map(|asking| asking.id);
-        // After a failure the request that was given up is still the one to be answered.
+        // After a failure the answer to the request that was given up may still come, and counts.
         let awaited = asking.or(self.failure.as_ref().map(|failure| failure.id));
         if awaited != Some(request.id) {
             return;
@@ -301,8 +311,8 @@ impl Queue {
         self.call_first();
     }
 
-    /// Hands out what was granted, in the order of the places, and sends away those for whom there is
-    /// nothing.
+    /// Hands out what was granted, in the order of the places, and answers the callers that will certainly get nothing
+    /// in their time.
     fn answered(
         &mut self,
         request: &PermitRequest,
@@ -334,7 +344,7 @@ impl Queue {
         }
         let late = request.quota.turn().mul_f64(LATE * look.chance).min(LATEST);
         let certain = later(sent, retry_in);
-        // Counted from the sending too: a request arrives there as late as this one did.
+        // The turn is counted from the sending too, because the next request takes about as long to arrive as this one.
         let turn = later(certain, late).min(later(look.now, LOOK));
         let mut next = Exhausted {
             permits: request.permits,
@@ -372,9 +382,9 @@ impl Queue {
         }
     }
 
-    /// There was no answer. Tells the callers that have waited for long enough, and puts off the next try.
+    /// Takes in that a request failed: answers the callers that have waited for long enough, and plans the next try.
     fn failed(&mut self, error: &Error, look: Tick) {
-        // If there is no request, this one was given up before.
+        // Without a request under way, this one was given up before, and its failure was counted then.
         let Some(asking) = self.asking.take() else {
             return;
         };
@@ -400,7 +410,7 @@ impl Queue {
         });
     }
 
-    /// Why nothing came in time; `None` if nothing is known.
+    /// The outcome for a caller whose time is over; `None` if no answer and no error has come yet.
     pub(super) fn why(&self, now: Instant) -> Option<Outcome> {
         if let Some(failure) = &self.failure {
             return Some(Err(failure.error.clone()));
@@ -410,11 +420,12 @@ impl Queue {
         Some(Ok(PermitAttempt::Full { retry_in }))
     }
 
+    /// Takes these callers out of the queue, and sends them this outcome.
     fn dismiss(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
         let gone = self.callers.iter().filter(|(_, caller)| which(caller));
         let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
         for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {
-            // This fails if the caller has left in this moment.
+            // This fails if the caller's future was dropped meanwhile.
             let _ = caller.reply.send(outcome());
         }
     }

@@ -1,4 +1,4 @@
-//! Acquires: of one key, of several, and how many wait meanwhile.
+//! Telemetry of acquires: of one key, of several keys, and of the tasks that wait for a key.
 
 use std::time::Duration;
 
@@ -22,22 +22,22 @@ pub(crate) struct AcquireFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// An acquire under way. Dropped before it is told how it ended, it was cancelled.
+/// An acquire under way. If this is dropped before an outcome is reported, the acquire was cancelled.
 pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
-    /// There only if a subscriber is interested.
+    /// The key for the event at the end. `None` if no subscriber wants the span, so that the key is not cloned then.
     key: Option<Key>,
     ended: bool,
 }
 
 impl AcquireSpan {
-    /// An acquire begins; the key is `None` if it is none.
+    /// Begins the span of an acquire. The key is `None` if the caller named an invalid one.
     pub(crate) fn begin(key: Option<&Key>, terms: AcquireFields<'_>, waits: bool) -> Self {
         let AcquireFields { mode, owner, ttl } = terms;
         let name = key.map(Key::as_str);
-        // The name of a span is part of its place in the program.
+        // `tracing` needs the name of a span as a constant, so each name has its own call.
         macro_rules! named {
             ($name:literal) => {
                 span!(
@@ -118,7 +118,7 @@ impl AcquireSpan {
         });
     }
 
-    /// Counts it, and says how long it took.
+    /// Records the outcome in the span and the metrics, and gives how long the acquire took.
     fn end(&mut self, outcome: Outcome, now: Instant) -> Duration {
         self.ended = true;
         let waited = now.saturating_duration_since(self.since);
@@ -138,7 +138,7 @@ impl Drop for AcquireSpan {
     }
 }
 
-/// An acquire of a lease that is to be kept alive waits until renewals are in time again.
+/// Reports that an acquire of a lease that is to be kept alive has waited because renewals were late.
 pub(crate) fn slowed_down(key: &Key, waited: Duration) {
     debug!(
         target: TARGET, key = key.as_str(), ?waited,
@@ -146,7 +146,7 @@ pub(crate) fn slowed_down(key: &Key, waited: Duration) {
     );
 }
 
-/// A task that waits for a key, until it is dropped.
+/// Counts a task as waiting for a key until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting(());
 
@@ -166,7 +166,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The span of an acquire of several keys, beside which there is one for each of them.
+/// The span of an acquire of several keys. The acquire of each of the keys has a span of its own too.
 pub(crate) fn acquire_all(keys: Option<usize>, terms: AcquireFields<'_>) -> Span {
     let AcquireFields { mode, owner, ttl } = terms;
     span!(
@@ -180,7 +180,7 @@ pub(crate) fn acquire_all(keys: Option<usize>, terms: AcquireFields<'_>) -> Span
     )
 }
 
-/// The outcome of a request for a permit.
+/// Reports the outcome of an acquire of several keys.
 pub(crate) fn acquired_all(span: &Span, since: Instant, error: Option<&Error>) {
     let waited = since.elapsed();
     let outcome = error.map_or(Outcome::Granted, Outcome::of).as_str();

@@ -1,4 +1,4 @@
-//! What happens to a lease between its grant and its end.
+//! Telemetry of a lease between its grant and its end.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub(crate) struct LeaseFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// The fields of the events of a release; one that no caller ever had has no fence.
+/// The fields of the events of a release. The fence is `None` if the lease never came to a caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseFields<'a> {
     pub(crate) key: &'a Key,
     pub(crate) lease: LeaseId,
     pub(crate) fence: Option<Fence>,
-    /// Whether a caller waited for it from the beginning.
+    /// Whether a caller waited for the release from its beginning.
     pub(crate) waited_for: bool,
 }
 
@@ -39,13 +39,13 @@ pub(crate) struct KeptLeases {
     pub(crate) at_risk: usize,
 }
 
-/// A guard begins its life.
+/// A lease has got its guard.
 pub(crate) fn granted() {
     #[cfg(feature = "metrics")]
     metrics::granted();
 }
 
-/// A guard is given up after it was held for so long. What becomes of its lease [comes later](released).
+/// A guard is given up after its lease was held for so long. The outcome of the release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
     metrics::ended(held);
@@ -71,14 +71,14 @@ pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
     span!("leasehold.renew", key = key.as_str(), lease = %lease, ttl = ?ttl)
 }
 
-/// Renewals go out together, so much later than they were planned.
+/// Renewals are sent in one batch, `lag` later than they were planned.
 pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
     trace!(target: TARGET, leases, ?lag, "renewing");
     #[cfg(feature = "metrics")]
     metrics::renewals_sent(lag);
 }
 
-/// How many leases are kept alive, and how many of them are at risk, has changed.
+/// The numbers of leases that are kept alive, and of those of them that are at risk, have changed.
 pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     #[cfg(feature = "metrics")]
     if before != now {
@@ -92,7 +92,8 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     let _ = (before, now);
 }
 
-/// Renewals that are due wait for others to be answered: so many, and by so much by now.
+/// `waiting` renewals that are due were not sent yet, because the store has not answered earlier ones. The one that
+/// is sent next is `lag` late by now.
 pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     let KeptLeases { kept, at_risk } = leases;
     warn!(
@@ -101,7 +102,7 @@ pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     );
 }
 
-/// A renewal is confirmed, when this was left of the lease.
+/// A renewal is confirmed. `left` is the time that the lease had left before that.
 pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
     let LeaseFields {
         key,
@@ -207,7 +208,7 @@ pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
     count_release(waited_for, outcome);
 }
 
-/// Only those in the background are counted.
+/// Counts a release that no caller waited for from its beginning. The metric is about background releases only.
 fn count_release(waited_for: bool, outcome: Outcome) {
     #[cfg(feature = "metrics")]
     if !waited_for {
@@ -218,7 +219,8 @@ fn count_release(waited_for: bool, outcome: Outcome) {
 }
 
 impl ReleaseFields<'_> {
-    /// Who has it released: its holder, its guard by being dropped, or an acquire whose caller has gone.
+    /// What caused the release: a call of the holder, the drop of the guard, or an acquire whose caller did not take
+    /// the lease.
     fn by(&self) -> &'static str {
         match (self.waited_for, self.fence) {
             (true, _) => "caller",
@@ -262,7 +264,7 @@ pub(crate) fn converted(
     });
 }
 
-/// The span of a lease that is to go on in this process.
+/// The span of the resume of a lease from its ticket.
 pub(crate) fn resume(key: &Key, fence: Fence) -> Span {
     span!(
         "leasehold.resume",
@@ -272,7 +274,7 @@ pub(crate) fn resume(key: &Key, fence: Fence) -> Span {
     )
 }
 
-/// How going on with a lease ended.
+/// The outcome of a resume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResumeEnd<'a> {
     Live(LeaseId),
@@ -280,7 +282,7 @@ pub(crate) enum ResumeEnd<'a> {
     Failed(&'a Error),
 }
 
-/// A lease goes on here, or does not.
+/// A resume has ended.
 pub(crate) fn resumed(span: &Span, key: &Key, fence: Fence, end: ResumeEnd<'_>) {
     let (outcome, lease, reason, error) = match end {
         ResumeEnd::Live(lease) => (Outcome::Granted, Some(lease), None, None),

@@ -1,4 +1,4 @@
-//! Requests for permits of a limiter.
+//! Telemetry of a caller's request for permits of a limiter.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Key};
 
-/// A request for permits under way. Dropped before it is told how it ended, it was cancelled.
+/// A request for permits under way. If this is dropped before an outcome is reported, the request was cancelled.
 pub(crate) struct PermitSpan<'a> {
     span: Span,
     since: Instant,
@@ -51,7 +51,7 @@ impl<'a> PermitSpan<'a> {
         self.end(Outcome::Granted, None, None);
     }
 
-    /// There are none now; more come after this time.
+    /// The limiter has not enough permits now, and may have after `retry_in`.
     pub(crate) fn full(mut self, retry_in: Duration) {
         self.end(Outcome::Full, Some(retry_in), None);
     }

@@ -1,5 +1,5 @@
-//! The metrics. Their labels are words from a short list: a key or an owner would make a time series of
-//! each of them, without bound.
+//! The metrics. Their labels are words from a short list. A key or an owner as a label would make a time series for
+//! each key or owner, and there is no bound for their number.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub fn describe_metrics() {
     );
 }
 
-/// A key that exists once, with labels that are known here: nothing is allocated or hashed when it is used.
+/// A static key of a metric, with constant labels: its use allocates nothing and hashes nothing.
 macro_rules! key {
     ($name:expr $(, $label:literal => $value:expr)*) => {{
         static LABELS: &[Label] = &[$(Label::from_static_parts($label, $value)),*];
@@ -103,7 +103,7 @@ macro_rules! key {
     }};
 }
 
-/// The same, with the outcome as its first label.
+/// As `key!`, with the outcome as the first label.
 macro_rules! key_by {
     (@ $outcome:expr, [$($word:ident)*], $rest:tt) => {
         match $outcome {
@@ -190,7 +190,7 @@ pub(super) fn kept(more: f64, more_at_risk: f64) {
 }
 
 pub(super) fn lost(reason: &'static str) {
-    // A loss or an error is rare, so making the label each time costs nothing.
+    // A loss is rare, so the cost of a new label for each does not matter.
     metrics::counter!(LOSSES, "reason" => reason).increment(1);
 }
 
@@ -206,6 +206,6 @@ pub(super) fn asked_for_permits(outcome: Outcome, waited: Duration) {
 }
 
 pub(super) fn store_failed(operation: &'static str) {
-    // A loss or an error is rare, so making the label each time costs nothing.
+    // An error is rare, so the cost of a new label for each does not matter.
     metrics::counter!(STORE_ERRORS, "operation" => operation).increment(1);
 }

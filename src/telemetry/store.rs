@@ -1,4 +1,4 @@
-//! Calls to the store: those of an operator, those that fail, and what the store tells by itself.
+//! Telemetry of the store: calls by an operator, calls that fail, and the listener for keys that become free.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     model::{Error, Key, LeaseId},
 };
 
-/// A call to the store failed, or was not answered in time. What is no fault of the store is left out.
+/// A call to the store failed, or was not answered in time. Errors that the store did not cause are left out.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
     let failed = matches!(
         error,
@@ -49,7 +49,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
     metrics::store_failed(operation);
 }
 
-/// An operation as the value of a label, without blanks.
+/// The name of an operation as the value of a label, which must not contain blanks.
 fn word(operation: &'static str) -> &'static str {
     match operation {
         "remove expired" => "remove_expired",
@@ -59,7 +59,7 @@ fn word(operation: &'static str) -> &'static str {
     }
 }
 
-/// The span of a call that has no guard: of an operator, mostly.
+/// The span of a call that belongs to no lease of this process, mostly one by an operator.
 pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     let key = key.map(Key::as_str);
     macro_rules! named {
@@ -96,7 +96,7 @@ pub(crate) fn called<T>(
     });
 }
 
-/// A key was freed by force, if it has a document.
+/// Reports an eviction; `None` if the key has no document, so that there was nothing to evict.
 pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
     if let Some(Eviction { fence, evicted }) = eviction {
         info!(
@@ -105,7 +105,7 @@ pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
     }
 }
 
-/// The document of a free key was removed, if it was there.
+/// Reports that the document of a free key was removed, if there was one.
 pub(crate) fn removed(key: &Key, removed: bool) {
     if removed {
         info!(target: TARGET, key = key.as_str(), "removed");
@@ -120,22 +120,22 @@ pub(crate) fn released_owner(owner: &str, released: u64) {
     info!(target: TARGET, owner, released, "released all of an owner");
 }
 
-/// The span of the end of a handle.
+/// The span of the close of a client.
 pub(crate) fn close() -> Span {
     span!("leasehold.close")
 }
 
-/// The store tells of keys that become free, from now on.
+/// The listener has started: from now on the store tells which keys become free.
 pub(crate) fn hears() {
     debug!(target: TARGET, "the store tells of keys that become free");
 }
 
-/// The store cannot do that.
+/// The store cannot tell which keys become free.
 pub(crate) fn deaf() {
     debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
 }
 
-/// The listener has stopped, for now.
+/// The listener has stopped after an error, and will be started again.
 pub(crate) fn unheard(error: &Error) {
     warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
 }

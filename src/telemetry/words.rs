@@ -2,22 +2,22 @@
 
 use crate::{messages::ReleaseAnswer, model::Error};
 
-/// The target of all events and spans, by which they are filtered: `leasehold=debug`.
+/// The target of all events and spans. A filter selects them by it: `leasehold=debug`.
 pub(super) const TARGET: &str = "leasehold";
 
-/// How something ended: the words of the field, and of the label, `outcome`.
+/// How an operation ended: the values of the field `outcome` of events and spans, and of the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Granted,
     Held,
     TimedOut,
-    /// A limiter has no permits now.
+    /// A limiter has not enough permits now.
     Full,
     Closed,
     /// The future was dropped.
     Cancelled,
     Released,
-    /// Another task of the process has the key now.
+    /// The lease was released by granting its key to a waiter of the same client.
     HandedOver,
     NotHeld,
     Renewed,
@@ -43,7 +43,7 @@ impl Outcome {
         }
     }
 
-    /// How a call ended that gave this error.
+    /// The outcome of a call that failed with this error.
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::WaitTimedOut { .. } => Self::TimedOut,
