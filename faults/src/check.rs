@@ -1,7 +1,7 @@
 //! Whether a history may be: pure functions of what clients saw.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -9,6 +9,10 @@ use crate::{
     history::{Claim, Event, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
+
+/// How long before it suffered a server may have acknowledged a release that is undone. A server has its journal on disk
+/// every 100 ms, and the other members have a write as soon, unless the machine is busy.
+const UNSAFE: Time = 5_000_000;
 
 /// What a violation is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +118,7 @@ pub fn operations(events: &[Event]) -> u64 {
         | Event::Held { .. }
         | Event::Released { .. }
         | Event::Permit { .. } => 1,
-        Event::Ended { .. } | Event::Refused { .. } => 0,
+        Event::Ended { .. } | Event::Refused { .. } | Event::ReleasesAtRisk { .. } => 0,
         Event::Operations(count) => *count,
     };
     events.iter().map(count).sum()
@@ -276,29 +280,54 @@ fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     violations
 }
 
-/// Whose release was answered holds nothing any more.
+/// Whose release was answered holds nothing any more, unless a server may have undone it.
 fn released(events: &[Event], helds: &BTreeMap<&str, Vec<Told>>) -> Violations {
+    read_after_release(events, helds)
+        .filter(|(.., undone)| !undone)
+        .map(|(key, fence, _)| {
+            Kind::Reads.of(format!("{key}: {fence} was released, and then read"))
+        })
+        .collect()
+}
+
+/// How many releases were undone by what servers suffered. Those of keys that nobody asked for meanwhile are not among
+/// them.
+pub fn undone_releases(events: &[Event]) -> usize {
+    let undone: BTreeSet<_> = read_after_release(events, &helds(events))
+        .filter(|(.., undone)| *undone)
+        .map(|(key, fence, _)| (key.to_owned(), fence))
+        .collect();
+    undone.len()
+}
+
+/// The key and the fence of each lease that was read although its release had been answered, and whether a server may
+/// have undone the release.
+fn read_after_release<'a>(
+    events: &[Event],
+    helds: &'a BTreeMap<&str, Vec<Told>>,
+) -> impl Iterator<Item = (&'a str, i64, bool)> {
     let mut releases = HashMap::new();
+    let mut risks = Vec::new();
     for event in events {
-        if let Event::Released { key, fence, got } = event {
-            releases.insert((key.as_str(), *fence), *got);
-        }
-    }
-    let mut violations = Vec::new();
-    for (key, helds) in helds {
-        for told in helds {
-            for fence in told.fences {
-                if releases
-                    .get(&(*key, *fence))
-                    .is_some_and(|at| *at < told.sent)
-                {
-                    let text = format!("{key}: {fence} was released, and then read");
-                    violations.push(Kind::Reads.of(text));
-                }
+        match event {
+            Event::Released { key, fence, got } => {
+                releases.insert((key.clone(), *fence), *got);
             }
+            Event::ReleasesAtRisk { from, to } => risks.push((*from, *to)),
+            _ => {}
         }
     }
-    violations
+    let tolds = helds
+        .iter()
+        .flat_map(|(key, helds)| helds.iter().map(move |told| (*key, told)));
+    let fences = tolds.flat_map(|(key, told)| told.fences.iter().map(move |it| (key, told, *it)));
+    fences.filter_map(move |(key, told, fence)| {
+        let released = *releases.get(&(key.to_owned(), fence))?;
+        let is_undone = |(from, to): &(Time, Time)| {
+            *from <= told.got && (from.saturating_sub(UNSAFE)..=*to).contains(&released)
+        };
+        (released < told.sent).then(|| (key, fence, risks.iter().any(is_undone)))
+    })
 }
 
 /// No limiter lets more through than it may, in one of its windows or in several: a limit more than

@@ -89,6 +89,8 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
+    /// Between these times servers suffered that may have undone releases which one of them alone acknowledged.
+    ReleasesAtRisk { from: Time, to: Time },
     /// Releases, and waits that came to nothing, count as operations too.
     Operations(u64),
 }
@@ -123,6 +125,7 @@ impl Display for Event {
             Self::Released { key, fence, got } => write!(f, "released {key} {fence} {got}"),
             Self::Refused { key, fence } => write!(f, "refused {key} {fence}"),
             Self::Permit { limiter, sent, got } => write!(f, "permit {limiter} {sent} {got}"),
+            Self::ReleasesAtRisk { from, to } => write!(f, "releases-at-risk {from} {to}"),
             Self::Operations(count) => write!(f, "operations {count}"),
         }
     }
@@ -172,6 +175,10 @@ impl FromStr for Event {
                 limiter: limiter.to_owned(),
                 sent: sent.parse()?,
                 got: got.parse()?,
+            },
+            ["releases-at-risk", from, to] => Self::ReleasesAtRisk {
+                from: from.parse()?,
+                to: to.parse()?,
             },
             ["operations", count] => Self::Operations(count.parse()?),
             _ => bail!("no event: {line:?}"),
@@ -272,6 +279,7 @@ fn an_event_reads_back_what_it_writes() {
             sent: 1,
             got: 2,
         },
+        Event::ReleasesAtRisk { from: 1, to: 2 },
         Event::Operations(5),
     ] {
         assert_eq!(event.to_string().parse::<Event>().unwrap(), event);

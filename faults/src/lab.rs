@@ -17,7 +17,7 @@ use crate::{
     client::Task,
     cluster::Cluster,
     crowd::Crowd,
-    history::{self, Clock},
+    history::{self, Clock, Event, Recorder},
     ledger::Ledger,
     left,
     network::Network,
@@ -83,15 +83,21 @@ impl Setup {
         let (program, folder) = (self.program.clone(), histories.path());
         let mut crowd = Crowd::start(program, task.clone(), &self.network, folder.into(), places)?;
 
+        let recorder = Recorder::to_file(clock, &histories.path().join("servers"))?;
         let watch = Watch::of(self.engine, histories.path(), &ledger);
         let (start, began) = (Instant::now(), clock.now());
         let faults = plan.faults(self.engine);
         let servers_suffer = async {
             for (at, fault) in faults {
                 sleep_until(start + at).await;
+                let from = clock.now();
                 let suffering = self.cluster.suffer(fault, &task.name).await;
                 suffering.with_context(|| format!("{fault:?}"))?;
                 probe.is_granted_after(clock.now()).await?;
+                if self.engine.starts_with("mongodb") {
+                    let to = clock.now();
+                    recorder.saw(Event::ReleasesAtRisk { from, to });
+                }
                 watch.server_is_back(fault.name())?;
             }
             anyhow::Ok(())

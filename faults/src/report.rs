@@ -32,14 +32,16 @@ pub struct Report {
     pub longest_gap: Duration,
     /// The longest time without a grant of the laboratory's own leases.
     pub slowest: Duration,
+    /// Releases that were answered, and undone by what a server suffered.
+    pub undone_releases: usize,
     /// How many times a member took back what a majority did not have.
     pub rollbacks: Option<usize>,
     pub violations: Violations,
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | rollbacks | longest time without a grant | the same of the laboratory | violations |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong | where | violations | operations |
@@ -59,6 +61,7 @@ impl Report {
             refused: 0,
             longest_gap: Duration::ZERO,
             slowest: Duration::ZERO,
+            undone_releases: 0,
             rollbacks: None,
             violations: Violations::new(),
         }
@@ -68,6 +71,7 @@ impl Report {
         let permits = |event: &&Event| matches!(event, Event::Permit { .. });
         self.operations = check::operations(events);
         self.permits = events.iter().filter(permits).count() as u64;
+        self.undone_releases = check::undone_releases(events);
         (self.written, self.refused) = (accounts.written, accounts.refused);
     }
 
@@ -105,7 +109,7 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
             self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
@@ -115,6 +119,7 @@ impl Display for Report {
             self.permits,
             self.written,
             self.refused,
+            self.undone_releases,
             rollbacks.as_deref().unwrap_or(""),
             self.longest_gap.as_secs_f64(),
             self.slowest.as_secs_f64(),

@@ -48,7 +48,10 @@ impl Counts {
             Event::Held { .. } => self.refusals += 1,
             Event::Released { .. } => self.releases += 1,
             Event::Permit { .. } => self.limited += 1,
-            Event::Ended { .. } | Event::Refused { .. } | Event::Operations(_) => {}
+            Event::Ended { .. }
+            | Event::Refused { .. }
+            | Event::ReleasesAtRisk { .. }
+            | Event::Operations(_) => {}
         }
     }
 

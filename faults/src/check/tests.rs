@@ -131,6 +131,17 @@ fn what_was_released_is_not_read() {
     let history = |sent| [released.clone(), held(1, (sent, 20))];
     assert_eq!(all(&history(9)), Violations::new());
     assert_eq!(all(&history(11))[0].kind, Kind::Reads);
+    let at_risk = |from, to| Event::ReleasesAtRisk { from, to };
+    let suffered = |from, to| [released.clone(), at_risk(from, to), held(1, (11, 20))];
+    for (from, to) in [(12, 15), (5, 10), (20, 30)] {
+        let history = suffered(from, to);
+        assert_eq!((all(&history), undone_releases(&history)), (vec![], 1));
+    }
+    for (from, to) in [(5, 9), (21, 30)] {
+        let history = suffered(from, to);
+        assert_eq!(all(&history)[0].kind, Kind::Reads);
+        assert_eq!(undone_releases(&history), 0);
+    }
 }
 
 #[test]
