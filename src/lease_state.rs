@@ -340,8 +340,9 @@ impl LeaseState {
     /// Takes in the mode and the fence from the answer to a conversion.
     pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
         self.state.send_modify(|state| {
-            // A smaller fence is in the late answer to a conversion that was carried out before the last upgrade.
-            if fence >= state.fence {
+            // Answers come in any order, and the fence tells in which one the conversions were carried out: each
+            // upgrade has a greater one, and of two answers with the same one the downgrade came after the upgrade.
+            if fence > state.fence || fence == state.fence && mode == Mode::Shared {
                 (state.mode, state.fence) = (mode, fence);
             }
         });

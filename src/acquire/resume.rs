@@ -96,13 +96,21 @@ impl Resume {
         };
         state.set_min_hold(self.ticket.min_hold());
         let lease = Lease::new(context.registry.clone(), state);
-        if context.registry.lifecycle.is_closing() {
-            return Err(Error::Closed);
+        let kept = if context.registry.lifecycle.is_closing() {
+            Err(Error::Closed)
+        } else if self.keep_alive {
+            lease.keep()
+        } else {
+            Ok(())
+        };
+        match kept {
+            Ok(()) => Ok(Resumed::Live(lease)),
+            Err(error) => {
+                // The caller still has the ticket, with which a client that is open can go on.
+                lease.detach();
+                Err(error)
+            }
         }
-        if self.keep_alive {
-            lease.keep()?;
-        }
-        Ok(Resumed::Live(lease))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use leasehold::{
-    Attempt, Error, Key, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
+    Attempt, Error, Key, Leases, LossReason, Mode, Resumed, Store, Ticket, Upgrade,
     limits::{MAX_HOLDERS, MAX_TTL},
     store::AcquireRequest,
 };
@@ -350,4 +350,34 @@ async fn the_late_answer_to_a_conversion_changes_nothing() {
     lease.renew().await.unwrap();
     assert_eq!((lease.fence(), lease.mode()), (fence, Mode::Exclusive));
     lease.release().await.unwrap();
+}
+
+/// An upgrade is answered after the downgrade that was sent later.
+#[tokio::test(start_paused = true)]
+async fn the_late_answer_to_an_upgrade_does_not_undo_a_downgrade() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).shared().await.unwrap();
+    store.next([Fate::AnswerLate(MOMENT * 10)]);
+    assert!(timeout(MOMENT, lease.upgrade()).await.is_err());
+    lease.downgrade().await.unwrap();
+    sleep(MOMENT * 20).await;
+    assert_eq!(lease.mode(), Mode::Shared, "another reader may have come");
+    lease.release().await.unwrap();
+}
+
+/// A close that begins while the answer is on its way releases no lease of a ticket.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_outlives_the_close_of_a_client_that_resumes_it() {
+    let (store, leases) = setup();
+    let ticket = leases.acquire("key", TTL).await.unwrap().into_ticket();
+    store.next([Fate::AnswerLate(MOMENT * 2)]);
+    let resumes = tokio::spawn(leases.resume(&ticket).into_future());
+    sleep(MOMENT).await;
+    leases.close().await;
+    let closed = resumes.await.unwrap();
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    sleep(MOMENT * 4).await;
+    let other = Leases::new(store.memory.clone());
+    let resumed = other.resume(&ticket).await.unwrap();
+    assert!(matches!(resumed, Resumed::Live(_)), "{resumed:?}");
 }
