@@ -2,10 +2,7 @@
 
 use std::{fmt, future::poll_fn, pin::pin, time::Duration};
 
-use futures::{
-    future::{join_all, select_all},
-    stream::{FuturesOrdered, TryStreamExt},
-};
+use futures::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use super::guard::Lease;
@@ -86,15 +83,15 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::renew`]. Renewals of
-    /// other leases that were sent by then run to their end, but are not tried again.
+    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::renew`]. The other
+    /// leases are renewed all the same.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe, as [`Lease::renew`].
     pub async fn renew(&self) -> Result<(), Error> {
-        let renewals: FuturesOrdered<_> = self.leases.iter().map(Lease::renew).collect();
-        renewals.try_collect().await
+        let outcomes = join_all(self.leases.iter().map(Lease::renew)).await;
+        outcomes.into_iter().collect()
     }
 
     /// Frees all of the keys and waits until the store has confirmed it.

@@ -183,3 +183,22 @@ async fn leases_that_are_over_before_the_set_is_whole_are_taken_once_more() {
     assert!(set.is_live());
     set.release().await.unwrap();
 }
+
+/// The error of one renewal ends no other one.
+#[tokio::test(start_paused = true)]
+async fn one_lease_that_is_lost_keeps_no_other_from_being_renewed() {
+    let (store, leases) = setup();
+    let set = leases.acquire_all(keys(2), TTL).await.unwrap();
+    let first = set.leases()[0].key();
+    Leases::new(store.memory.clone())
+        .evict(first)
+        .await
+        .unwrap();
+    sleep(TTL / 2).await;
+    // The first is told at once that it is lost, and the renewal of the second has to be sent again.
+    store.next([Fate::AnswerLate(Duration::ZERO), Fate::NotSent]);
+    let renewed = set.renew().await;
+    assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");
+    assert!(set.leases()[1].remaining() > TTL / 2 + MOMENT);
+    set.release().await.unwrap_err();
+}
