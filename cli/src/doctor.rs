@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use chrono::{TimeDelta, Utc};
 use elasticsearch::Elasticsearch;
 use leasehold::{
-    Error, Filter, Leases, Store,
+    Error, Filter, Leases, MongoStore, Store,
     store::{LeaseId, ListRequest},
 };
 use mongodb::{
@@ -214,11 +214,14 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
 async fn indexes(backend: &Backend) -> Finding {
     match backend {
         Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
-        Backend::MongoDb(locks) => match locks.list_index_names().await {
-            Ok(names) => of_indexes(&names),
-            // There is no such collection yet.
-            Err(error) if is_missing(&error) => of_indexes(&[]),
-            Err(_) => unseen(),
+        Backend::MongoDb(locks) => match MongoStore::new(locks).check().await {
+            Ok(()) => match locks.list_index_names().await {
+                Ok(names) => of_indexes(&names),
+                // There is no such collection yet.
+                Err(error) if is_missing(&error) => of_indexes(&[]),
+                Err(_) => unseen(),
+            },
+            unfit => of_check(unfit),
         },
         Backend::Elasticsearch(store, _) => of_check(store.check().await),
         Backend::OpenSearch(store, _) => of_check(store.check().await),
@@ -242,7 +245,7 @@ fn of_indexes(names: &[String]) -> Finding {
     }
 }
 
-/// Whether the aliases lead to one index, with the mapping of locks and without ingest pipelines.
+/// Whether locks work on the collection or the index.
 fn of_check(checked: Result<(), Error>) -> Finding {
     match checked {
         Ok(()) => Finding::new("prepared", Grade::Good, "yes"),

@@ -43,6 +43,28 @@ fn the_doctor_tells_a_replica_set_from_a_standalone_server() {
     }
 }
 
+/// From a capped collection the server drops documents, those of live locks too.
+#[test]
+fn the_doctor_tells_of_a_capped_collection() {
+    let place = Place::on(Engine::MongoDb);
+    let made = async {
+        let client = Client::with_uri_str(&place.0).await.unwrap();
+        let database = client.default_database().unwrap();
+        let capped = database.create_collection("locks").capped(true).size(4096);
+        capped.await.unwrap();
+    };
+    Runtime::new().unwrap().block_on(made);
+    let ended = place.leasehold(["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+    let findings = found["findings"].as_array().unwrap();
+    let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+    assert_eq!(prepared["grade"], "bad", "{found:#}");
+    let refused = place.leasehold(["prepare"]);
+    for said in [prepared["text"].as_str().unwrap(), refused.saying(78)] {
+        assert!(said.contains("capped"), "{said}");
+    }
+}
+
 /// A user who may only look.
 #[test]
 fn the_doctor_tells_what_is_not_allowed() {
