@@ -23,7 +23,7 @@ pub(super) fn add(
             }
         }
         // One bad document must not hide all others.
-        Err(error) => tracing::warn!(%key, %error, "left out of a list"),
+        Err(error) => tracing::warn!(target: "leasehold", %key, %error, "left out of a list"),
     }
     page.next = Some(key);
 }
