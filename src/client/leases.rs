@@ -27,7 +27,7 @@ use crate::{
 /// How many documents one page of a list looks at.
 const PAGE: usize = 500;
 /// How many releases [`Leases::release_owner`] has under way at the same time.
-const RELEASES_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_RELEASES: usize = 16;
 
 /// Acquires leases from a store, and shows and frees them.
 ///
@@ -256,7 +256,7 @@ impl Leases {
                 let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
                 answer.inspect(|_| self.acquires.registry.queues.opened(&key))
             })
-            .try_buffer_unordered(RELEASES_AT_ONCE)
+            .try_buffer_unordered(MAX_CONCURRENT_RELEASES)
             .try_fold(0, async |released, answer| {
                 Ok(released + u64::from(answer == ReleaseAnswer::Released))
             })

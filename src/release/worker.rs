@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How many background releases are sent at the same time.
-const RELEASES_AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 /// How long a background release without an answer counts as one of those.
 const SLOT: Duration = Duration::from_millis(200);
@@ -54,7 +54,7 @@ impl Releaser {
             coalescer,
             call_timeout,
             queues,
-            slots: Arc::new(Semaphore::new(RELEASES_AT_ONCE)),
+            slots: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 

@@ -28,7 +28,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use self::{
-    acquire::Asked,
+    acquire::PreparedAcquire,
     answer::{Effect, Outcome},
 };
 pub use self::{guarded::GuardedIndex, index_store::IndexStore, transport::Transport};
@@ -47,7 +47,7 @@ use crate::{
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
 /// How many acquires and releases are sent at the same time. Further ones wait until one of those is
 /// answered, and may then go together in a batch.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 
 /// Keeps locks in an Elasticsearch index. See [`IndexStore`].
 #[cfg(feature = "elasticsearch")]
@@ -69,7 +69,7 @@ impl<C: Transport> Store for IndexStore<C> {
         {
             return Ok(AcquireAnswer::Held(held));
         }
-        let asked = self.asked(request);
+        let asked = self.prepared_acquire(request);
         let outcome = self.change(&request.key, asked.change).await?;
         self.acquired(request, asked.at, outcome).await
     }
@@ -110,16 +110,16 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     fn max_concurrent(&self) -> usize {
-        AT_ONCE
+        MAX_CONCURRENT
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let asked = |request: &BatchRequest| match request {
-            BatchRequest::Acquire(request) => self.asked(request),
-            BatchRequest::Release(request) => Asked {
+        let prepared = |request: &BatchRequest| match request {
+            BatchRequest::Acquire(request) => self.prepared_acquire(request),
+            BatchRequest::Release(request) => PreparedAcquire {
                 change: self.dialect.release(request),
                 at: None,
             },
@@ -127,7 +127,7 @@ impl<C: Transport> Store for IndexStore<C> {
         let (times, changes): (Vec<_>, Vec<_>) = requests
             .iter()
             .map(|request| {
-                let Asked { change, at } = asked(request);
+                let PreparedAcquire { change, at } = prepared(request);
                 (at, (request.key(), change))
             })
             .unzip();
@@ -165,14 +165,14 @@ impl<C: Transport> Store for IndexStore<C> {
         }
         let answer = self.ask(&self.dialect.search(request)).await?;
         let Some(hits) = answer["hits"]["hits"].as_array() else {
-            return Err(self.senseless("it has no hits"));
+            return Err(self.malformed("it has no hits"));
         };
         let mut page = Page::default();
         let mut looked_at = hits.len();
         for hit in hits {
             if hit["_index"] != *index {
                 let problem = format!("a search of {index} found {} in it", hit["_index"]);
-                return Err(self.elsewhere(&index, problem));
+                return Err(self.other_index(&index, problem));
             }
             // The next page is asked for by the sort value, so the key is read from there and not from the
             // id.
@@ -206,7 +206,7 @@ impl<C: Transport> Store for IndexStore<C> {
                 record.evicted = outcome.evicted(key)?;
                 Ok(Some(rules::answer_evict(&record)))
             }
-            Effect::None | Effect::Deleted => Err(self.senseless("a lock was not evicted")),
+            Effect::None | Effect::Deleted => Err(self.malformed("a lock was not evicted")),
         }
     }
 
@@ -277,7 +277,7 @@ impl<C: Transport> IndexStore<C> {
                 self.clock.record_time(now, Instant::now());
                 Ok((record, now))
             }
-            None => Err(self.senseless("it tells no time")),
+            None => Err(self.malformed("it tells no time")),
         }
     }
 }

@@ -54,10 +54,10 @@ const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a command is sent at most, while its answer is of no use: after a lost race between two inserts
 /// of one key, or if the answer comes out of the driver's retry, without the time. The second attempt finds
 /// the document, unless it was removed in between, and has an ordinary answer.
-const RESENDS: u32 = 3;
+const MAX_SENDS: u32 = 3;
 /// How many acquires and releases are sent at the same time. Further ones wait until one of those is
 /// answered, and may then go together in a batch.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// Keeps locks in a MongoDB collection, one document a key.
 ///
@@ -252,7 +252,7 @@ impl MongoStore {
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
         let locks = self.locks.writes().await?;
         let mut carried_out = false;
-        for _ in 0..RESENDS {
+        for _ in 0..MAX_SENDS {
             let outcome = locks
                 .find_one_and_update(change.filter.clone(), change.update.clone())
                 .upsert(change.upsert)
@@ -464,7 +464,7 @@ impl Store for MongoStore {
     }
 
     fn max_concurrent(&self) -> usize {
-        AT_ONCE
+        MAX_CONCURRENT
     }
 
     fn has_cheap_undoable_releases(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A change that is ready to be sent.
-pub(super) struct Asked {
+pub(super) struct PreparedAcquire {
     pub(super) change: Change,
     /// A lower bound of the server's time when the change is sent. Set only for an acquire whose refusal does
     /// not include the time.
@@ -51,11 +51,11 @@ impl<C: Transport> IndexStore<C> {
     /// more (`search-forms` in `docs/performance.md`). So a fresh request is sent without a filter if an
     /// earlier answer has told the time a moment ago, and a refusal is judged by that time. A grant always
     /// includes the time at which it was written.
-    pub(super) fn asked(&self, request: &AcquireRequest) -> Asked {
+    pub(super) fn prepared_acquire(&self, request: &AcquireRequest) -> PreparedAcquire {
         let change = self.dialect.acquire(request);
         match self.clock.at(Instant::now()).filter(|_| request.fresh) {
-            None => Asked { change, at: None },
-            at => Asked {
+            None => PreparedAcquire { change, at: None },
+            at => PreparedAcquire {
                 change: change.showing(serde_json::json!(true)),
                 at,
             },
@@ -90,7 +90,7 @@ impl<C: Transport> IndexStore<C> {
         let Some(outcome) = outcome else {
             return match request.in_place_of {
                 Some(_) => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
-                None => Err(self.senseless("an upsert found no document")),
+                None => Err(self.malformed("an upsert found no document")),
             };
         };
         let (record, now) = outcome.record_at(&request.key, at)?;
@@ -99,7 +99,7 @@ impl<C: Transport> IndexStore<C> {
         }
         match now.or(at) {
             Some(now) => Ok(rules::answer_acquire(&record, request.lease, now)),
-            None => Err(self.senseless("it tells no time")),
+            None => Err(self.malformed("it tells no time")),
         }
     }
 }

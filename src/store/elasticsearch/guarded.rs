@@ -234,7 +234,7 @@ impl<C: Transport> GuardedIndex<C> {
         let change = self.store.dialect.guarded_index(&id, self.fence, document);
         match self.change(&id, change).await? {
             Some(outcome) => outcome.passed(self.fence, C::NAME).map(drop),
-            None => Err(self.store.senseless("an upsert found no document")),
+            None => Err(self.store.malformed("an upsert found no document")),
         }
     }
 
@@ -284,7 +284,7 @@ impl<C: Transport> GuardedIndex<C> {
         match self.change(&id, change).await?.map(|it| it.effect) {
             Some(Effect::Deleted) => Ok(true),
             None => Ok(false),
-            Some(Effect::Written) => Err(self.store.senseless("a deletion wrote")),
+            Some(Effect::Written) => Err(self.store.malformed("a deletion wrote")),
             Some(Effect::None) => {
                 self.claimed(&id).await?;
                 // The document is gone meanwhile, or was created anew. A newer fence refused the deletion all

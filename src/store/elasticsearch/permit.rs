@@ -22,11 +22,11 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let change = self.dialect.permit(request);
         let Some(outcome) = self.change(&request.key, change).await? else {
-            return Err(self.senseless("an upsert found no document"));
+            return Err(self.malformed("an upsert found no document"));
         };
         match outcome.limiter(&request.key)? {
             (record, Some(now)) => Ok(rules::answer_permit(&record, request, now)),
-            (_, None) => Err(self.senseless("it tells no time")),
+            (_, None) => Err(self.malformed("it tells no time")),
         }
     }
 }

@@ -85,7 +85,7 @@ impl<C: Transport> IndexStore<C> {
     async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
         match self.send(&self.dialect.get_alias(alias)).await? {
             Ok(Value::Object(found)) => Ok(found.keys().cloned().collect()),
-            Ok(_) => Err(self.senseless("it names no indices")),
+            Ok(_) => Err(self.malformed("it names no indices")),
             Err(refusal) if refusal.is_missing() => Ok(Vec::new()),
             Err(refusal) => Err(refusal.classify(C::NAME, None)),
         }
@@ -117,7 +117,7 @@ impl<C: Transport> IndexStore<C> {
     fn confirm(&self, answer: &Value) -> Result<(), Error> {
         match answer["acknowledged"] {
             Value::Bool(true) => Ok(()),
-            _ => Err(self.senseless("it does not acknowledge the change")),
+            _ => Err(self.malformed("it does not acknowledge the change")),
         }
     }
 

@@ -119,13 +119,13 @@ impl<C: Transport> IndexStore<C> {
                 }
                 Err(error)
             }
-            Err(problem) => Err(self.elsewhere(index, problem)),
+            Err(problem) => Err(self.other_index(index, problem)),
         }
     }
 
     /// The error for an answer about another document or index. The next operation looks up the index again,
     /// because the aliases may lead to another one by now, or the index may have ingest pipelines.
-    pub(super) fn elsewhere(&self, index: &str, problem: String) -> Error {
+    pub(super) fn other_index(&self, index: &str, problem: String) -> Error {
         self.place.forget(index);
         self.misdirected(problem)
     }
@@ -149,7 +149,7 @@ impl<C: Transport> IndexStore<C> {
         }
         match <[_; 1]>::try_from(answer::read_bulk(answer)) {
             Ok([answer]) => Ok(answer),
-            Err(_) => Err(self.senseless("it has not one item for the change")),
+            Err(_) => Err(self.malformed("it has not one item for the change")),
         }
     }
 
@@ -176,7 +176,7 @@ impl<C: Transport> IndexStore<C> {
     }
 
     /// The error for an answer that does not fit the request.
-    pub(super) fn senseless(&self, problem: &'static str) -> Error {
+    pub(super) fn malformed(&self, problem: &'static str) -> Error {
         Error::Interrupted {
             store: C::NAME,
             source: Cause::text(format!("the answer makes no sense: {problem}")),
@@ -197,7 +197,7 @@ impl<C: Transport> IndexStore<C> {
         let answer = self.ask(&self.dialect.bulk(changes)).await?;
         let answers = answer::read_bulk(answer);
         if answers.len() != keys.len() {
-            return Err(self.senseless("it has not as many items as there were changes"));
+            return Err(self.malformed("it has not as many items as there were changes"));
         }
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {

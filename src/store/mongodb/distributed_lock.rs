@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    RESENDS,
+    MAX_SENDS,
     concern::DurableCollection,
     dialect::integer,
     error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race},
@@ -344,7 +344,7 @@ impl MongoDistributedLock {
             },
         };
         let locks = self.locks.writes().await?;
-        for _ in 0..RESENDS {
+        for _ in 0..MAX_SENDS {
             let counted = locks
                 .find_one_and_update(doc! { "key": key.as_str() }, update.clone())
                 .upsert(true)

@@ -9,7 +9,7 @@ use mongodb::{
 };
 
 use super::super::{
-    RESENDS,
+    MAX_SENDS,
     concern::DurableCollection,
     dialect::integer,
     error::{DUPLICATE_KEY, classify, code},
@@ -104,7 +104,7 @@ async fn write<S: Statement>(
         if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
             return Err(classify(error));
         }
-        let again = target.creates == Creates::Upsert && !in_session && sent < RESENDS;
+        let again = target.creates == Creates::Upsert && !in_session && sent < MAX_SENDS;
         match target.refuse_if_overtaken(session.as_deref_mut()).await {
             Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
             Ok(()) if again => {}
