@@ -39,8 +39,8 @@ pub struct Form {
 /// Longer than any command takes.
 const LIMIT: Duration = Duration::from_secs(10);
 const SCHEMA: &str = "leasehold.lock.1";
-const DAY: i64 = 24 * HOUR;
-const HOUR: i64 = 60 * 60 * 1_000;
+const DAY: i64 = 24 * 60 * 60 * 1_000;
+const STEP: i64 = 1_000_000;
 
 impl Form {
     /// As leasehold sends them.
@@ -88,11 +88,11 @@ fn is_lock(form: Form) -> Document {
 }
 
 fn cleanup_at(ttl: i64) -> Document {
-    let due = doc! { "$max": [
-        { "$add": ["$$NOW", ttl + DAY + HOUR] },
-        { "$add": [bson::DateTime::from_millis(DAY + HOUR + 2), { "$max": ["$fence", 0_i64] }] },
-    ] };
-    doc! { "$max": ["$cleanup_at", { "$dateTrunc": { "date": due, "unit": "hour" } }] }
+    let newest = doc! { "$max": ["$fence", { "$toLong": "$$NOW" }] };
+    doc! { "$max": ["$cleanup_at", { "$add": [
+        bson::DateTime::from_millis(ttl + DAY + STEP + 2),
+        { "$trunc": [newest, -6_i64] },
+    ] }] }
 }
 
 fn acquire(form: Form, key: &str, lease: &str, ttl: Duration) -> Vec<Document> {
@@ -152,7 +152,7 @@ fn release(form: Form, lease: &str) -> Vec<Document> {
 }
 
 fn projection() -> Document {
-    doc! { "schema": 1, "fence": 1, "lease": 1, "owner": 1, "expires_at": 1, "now": "$$NOW" }
+    doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
 
 #[async_trait]
@@ -196,7 +196,12 @@ impl FormLocks {
             asked.await?
         };
         let answer = answer.context("an upsert gave back no document")?;
-        if self.form.owner(&answer)? != Some(&lease) {
+        let document = if self.form.projection {
+            answer.get_document("document")?
+        } else {
+            &answer
+        };
+        if self.form.owner(document)? != Some(&lease) {
             return Ok(None);
         }
         Ok(Some(Box::new(FormGuard {

@@ -153,7 +153,7 @@ impl MongoStore {
     /// How long the document of a dead lock is kept, and with it the key's last fence; a day by default.
     ///
     /// It counts from the expiry, and from the moment at which the clock has passed the fence, whichever is
-    /// later, and is rounded up: by a 24th, at most an hour. A lease that is released early leaves the date
+    /// later, and is rounded up: by a 24th, at most 1,000 s. A lease that is released early leaves the date
     /// as it was. A changed retention counts for a lock from its next grant or renewal on, and for limiters,
     /// in whole seconds, from the next [`prepare`](MongoStore::prepare) on; a shorter one brings no date of a
     /// lock forward.
@@ -234,7 +234,6 @@ impl MongoStore {
             filter: dialect::filter(key),
             update,
             upsert,
-            projection: dialect::projection(),
         };
         let answer = self.send(change, |document| decode::lock(document, key));
         match answer.await {
@@ -256,7 +255,7 @@ impl MongoStore {
             let outcome = locks
                 .find_one_and_update(change.filter.clone(), change.update.clone())
                 .upsert(change.upsert)
-                .projection(change.projection.clone())
+                .projection(dialect::projection())
                 .return_document(ReturnDocument::After)
                 .await;
             let document = match outcome {
@@ -291,7 +290,6 @@ struct Change {
     filter: Document,
     update: Vec<Document>,
     upsert: bool,
-    projection: Document,
 }
 
 /// Requires the server's time, which only an answer out of the driver's retry can lack.
@@ -386,7 +384,7 @@ impl Store for MongoStore {
         while found.advance().await.map_err(classify)? {
             looked_at += 1;
             let document = found.current();
-            let Ok(id) = document.get_str("_id") else {
+            let Some(id) = decode::id(document) else {
                 continue;
             };
             if !id.starts_with(request.filter.wanted_prefix()) {
@@ -412,7 +410,7 @@ impl Store for MongoStore {
             .writes()
             .await?
             .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
-            .projection(dialect::eviction_projection())
+            .projection(dialect::projection())
             .return_document(ReturnDocument::After)
             .await
             .map_err(classify);

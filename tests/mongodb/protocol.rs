@@ -34,8 +34,9 @@ impl Stranger {
     /// The owner of the lock in the answer of a `findAndModify`.
     async fn owner(&self, name: &str) -> String {
         let answer = self.send(name).await.remove(0);
-        let document = answer.get_document("value").unwrap();
-        assert!(document.get_datetime("now").is_ok(), "{document}");
+        let shown = answer.get_document("value").unwrap();
+        assert!(shown.get_datetime("now").is_ok(), "{shown}");
+        let document = shown.get_document("document").unwrap();
         document.get_str("owner").unwrap().to_owned()
     }
 

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use leasehold::{
+    Key, Store,
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+};
 
 use super::sides;
 use crate::{
@@ -37,8 +41,24 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
                 Ok(())
             })
         });
+        let store = sides::store(mongo, "leasehold-store").await?;
+        let key = Key::new("api")?;
+        let alone: Work = Arc::new(move |_, _| {
+            let (store, key) = (store.clone(), key.clone());
+            Box::pin(async move {
+                let quota = Quota::fixed(LIMIT, WINDOW)?;
+                let request = PermitRequest::new(key, PermitId::random(), quota, 1);
+                let answer = store.permit(&request).await?;
+                ensure!(
+                    matches!(answer, PermitAnswer::Granted { .. }),
+                    "the limiter is full"
+                );
+                Ok(())
+            })
+        });
         let sides = [
             Loops::new("raw", "permits/s", tasks, single).boxed(),
+            Loops::new("leasehold-store", "permits/s", tasks, alone).boxed(),
             Loops::new("leasehold", "permits/s", tasks, ours).boxed(),
         ];
         result.add_at(tasks, "tasks", compare(plan, &sides).await?);

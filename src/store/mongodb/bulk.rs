@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, concern::DurableCollection, dialect, error::classify};
+use super::{MongoStore, concern::DurableCollection, decode, dialect, error::classify};
 use crate::model::{Cause, Error, Key};
 
 /// The result of a command with many changes.
@@ -137,7 +137,7 @@ impl MongoStore {
             .map_err(classify)?;
         while found.advance().await.map_err(classify)? {
             let document = found.current();
-            if let Ok(key) = document.get_str("_id") {
+            if let Some(key) = decode::id(document) {
                 documents.insert(key.to_owned(), document.to_owned());
             }
         }

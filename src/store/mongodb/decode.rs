@@ -16,11 +16,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Decoded<R = LockRecord> {
     pub(crate) record: R,
-    /// The server's time, which the projection adds to the document.
+    /// The server's time.
     ///
     /// `None` without the projection. The answer to a retryable write lacks it too, if the driver sent the
-    /// write twice and the server had carried it out the first time: it then gives back the stored image of
-    /// the document (seen on 7.0.11).
+    /// write twice and the server had carried it out the first time: it is then the stored image of the document,
+    /// without the projection (seen on 7.0.11).
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
@@ -34,14 +34,14 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
     stored::lock(&Raw(Some(document)), key)
 }
 
-/// A lock from a document read with the dialect's projection.
+/// A lock from an answer with the dialect's projection.
 ///
 /// # Errors
 ///
 /// As for [`found`], and [`Error::NotALock`] for a damaged document of a key that somebody has.
-pub(crate) fn lock(document: &RawDocument, key: &Key) -> Result<Decoded, Error> {
-    let found = found(document, key)?;
-    let now = now(document).map_err(|Unreadable(field)| Error::NotALock {
+pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
+    let found = found(shown(answer), key)?;
+    let now = now(answer).map_err(|Unreadable(field)| Error::NotALock {
         key: key.clone(),
         problem: format!("its field {field} makes no sense"),
     })?;
@@ -57,10 +57,23 @@ pub(crate) fn lock(document: &RawDocument, key: &Key) -> Result<Decoded, Error> 
 /// # Errors
 ///
 /// As for [`lock`].
-pub(crate) fn eviction(document: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
-    let Decoded { mut record, .. } = lock(document, key)?;
-    record.evicted = stored::evicted(&Raw(Some(document)), key)?;
+pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
+    let Decoded { mut record, .. } = lock(answer, key)?;
+    record.evicted = stored::evicted(&Raw(Some(shown(answer))), key)?;
     Ok(record)
+}
+
+/// The `_id` of the document in an answer with the dialect's projection, if it is a text.
+pub(crate) fn id(answer: &RawDocument) -> Option<&str> {
+    shown(answer).get_str("_id").ok()
+}
+
+/// The document in an answer with the dialect's projection; the answer itself if it is a stored image.
+pub(crate) fn shown(answer: &RawDocument) -> &RawDocument {
+    match (get(answer, "now"), get(answer, "document")) {
+        (Some(_), Some(RawBsonRef::Document(document))) => document,
+        _ => answer,
+    }
 }
 
 /// A document in its raw form; `None` for an element of a list that is no document.
@@ -114,13 +127,13 @@ impl Fields for Raw<'_> {
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-/// A limiter from a document read with the dialect's projection.
+/// A limiter from an answer with the dialect's projection.
 ///
 /// # Errors
 ///
 /// As for [`lock`], with [`Error::NotALimiter`] for what is not a limiter.
-pub(crate) fn limiter(document: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
-    let key = key.clone();
+pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
+    let (document, key) = (shown(answer), key.clone());
     match get(document, "limiter").and_then(integer) {
         Some(LIMITER_SCHEMA) => {}
         Some(found) => {
@@ -132,28 +145,30 @@ pub(crate) fn limiter(document: &RawDocument, key: &Key) -> Result<Decoded<Limit
             return Err(Error::NotALimiter { key, problem });
         }
     }
-    read_limiter(document, &key).map_err(|Unreadable(field)| {
+    let read = || {
+        let (record, now) = (read_limiter(document, &key)?, now(answer)?);
+        Ok(Decoded { record, now })
+    };
+    read().map_err(|Unreadable(field)| {
         let problem = format!("its field {field} is missing or of the wrong type");
         Error::NotALimiter { key, problem }
     })
 }
 
-fn read_limiter(document: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Unreadable> {
+fn read_limiter(document: &RawDocument, key: &Key) -> Result<LimiterRecord, Unreadable> {
     let last = PermitId::parse(text(document, "last")?).ok_or(Unreadable("last"))?;
-    let record = LimiterRecord::new(
+    Ok(LimiterRecord::new(
         key.clone(),
         date(document, "granted_at")?,
         number(document, "used")?,
         (last, number(document, "granted")?),
         date(document, "over_at")?,
-    );
-    let now = now(document)?;
-    Ok(Decoded { record, now })
+    ))
 }
 
-fn now(document: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
-    match get(document, "now") {
-        Some(_) => date(document, "now").map(Some),
+fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
+    match get(answer, "now") {
+        Some(_) => date(answer, "now").map(Some),
         None => Ok(None),
     }
 }

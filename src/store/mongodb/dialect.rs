@@ -32,7 +32,7 @@ pub(crate) use self::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,
     },
-    permit::{limiter_filter, limiter_projection, over_since, permit},
+    permit::{limiter_filter, over_since, permit},
 };
 use crate::{
     messages::ListRequest,
@@ -44,28 +44,10 @@ pub(crate) fn filter(key: &Key) -> Document {
     doc! { "_id": key.as_str() }
 }
 
-/// The fields that an answer is read from, and the server's time, which is not stored.
+/// The document, and the server's time, which is not stored. The whole document costs the server less than a list of its
+/// fields.
 pub(crate) fn projection() -> Document {
-    doc! {
-        "schema": 1,
-        "fence": 1,
-        "lease": 1,
-        "owner": 1,
-        "acquired_at": 1,
-        "expires_at": 1,
-        "note": 1,
-        "holders": 1,
-        "released_at": 1,
-        "released": 1,
-        "now": "$$NOW",
-    }
-}
-
-/// The same for an eviction, with the evicted holders.
-pub(crate) fn eviction_projection() -> Document {
-    let mut shown = projection();
-    shown.insert("evicted", 1);
-    shown
+    doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
 
 /// Ends every live lease and raises the fence. The live holders are moved to `evicted`.

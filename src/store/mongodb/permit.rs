@@ -15,7 +15,6 @@ impl MongoStore {
             filter: dialect::limiter_filter(request),
             update: dialect::permit(request),
             upsert: true,
-            projection: dialect::limiter_projection(),
         };
         let decode = |document: &RawDocument| limiter(document, &request.key);
         match self.send(change, decode).await? {

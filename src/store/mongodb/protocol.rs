@@ -205,22 +205,14 @@ fn statements() -> Vec<(String, String)> {
             change(dialect::convert(&request, fixed::RETENTION), false),
         );
     }
-    let shown = dialect::eviction_projection();
-    let filter = dialect::filter(&key);
-    add(
-        "evict",
-        find_and_modify(filter, dialect::evict(fixed::RETENTION), false, shown),
-    );
+    add("evict", change(dialect::evict(fixed::RETENTION), false));
     let expired = dialect::expired(&key);
     add("remove expired", delete("db.locks.deleteOne", expired));
     let shown = [dialect::filter(&key).into(), dialect::projection().into()];
     add("inspect", call("db.locks.findOne", &shown));
     add("list", list());
     for (name, request) in fixed::permits() {
-        let (id, fields) = (
-            dialect::limiter_filter(&request),
-            dialect::limiter_projection(),
-        );
+        let (id, fields) = (dialect::limiter_filter(&request), dialect::projection());
         add(
             name,
             find_and_modify(id, dialect::permit(&request), true, fields),

@@ -81,10 +81,8 @@ impl MongoStore {
         request: &ReleaseRequest,
         document: &RawDocument,
     ) -> Result<ReleaseAnswer, Error> {
-        if document
-            .get_str("released")
-            .is_ok_and(|lease| lease == request.lease.to_string())
-        {
+        let released = decode::shown(document).get_str("released");
+        if released.is_ok_and(|lease| lease == request.lease.to_string()) {
             return Ok(ReleaseAnswer::Released);
         }
         let (record, now) = timed(decode::lock(document, &request.key)?)?;

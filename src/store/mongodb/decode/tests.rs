@@ -29,8 +29,14 @@ fn several(lease: LeaseId) -> Document {
     }
 }
 
+/// The answer with this document, and with the time that stands in it here.
 fn raw(document: &Document) -> RawDocumentBuf {
-    RawDocumentBuf::try_from(document).unwrap()
+    let mut document = document.clone();
+    let answer = match document.remove("now") {
+        Some(now) => doc! { "document": document, "now": now },
+        None => document,
+    };
+    RawDocumentBuf::try_from(&answer).unwrap()
 }
 
 fn decoded(document: &Document) -> Result<Decoded, Error> {

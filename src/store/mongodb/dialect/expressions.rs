@@ -11,7 +11,8 @@ use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 /// range of dates.
 pub(super) const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
-const HOUR: i64 = 60 * 60 * 1_000;
+/// Clean-up dates are multiples of a power of ten milliseconds, at most of this one: 1,000 s.
+const STEP_DIGITS: u32 = 6;
 /// The end of the year 9999.
 const LAST: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
 
@@ -168,26 +169,20 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
 /// next fence, both have to be past for the retention. The fence has to, because without the document the next one
 /// is taken from the clock.
 ///
-/// The date goes up in steps of at most an hour, and never down. So most grants, renewals and releases of a
-/// key that is in use leave its entry in the index where it is.
+/// The date goes up in steps of a quarter of an hour, or of a shorter time for a short retention, and never down. So most
+/// grants, renewals and releases of a key that is in use leave its entry in the index where it is.
 pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Duration) -> Document {
     let retention = millis(retention).min(LONGEST);
-    let step = (retention / 24).clamp(1, HOUR);
-    let later = millis(later).min(LONGEST);
-    // The clock has passed the next fence in the second millisecond after this one.
-    let fence = bson::DateTime::from_millis(retention + step + 2);
-    let due = doc! { "$max": [
-        { "$add": [date.into(), later + retention + step] },
-        // A sum with a date fails for a number that is far below zero.
-        { "$add": [fence, { "$max": ["$fence", 0_i64] }] },
-    ] };
-    let mut down = doc! { "date": due };
-    if step == HOUR {
-        down.insert("unit", "hour");
-    } else {
-        down.extend(doc! { "unit": "millisecond", "binSize": step });
-    }
-    doc! { "$max": ["$cleanup_at", { "$dateTrunc": down }] }
+    let digits = ((retention / 24).max(1).ilog10()).min(STEP_DIGITS);
+    let step = 10_i64.pow(digits);
+    // Numbers are cut off towards zero, so the step is added. The clock has passed the next fence in the second
+    // millisecond after this one.
+    let kept = millis(later).min(LONGEST) + retention + step + 2;
+    let newest = doc! { "$max": ["$fence", { "$toLong": date.into() }] };
+    doc! { "$max": ["$cleanup_at", { "$add": [
+        bson::DateTime::from_millis(kept),
+        { "$trunc": [newest, -i64::from(digits)] },
+    ] }] }
 }
 
 /// A date of a document, to which a duration can be added.

@@ -25,14 +25,6 @@ fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
     doc! { "limiter": key, "window": quota.window_millis(), "kind": quota.kind() }
 }
 
-/// The fields that an answer is read from, and the server's time, which is not stored.
-pub(crate) fn limiter_projection() -> Document {
-    doc! {
-        "limiter": 1, "granted_at": 1, "used": 1, "last": 1, "granted": 1, "over_at": 1,
-        "now": "$$NOW",
-    }
-}
-
 /// Every limiter that may be removed.
 pub(crate) fn over_since(retention: Duration) -> Document {
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
