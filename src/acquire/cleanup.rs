@@ -102,7 +102,9 @@ impl Cleanup {
         }
         let limit = self.context.registry.call_timeout;
         let end = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
-        at_work_until(end, at_work, self.until_answered(limit, end)).await;
+        // Boxed, because every waiter's future has room for it, and few need it.
+        let cleaning = Box::pin(self.until_answered(limit, end));
+        at_work_until(end, at_work, cleaning).await;
     }
 
     async fn until_answered(mut self, limit: Duration, end: Option<Instant>) {

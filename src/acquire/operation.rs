@@ -216,7 +216,8 @@ impl AcquireOperation {
         match state {
             None => cleanup.run(at_work).await,
             Some(_) if cleanup.calls.is_empty() => {}
-            Some(state) => cleanup.outlive(state, at_work).await,
+            // Boxed, because every waiter's future has room for it, and few need it.
+            Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
         }
     }
 
