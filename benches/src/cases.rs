@@ -49,6 +49,7 @@ struct Case {
 }
 
 const STANDALONE: &[Engine] = &[Engine::Mongodb];
+const CYCLED: &[Engine] = &[Engine::Mongodb, Engine::Three];
 const BOTH: &[Engine] = &[Engine::Mongodb, Engine::Replset];
 const SEARCH: &[Engine] = &[Engine::Elasticsearch, Engine::Opensearch];
 
@@ -71,7 +72,7 @@ macro_rules! search {
 }
 
 const CASES: &[Case] = &[
-    mongo!("cycle", STANDALONE, cycle::fresh),
+    mongo!("cycle", CYCLED, cycle::fresh),
     mongo!("cycle-existing", STANDALONE, cycle::existing),
     mongo!("forms", STANDALONE, forms::measure),
     mongo!("held", STANDALONE, held::measure),

@@ -63,7 +63,7 @@ pub async fn store(
 ) -> Result<(Arc<dyn Store>, Count)> {
     let requests = Count::default();
     let store: Arc<dyn Store> = match engine {
-        Engine::Mongodb | Engine::Replset => {
+        Engine::Mongodb | Engine::Replset | Engine::Three => {
             let (handler, commands) = commands();
             let client = connect(address, database, Some(handler)).await?;
             let locks = client.database(database).collection(place);

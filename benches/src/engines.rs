@@ -26,14 +26,17 @@ const POOL: u32 = 100;
 pub enum Engine {
     Mongodb,
     Replset,
+    /// A replica set of three members that are apart.
+    Three,
     Elasticsearch,
     Opensearch,
 }
 
 impl Engine {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Mongodb,
         Self::Replset,
+        Self::Three,
         Self::Elasticsearch,
         Self::Opensearch,
     ];
@@ -42,6 +45,7 @@ impl Engine {
         match self {
             Self::Mongodb => "MongoDB",
             Self::Replset => "MongoDB replica set",
+            Self::Three => "MongoDB three members",
             Self::Elasticsearch => "Elasticsearch",
             Self::Opensearch => "OpenSearch",
         }
@@ -51,6 +55,7 @@ impl Engine {
         match self {
             Self::Mongodb => "MONGODB_URI",
             Self::Replset => "MONGODB_REPLSET_URI",
+            Self::Three => "MONGODB_THREE_URI",
             Self::Elasticsearch => "ELASTICSEARCH_URL",
             Self::Opensearch => "OPENSEARCH_URL",
         }
@@ -66,7 +71,7 @@ impl Engine {
     pub async fn version(self) -> Result<String> {
         let address = self.address().context("no address")?;
         match self {
-            Self::Mongodb | Self::Replset => {
+            Self::Mongodb | Self::Replset | Self::Three => {
                 let client = Client::with_uri_str(address).await?;
                 let admin = client.database("admin");
                 let told = admin.run_command(doc! { "buildInfo": 1 }).await?;
@@ -88,7 +93,7 @@ impl Engine {
             return Ok(None);
         }
         let process = match self {
-            Self::Mongodb | Self::Replset => {
+            Self::Mongodb | Self::Replset | Self::Three => {
                 let client = Client::with_uri_str(address).await?;
                 let admin = client.database("admin");
                 let told = admin.run_command(doc! { "serverStatus": 1 }).await?;
@@ -108,7 +113,7 @@ impl Engine {
     }
 
     pub fn is_mongodb(self) -> bool {
-        matches!(self, Self::Mongodb | Self::Replset)
+        matches!(self, Self::Mongodb | Self::Replset | Self::Three)
     }
 }
 

@@ -78,6 +78,11 @@ impl Cluster {
         })
     }
 
+    /// How many servers there are.
+    pub fn members(&self) -> usize {
+        self.servers.len()
+    }
+
     /// Where this client finds the servers, which gives up a call after this time.
     pub async fn address(&self, client: usize, call_timeout: Duration) -> Result<String> {
         // Before the call is given up, so that the driver says why. (A connection to a server that stands

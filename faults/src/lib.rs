@@ -13,7 +13,7 @@ pub mod history;
 pub mod lab;
 pub mod ledger;
 mod left;
-mod network;
+pub mod network;
 pub mod plan;
 mod probe;
 pub mod report;

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -10,12 +11,15 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, builder::PossibleValuesParser};
 use leasehold_faults::{
+    HANGS,
     broken::Wrong,
     check::{self, Kind, Violations},
     client,
+    cluster::Cluster,
     durability::{self, SERVERS},
     history,
     lab::{ENGINES, Setup},
+    network::Network,
     plan::Plan,
     report::{HEADER, HEADER_OF_CONTROLS, Report},
 };
@@ -52,6 +56,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Runs a command with a MongoDB replica set of three members that are apart, in MONGODB_THREE_URI
+    Apart {
+        /// How long what one member tells another takes
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        millis: u64,
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Kills standalone servers while they acknowledge grants, and looks what is there afterwards
     Durability {
         /// A server to try, again for more of them [default: all]
@@ -77,7 +89,18 @@ async fn main() -> Result<ExitCode> {
     }
     let arguments = Arguments::parse();
     let violations = match (&arguments.command, &arguments.check, &arguments.wrong) {
-        (Some(command), ..) => survive(command).await,
+        (Some(Command::Apart { millis, command }), ..) => {
+            return apart(Duration::from_millis(*millis), command).await;
+        }
+        (
+            Some(Command::Durability {
+                engine,
+                kills,
+                seed,
+                wrong,
+            }),
+            ..,
+        ) => survive(engine, *kills, *seed, *wrong).await,
         (_, Some(folder), _) => check(folder)?,
         (.., Some(wrong)) => find(&arguments, wrong).await,
         _ => run(&arguments).await,
@@ -97,6 +120,20 @@ async fn main() -> Result<ExitCode> {
         (many, _) => println!("\n{many} violations."),
     }
     Ok(ExitCode::from(u8::from(!violations.is_empty())))
+}
+
+async fn apart(by: Duration, command: &[OsString]) -> Result<ExitCode> {
+    let (program, arguments) = command.split_first().context("no command")?;
+    let network = Network::default();
+    let mut cluster = Cluster::start("mongodb-three", &network).await?;
+    network.sets_apart(cluster.members(), by);
+    let address = cluster.address(0, HANGS).await?;
+    let mut command = tokio::process::Command::new(program);
+    let ran = command.args(arguments).env("MONGODB_THREE_URI", address);
+    let status = ran.status().await;
+    cluster.stop().await;
+    let code = status?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
 /// Those of the names that were given, or all.
@@ -183,20 +220,14 @@ fn check(folder: &Path) -> Result<Violations> {
     Ok(check::all(&events))
 }
 
-async fn survive(command: &Command) -> Violations {
-    let Command::Durability {
-        engine,
-        kills,
-        seed,
-        wrong,
-    } = command;
+async fn survive(engine: &[String], kills: u64, seed: u64, wrong: bool) -> Violations {
     println!("{}", durability::HEADER);
     let mut violations = Violations::new();
     for server in chosen(engine, &SERVERS) {
-        let run = if *wrong {
-            durability::is_caught(server, *kills, *seed).await
+        let run = if wrong {
+            durability::is_caught(server, kills, seed).await
         } else {
-            durability::survives(server, *kills, *seed).await
+            durability::survives(server, kills, seed).await
         };
         match run {
             Ok(outcome) => {

@@ -68,6 +68,15 @@ impl Network {
         }
     }
 
+    /// From now on what one of so many servers tells another takes this long.
+    pub fn sets_apart(&self, servers: usize, by: Duration) {
+        for server in 0..servers {
+            for other in 0..server {
+                self.between(server, other).is_apart(by);
+            }
+        }
+    }
+
     /// From now on every write of a client, on new connections, is altered like this. For
     /// [`Altered::MajorityToOne`] the set has to know the name `just_one`.
     pub fn alters(&self, altered: Altered) {

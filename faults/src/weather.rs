@@ -19,6 +19,8 @@ pub struct Weather(Arc<State>);
 
 #[derive(Default)]
 struct State {
+    /// How long everything takes from one party to the other, in good weather too.
+    distance: Mutex<Duration>,
     bad: Mutex<Bad>,
     cuts: watch::Sender<()>,
 }
@@ -41,6 +43,11 @@ impl Weather {
 
     pub fn loses(&self, percent: u32, lasts: Duration) {
         self.0.bad.lock().lost = Some((percent, Instant::now() + lasts));
+    }
+
+    /// From now on everything takes this long, each way.
+    pub fn is_apart(&self, by: Duration) {
+        *self.0.distance.lock() = by;
     }
 
     /// A longer darkness is not ended by a shorter one.
@@ -116,6 +123,7 @@ impl Weather {
                 return Ok(());
             }
             altered.alter(&mut bytes[..read]);
+            self.distance().await;
             self.daylight().await;
             to.write_all(&bytes[..read]).await?;
         }
@@ -134,6 +142,7 @@ impl Weather {
                 return Ok(());
             }
             sleep(self.late()).await;
+            self.distance().await;
             self.daylight().await;
             to.write_all(&bytes[..read]).await?;
         }
@@ -147,6 +156,13 @@ impl Weather {
     fn lost(&self) -> u32 {
         let lost = self.0.bad.lock().lost;
         still(lost).unwrap_or_default()
+    }
+
+    async fn distance(&self) {
+        let distance = *self.0.distance.lock();
+        if !distance.is_zero() {
+            sleep(distance).await;
+        }
     }
 
     async fn daylight(&self) {
