@@ -123,7 +123,12 @@ impl Releaser {
             let now = Instant::now();
             // The caller may have gone.
             reply = reply.filter(|reply| !reply.is_closed());
-            let request = job.request(released, now);
+            let mut request = job.request(released, now);
+            // Other processes hear of a release when a majority has it. If the waiters of this process were told before,
+            // they would take the key again first.
+            if self.queues.is_left_to_others(&job.key, job.lease, now) {
+                request.undoable = false;
+            }
             if pauses > 0 {
                 batching = Batching::Never;
             }

@@ -76,6 +76,8 @@ pub struct FlakyStore {
     calls: Arc<Mutex<Vec<&'static str>>>,
     /// How many requests each batch had.
     pub batched: Arc<Mutex<Vec<usize>>>,
+    /// Of each release that came alone, whether a failover may undo it.
+    pub undoable: Arc<Mutex<Vec<bool>>>,
     hanging: Arc<Mutex<Option<Key>>>,
     news: Arc<Mutex<News>>,
     told: broadcast::Sender<Key>,
@@ -93,6 +95,7 @@ impl FlakyStore {
             fates: Arc::default(),
             calls: Arc::default(),
             batched: Arc::default(),
+            undoable: Arc::default(),
             hanging: Arc::default(),
             news: Arc::default(),
             told: broadcast::Sender::new(64),
@@ -233,6 +236,7 @@ impl Store for FlakyStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.undoable.lock().push(request.undoable);
         self.meet("release", self.memory.release(request)).await
     }
 

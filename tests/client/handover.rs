@@ -151,6 +151,10 @@ async fn hand_overs_within_a_process_come_to_an_end() {
             expected.contains(&released),
             "{answer_in} ms: {released} releases"
         );
+        // Others hear of a release once a majority has it, and this process waits for that before it asks again.
+        let undoable = std::mem::take(&mut *store.undoable.lock());
+        let (last, left_to_others) = undoable.split_last().unwrap();
+        assert!(*last && !left_to_others.contains(&true), "{undoable:?}");
     }
 }
 
