@@ -49,7 +49,7 @@ struct Case {
 }
 
 const STANDALONE: &[Engine] = &[Engine::Mongodb];
-const CYCLED: &[Engine] = &[Engine::Mongodb, Engine::Three];
+const STANDALONE_AND_THREE: &[Engine] = &[Engine::Mongodb, Engine::Three];
 const BOTH: &[Engine] = &[Engine::Mongodb, Engine::Replset];
 const SEARCH: &[Engine] = &[Engine::Elasticsearch, Engine::Opensearch];
 
@@ -72,7 +72,7 @@ macro_rules! search {
 }
 
 const CASES: &[Case] = &[
-    mongo!("cycle", CYCLED, cycle::fresh),
+    mongo!("cycle", STANDALONE_AND_THREE, cycle::fresh),
     mongo!("cycle-existing", STANDALONE, cycle::existing),
     mongo!("forms", STANDALONE, forms::measure),
     mongo!("held", STANDALONE, held::measure),

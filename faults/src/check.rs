@@ -10,9 +10,9 @@ use crate::{
     work::{BURST, LIMIT, SMOOTH, WINDOW},
 };
 
-/// How long before it suffered a server may have acknowledged a release that is undone. A server has its journal on disk
-/// every 100 ms, and the other members have a write as soon, unless the machine is busy.
-const UNSAFE: Time = 5_000_000;
+/// How long before its fault a server may have acknowledged a release that the fault undoes. A server writes its journal
+/// to the disk every 100 ms, and the other members have a change as soon, unless the machine is busy.
+const UNDONE_WITHIN: Time = 5_000_000;
 
 /// What a violation is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -290,8 +290,8 @@ fn released(events: &[Event], helds: &BTreeMap<&str, Vec<Told>>) -> Violations {
         .collect()
 }
 
-/// How many releases were undone by what servers suffered. Those of keys that nobody asked for meanwhile are not among
-/// them.
+/// How many releases the faults of servers have undone. A release counts only if somebody asked for its key before the
+/// ttl was over.
 pub fn undone_releases(events: &[Event]) -> usize {
     let undone: BTreeSet<_> = read_after_release(events, &helds(events))
         .filter(|(.., undone)| *undone)
@@ -313,7 +313,7 @@ fn read_after_release<'a>(
             Event::Released { key, fence, got } => {
                 releases.insert((key.clone(), *fence), *got);
             }
-            Event::ReleasesAtRisk { from, to } => risks.push((*from, *to)),
+            Event::ReleasesAtRisk { from, to, ttl } => risks.push((*from, *to, *ttl)),
             _ => {}
         }
     }
@@ -323,8 +323,10 @@ fn read_after_release<'a>(
     let fences = tolds.flat_map(|(key, told)| told.fences.iter().map(move |it| (key, told, *it)));
     fences.filter_map(move |(key, told, fence)| {
         let released = *releases.get(&(key.to_owned(), fence))?;
-        let is_undone = |(from, to): &(Time, Time)| {
-            *from <= told.got && (from.saturating_sub(UNSAFE)..=*to).contains(&released)
+        let is_undone = |(from, to, ttl): &(Time, Time, Time)| {
+            let at_risk = from.saturating_sub(UNDONE_WITHIN)..=*to;
+            // The lease was not renewed after its release, so it has expired a ttl later.
+            *from <= told.got && at_risk.contains(&released) && told.sent <= released + ttl
         };
         (released < told.sent).then(|| (key, fence, risks.iter().any(is_undone)))
     })

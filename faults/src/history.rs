@@ -89,8 +89,9 @@ pub enum Event {
         sent: Time,
         got: Time,
     },
-    /// Between these times servers suffered that may have undone releases which one of them alone acknowledged.
-    ReleasesAtRisk { from: Time, to: Time },
+    /// Between these times a server suffered a fault that may have undone releases which it alone acknowledged. The
+    /// leases have this ttl.
+    ReleasesAtRisk { from: Time, to: Time, ttl: Time },
     /// Releases, and waits that came to nothing, count as operations too.
     Operations(u64),
 }
@@ -125,7 +126,9 @@ impl Display for Event {
             Self::Released { key, fence, got } => write!(f, "released {key} {fence} {got}"),
             Self::Refused { key, fence } => write!(f, "refused {key} {fence}"),
             Self::Permit { limiter, sent, got } => write!(f, "permit {limiter} {sent} {got}"),
-            Self::ReleasesAtRisk { from, to } => write!(f, "releases-at-risk {from} {to}"),
+            Self::ReleasesAtRisk { from, to, ttl } => {
+                write!(f, "releases-at-risk {from} {to} {ttl}")
+            }
             Self::Operations(count) => write!(f, "operations {count}"),
         }
     }
@@ -176,9 +179,10 @@ impl FromStr for Event {
                 sent: sent.parse()?,
                 got: got.parse()?,
             },
-            ["releases-at-risk", from, to] => Self::ReleasesAtRisk {
+            ["releases-at-risk", from, to, ttl] => Self::ReleasesAtRisk {
                 from: from.parse()?,
                 to: to.parse()?,
+                ttl: ttl.parse()?,
             },
             ["operations", count] => Self::Operations(count.parse()?),
             _ => bail!("no event: {line:?}"),
@@ -279,7 +283,11 @@ fn an_event_reads_back_what_it_writes() {
             sent: 1,
             got: 2,
         },
-        Event::ReleasesAtRisk { from: 1, to: 2 },
+        Event::ReleasesAtRisk {
+            from: 1,
+            to: 2,
+            ttl: 3,
+        },
         Event::Operations(5),
     ] {
         assert_eq!(event.to_string().parse::<Event>().unwrap(), event);

@@ -17,7 +17,7 @@ use crate::{
     client::Task,
     cluster::Cluster,
     crowd::Crowd,
-    history::{self, Clock, Event, Recorder},
+    history::{self, Clock, Event, Recorder, Time},
     ledger::Ledger,
     left,
     network::Network,
@@ -95,8 +95,8 @@ impl Setup {
                 suffering.with_context(|| format!("{fault:?}"))?;
                 probe.is_granted_after(clock.now()).await?;
                 if self.engine.starts_with("mongodb") {
-                    let to = clock.now();
-                    recorder.saw(Event::ReleasesAtRisk { from, to });
+                    let (to, ttl) = (clock.now(), task.pace.ttl.as_micros() as Time);
+                    recorder.saw(Event::ReleasesAtRisk { from, to, ttl });
                 }
                 watch.server_is_back(fault.name())?;
             }

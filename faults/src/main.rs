@@ -126,7 +126,7 @@ async fn apart(by: Duration, command: &[OsString]) -> Result<ExitCode> {
     let (program, arguments) = command.split_first().context("no command")?;
     let network = Network::default();
     let mut cluster = Cluster::start("mongodb-three", &network).await?;
-    network.sets_apart(cluster.members(), by);
+    network.set_distance(cluster.members(), by);
     let address = cluster.address(0, HANGS).await?;
     let mut command = tokio::process::Command::new(program);
     let ran = command.args(arguments).env("MONGODB_THREE_URI", address);

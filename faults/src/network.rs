@@ -69,10 +69,10 @@ impl Network {
     }
 
     /// From now on what one of so many servers tells another takes this long.
-    pub fn sets_apart(&self, servers: usize, by: Duration) {
+    pub fn set_distance(&self, servers: usize, by: Duration) {
         for server in 0..servers {
             for other in 0..server {
-                self.between(server, other).is_apart(by);
+                self.between(server, other).set_distance(by);
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct Report {
     pub longest_gap: Duration,
     /// The longest time without a grant of the laboratory's own leases.
     pub slowest: Duration,
-    /// Releases that were answered, and undone by what a server suffered.
+    /// Releases that were answered, and that somebody saw undone by the fault of a server.
     pub undone_releases: usize,
     /// How many times a member took back what a majority did not have.
     pub rollbacks: Option<usize>,

@@ -46,7 +46,7 @@ impl Weather {
     }
 
     /// From now on everything takes this long, each way.
-    pub fn is_apart(&self, by: Duration) {
+    pub fn set_distance(&self, by: Duration) {
         *self.0.distance.lock() = by;
     }
 

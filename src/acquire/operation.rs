@@ -464,3 +464,6 @@ fn too_late(limit: Duration) -> Error {
         limit,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,9 +150,9 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         let after = async |millis: i64, ttl: Duration| {
             let date = cleanup_at(&fixture).await;
             let late = date - millis;
-            // Two grants in one millisecond put the fence ahead of the clock.
+            // The few grants of this test may be in one millisecond, which puts the fence so far ahead of the clock.
             assert!(
-                (DAY..=DAY + STEP + 100).contains(&late),
+                (DAY..=DAY + STEP + 10).contains(&(late - 1)),
                 "{engine:?}: {late}"
             );
             assert_eq!((date - DAY - ttl.as_millis() as i64) % STEP, 2);

@@ -131,14 +131,15 @@ fn what_was_released_is_not_read() {
     let history = |sent| [released.clone(), held(1, (sent, 20))];
     assert_eq!(all(&history(9)), Violations::new());
     assert_eq!(all(&history(11))[0].kind, Kind::Reads);
-    let at_risk = |from, to| Event::ReleasesAtRisk { from, to };
-    let suffered = |from, to| [released.clone(), at_risk(from, to), held(1, (11, 20))];
-    for (from, to) in [(12, 15), (5, 10), (20, 30)] {
-        let history = suffered(from, to);
+    let at_risk = |from, to, ttl| Event::ReleasesAtRisk { from, to, ttl };
+    let suffered = |from, to, ttl| [released.clone(), at_risk(from, to, ttl), held(1, (11, 20))];
+    for (from, to, ttl) in [(12, 15, 5), (5, 10, 5), (20, 30, 1)] {
+        let history = suffered(from, to, ttl);
         assert_eq!((all(&history), undone_releases(&history)), (vec![], 1));
     }
-    for (from, to) in [(5, 9), (21, 30)] {
-        let history = suffered(from, to);
+    // The last one is read when its ttl is over.
+    for (from, to, ttl) in [(5, 9, 5), (21, 30, 5), (12, 15, 0)] {
+        let history = suffered(from, to, ttl);
         assert_eq!(all(&history)[0].kind, Kind::Reads);
         assert_eq!(undone_releases(&history), 0);
     }

@@ -70,10 +70,15 @@ pub(crate) fn id(answer: &RawDocument) -> Option<&str> {
 
 /// The document in an answer with the dialect's projection; the answer itself if it is a stored image.
 pub(crate) fn shown(answer: &RawDocument) -> &RawDocument {
-    match (get(answer, "now"), get(answer, "document")) {
-        (Some(_), Some(RawBsonRef::Document(document))) => document,
+    match get(answer, "document") {
+        Some(RawBsonRef::Document(document)) if !is_stored_image(answer) => document,
         _ => answer,
     }
+}
+
+/// Whether the answer is the stored image of a document: the projection leaves `_id` out, which no document is without.
+fn is_stored_image(answer: &RawDocument) -> bool {
+    get(answer, "_id").is_some()
 }
 
 /// A document in its raw form; `None` for an element of a list that is no document.
@@ -168,8 +173,8 @@ fn read_limiter(document: &RawDocument, key: &Key) -> Result<LimiterRecord, Unre
 
 fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
     match get(answer, "now") {
-        Some(_) => date(answer, "now").map(Some),
-        None => Ok(None),
+        Some(_) if !is_stored_image(answer) => date(answer, "now").map(Some),
+        _ => Ok(None),
     }
 }
 

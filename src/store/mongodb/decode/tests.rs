@@ -87,6 +87,18 @@ fn only_the_answer_to_an_eviction_looks_at_who_was_evicted() {
     }
 }
 
+/// Another program may have added fields to a lock that have the names of those of an answer.
+#[test]
+fn a_stored_image_is_not_taken_for_an_answer_with_the_time() {
+    let lease = LeaseId::random();
+    let mut image = flat(lease);
+    image.extend(doc! { "document": flat(LeaseId::random()), "now": date(7) });
+    let image = RawDocumentBuf::try_from(&image).unwrap();
+    assert_eq!(id(&image), Some("k"));
+    let Decoded { record, now } = lock(&image, &key()).unwrap();
+    assert_eq!((record.holders[0].lease, now), (lease, None));
+}
+
 #[test]
 fn a_later_schema_is_named() {
     let mut later = flat(LeaseId::random());

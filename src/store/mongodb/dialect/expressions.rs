@@ -11,7 +11,7 @@ use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 /// range of dates.
 pub(super) const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
-/// Clean-up dates are multiples of a power of ten milliseconds, at most of this one: 1,000 s.
+/// Clean-up dates go up in steps of a power of ten milliseconds, at most of this one: 1,000 s.
 const STEP_DIGITS: u32 = 6;
 /// The end of the year 9999.
 const LAST: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
@@ -169,11 +169,11 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
 /// next fence, both have to be past for the retention. The fence has to, because without the document the next one
 /// is taken from the clock.
 ///
-/// The date goes up in steps of a quarter of an hour, or of a shorter time for a short retention, and never down. So most
+/// The date goes up in steps of 1,000 s, or of a shorter time for a short retention, and never down. So most
 /// grants, renewals and releases of a key that is in use leave its entry in the index where it is.
 pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Duration) -> Document {
     let retention = millis(retention).min(LONGEST);
-    let digits = ((retention / 24).max(1).ilog10()).min(STEP_DIGITS);
+    let digits = (retention / 24).max(1).ilog10().min(STEP_DIGITS);
     let step = 10_i64.pow(digits);
     // Numbers are cut off towards zero, so the step is added. The clock has passed the next fence in the second
     // millisecond after this one.
