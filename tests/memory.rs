@@ -18,6 +18,14 @@ mod on_threads {
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_has_a_bounded_number_of_holders() {
+    let clients = connect().await;
+    leasehold_conformance::a_key_has_a_bounded_number_of_holders(&clients)
+        .await
+        .unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_keys_owners_and_notes_are_just_text() {
     let texts = if long() { 10_000 } else { 2_000 };

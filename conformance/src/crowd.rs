@@ -4,34 +4,48 @@ use super::{
     Clients, LONG, Outcome, SHORT, ensure, fresh_key, granted, refused, request, state, violation,
 };
 use leasehold::{
-    Held, rules,
+    Error, Held,
+    limits::MAX_HOLDERS,
+    rules,
     store::{AcquireAnswer, AcquireRequest, ReleaseRequest},
 };
 
-/// So few that a store has to write no great document.
-const PLACES: usize = 3;
+/// How many tasks ask at the same time, each for one lease after the other.
+const TASKS: usize = 8;
 
-/// A key has as many live holders as the request allows, of racing ones too. One more is refused, which
+/// So many more ask than the key takes.
+const TOO_MANY: usize = 4;
+
+/// A key has at most [`MAX_HOLDERS`] live holders, of racing ones too. One more is refused, which
 /// writes nothing and tells of no conflict; a holder may ask again, and its place is free when it has
 /// gone or is over.
 pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome {
     let key = fresh_key("bounded")?;
-    let reader = || request(&key, "a reader", LONG).shared().max_holders(PLACES);
-    let readers: Vec<_> = (0..PLACES * 3).map(|_| reader()).collect();
-    let tasks = readers.iter().enumerate().map(|(number, reader)| {
-        let (store, reader) = (clients.of_task(number), reader.clone());
-        tokio::spawn(async move { store.acquire(&reader).await })
+    let reader = || request(&key, "a reader", LONG).shared();
+    let readers: Vec<_> = (0..MAX_HOLDERS + TOO_MANY).map(|_| reader()).collect();
+    let tasks = (0..TASKS).map(|task| {
+        let store = clients.of_task(task);
+        let mine: Vec<_> = readers.iter().skip(task).step_by(TASKS).cloned().collect();
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            for reader in mine {
+                answers.push((store.acquire(&reader).await?, reader));
+            }
+            Ok::<_, Error>(answers)
+        })
     });
     let mut inside = Vec::new();
-    for (task, reader) in tasks.collect::<Vec<_>>().into_iter().zip(&readers) {
-        match task.await?? {
-            AcquireAnswer::Granted(_) => inside.push(reader),
-            AcquireAnswer::Held(held) => is_full(&held, reader)?,
+    for task in tasks.collect::<Vec<_>>() {
+        for (answer, reader) in task.await?? {
+            match answer {
+                AcquireAnswer::Granted(_) => inside.push(reader),
+                AcquireAnswer::Held(held) => is_full(&held, &reader)?,
+            }
         }
     }
     ensure!(
-        inside.len() == PLACES,
-        "{} readers have {PLACES} places",
+        inside.len() == MAX_HOLDERS,
+        "{} readers have {MAX_HOLDERS} places",
         inside.len()
     );
 
@@ -41,18 +55,18 @@ pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome
         &refused(&clients.second, &reader().reentrant()).await?,
         &reader(),
     )?;
-    let writer = request(&key, "a writer", LONG).max_holders(PLACES);
+    let writer = request(&key, "a writer", LONG);
     for request in [writer.clone(), writer.permits(1, 100)] {
         let held = refused(&clients.first, &request).await?;
         ensure!(
             !rules::is_full(&held, &request),
-            "a conflict is shown as too many holders: {held:?}"
+            "a conflict is shown as too many holders"
         );
     }
     let after = state(&clients.first, &key).await?;
     ensure!(
         (after.fence, &after.holders) == (full.fence, &full.holders),
-        "a refusal for want of a place wrote {after:?} over {full:?}"
+        "a refusal for want of a place has changed the document"
     );
 
     let Some(first) = inside.first() else {
@@ -71,14 +85,19 @@ pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome
         tokio::time::sleep(held.expires_in()).await;
     }
     let left = state(&clients.first, &key).await?.holders;
-    ensure!(left.len() == PLACES, "{PLACES} places have {left:?}");
+    ensure!(
+        left.len() == MAX_HOLDERS,
+        "{MAX_HOLDERS} places have {} holders",
+        left.len()
+    );
     Ok(())
 }
 
 fn is_full(held: &Held, request: &AcquireRequest) -> Outcome {
     ensure!(
-        held.holders().len() == PLACES && rules::is_full(held, request),
-        "with {PLACES} places a reader was refused because of {held:?}"
+        held.holders().len() == MAX_HOLDERS && rules::is_full(held, request),
+        "a reader was refused because of {} holders",
+        held.holders().len()
     );
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Access, Fence, Held, Key, LeaseId, MAX_HOLDERS, between};
+use crate::model::{Access, Fence, Held, Key, LeaseId, between};
 
 /// A question of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
@@ -22,9 +22,6 @@ pub struct AcquireRequest {
     pub access: Access,
     /// Whether holders of the same owner do not count.
     pub reentrant: bool,
-    /// How many live holders the key may have with this one: [`MAX_HOLDERS`]. The bound comes with the request, so that
-    /// no store has one of its own.
-    pub max_holders: usize,
     /// A remark for people.
     pub note: Option<Arc<str>>,
     /// A lease that makes way: its holder hands the key on. It is dropped in the same step, and does
@@ -49,7 +46,6 @@ impl AcquireRequest {
             ttl,
             access: Access::Exclusive,
             reentrant: false,
-            max_holders: MAX_HOLDERS,
             note: None,
             in_place_of: None,
             fresh: false,
@@ -75,12 +71,6 @@ impl AcquireRequest {
     /// The same, beside other holders of the same owner.
     pub fn reentrant(mut self) -> Self {
         self.reentrant = true;
-        self
-    }
-
-    /// The same on a key that may have so many live holders.
-    pub fn max_holders(mut self, holders: usize) -> Self {
-        self.max_holders = holders;
         self
     }
 

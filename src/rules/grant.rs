@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use super::decision::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Held, Holder, LeaseId, LockRecord, Mode, after},
+    model::{Access, Held, Holder, LeaseId, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
 /// Grants the lease if no live holder conflicts with it and the key has a place for one more.
@@ -32,8 +32,7 @@ pub fn acquire(
         None => goes.map(|_| AcquireAnswer::Held(Held::new(request.key.clone(), Vec::new(), now))),
         Some(record) => {
             let gone = goes.is_some_and(|lease| holder(record, lease).is_none());
-            let refused =
-                gone || holders.len() >= request.max_holders || conflicts(&holders, request);
+            let refused = gone || holders.len() >= MAX_HOLDERS || conflicts(&holders, request);
             (mine || refused).then(|| answer_acquire(record, request.lease, now))
         }
     };
@@ -92,7 +91,7 @@ fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
 /// Whether a request was refused only because the key has as many live holders as it may have.
 pub fn is_full(held: &Held, request: &AcquireRequest) -> bool {
     let live = held.holders();
-    live.len() >= request.max_holders && !conflicts(live, request)
+    live.len() >= MAX_HOLDERS && !conflicts(live, request)
 }
 
 fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {

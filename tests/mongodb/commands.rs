@@ -366,8 +366,6 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
             for refused in [
                 refused.clone(),
                 refused.reentrant(),
-                others(stranger).shared().max_holders(2),
-                others(stranger).shared().reentrant().max_holders(2),
                 others(stranger).permits(1, 4),
                 others(stranger).permits(1, 4).reentrant(),
                 others(stranger).reentrant(),

@@ -10,6 +10,14 @@ mod standalone {
     }
 
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_key_has_a_bounded_number_of_holders() {
+        let clients = connect().await;
+        leasehold_conformance::a_key_has_a_bounded_number_of_holders(&clients)
+            .await
+            .unwrap();
+    }
 }
 
 /// One that asks who its clients are, with no more than the role that the documentation names.

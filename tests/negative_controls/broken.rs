@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
     Error, Fence, Key, LockState, Mode, Store,
+    limits::MAX_HOLDERS,
     rules::{self, Decision, Write},
     store::{
         Access, AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest,
@@ -191,9 +192,14 @@ impl Store for BrokenStore {
         {
             *of = i64::MAX;
         }
-        if self.is(Fault::HoldersWithoutBound) {
-            request.max_holders = usize::MAX;
-        }
+        // One more finds a place, as if another had left it.
+        let full = before
+            .as_mut()
+            .filter(|before| before.holders.len() == MAX_HOLDERS);
+        let hidden = match full {
+            Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
+            _ => None,
+        };
         let holder = before.as_ref().and_then(|before| before.holders.first());
         match (self.fault, request.in_place_of) {
             (Fault::TakesAnyPlace, Some(_)) => {
@@ -203,6 +209,9 @@ impl Store for BrokenStore {
             _ => {}
         }
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
+        if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
+            record.holders.push(hidden);
+        }
         if let (Fault::WhoMadeWayStays, Some(lease), Write::Put(record), Some(before)) = (
             self.fault,
             request.in_place_of,

@@ -60,4 +60,12 @@ mod on_one_connection {
     }
 
     leasehold_conformance::conformance_suite!(connect);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_key_has_a_bounded_number_of_holders() {
+        let clients = connect().await;
+        leasehold_conformance::a_key_has_a_bounded_number_of_holders(&clients)
+            .await
+            .unwrap();
+    }
 }

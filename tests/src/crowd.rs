@@ -6,9 +6,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::TryStreamExt;
+use futures::{TryStreamExt, future::join_all};
 use leasehold::{
-    Attempt, Error, Filter, Key, Store,
+    Attempt, Error, Filter, Key, Leases, Store,
     limits::{MAX_HOLDERS, MAX_NOTE_BYTES, MAX_OWNER_BYTES},
     store::{
         AcquireAnswer, AcquireRequest, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer,
@@ -66,6 +66,28 @@ impl Crowd {
         }
     }
 
+    /// Of several that come at the same time one gets the last place.
+    async fn last_place_is_for_one(&self, leases: &Leases) {
+        let race = (0..8).map(|_| {
+            leases
+                .try_acquire(&self.first.key, LONG)
+                .shared()
+                .into_future()
+        });
+        let mut inside = Vec::new();
+        for outcome in join_all(race).await {
+            match outcome {
+                Ok(Attempt::Acquired(lease)) => inside.push(lease),
+                Err(Error::TooManyHolders { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(inside.len(), 1);
+        for lease in inside {
+            lease.release().await.unwrap();
+        }
+    }
+
     /// Everything that its holders and others do works.
     pub async fn lives_on(self, store: &Arc<dyn Store>) {
         let key = &self.first.key;
@@ -107,6 +129,7 @@ impl Crowd {
             "{full:?}"
         );
         last.release().await.unwrap();
+        self.last_place_is_for_one(&leases).await;
         let evicted = leases.evict(key).await.unwrap().unwrap().evicted;
         assert_eq!(evicted.len(), MAX_HOLDERS - 1);
         leases

@@ -12,7 +12,6 @@ use std::{
 
 use leasehold::{
     Fence, Holder, Key, LockState, MemoryStore, Mode, Store,
-    limits::MAX_HOLDERS,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
         Grant, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest,
@@ -31,10 +30,10 @@ const LEASES: usize = 5;
 const TTL: Duration = Duration::from_secs(600);
 const BRIEF: Duration = Duration::from_millis(1);
 
-/// A step; the numbers are those of a key and a lease, and how many holders the key may have.
+/// A step; the numbers are those of a key and a lease.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Acquire(usize, usize, Claim, usize),
+    Acquire(usize, usize, Claim),
     /// The first lease in the place of the second.
     InPlaceOf(usize, usize, usize, Claim),
     /// For each key a lease that is asked for, or released.
@@ -82,11 +81,6 @@ fn claim() -> impl Strategy<Value = Claim> {
     ]
 }
 
-/// Mostly as many as a key has, and now and then so few that they count.
-fn places() -> impl Strategy<Value = usize> {
-    prop_oneof![3 => Just(MAX_HOLDERS), 1 => 1..4_usize]
-}
-
 impl Claim {
     fn request(self, request: AcquireRequest) -> AcquireRequest {
         match self {
@@ -109,8 +103,7 @@ fn ttl() -> impl Strategy<Value = Duration> {
 fn step() -> impl Strategy<Value = Step> {
     let both = || (0..KEYS, 0..LEASES);
     prop_oneof![
-        9 => (both(), claim(), places())
-            .prop_map(|((key, lease), claim, places)| Step::Acquire(key, lease, claim, places)),
+        9 => (both(), claim()).prop_map(|((key, lease), claim)| Step::Acquire(key, lease, claim)),
         4 => (both(), 0..LEASES, claim())
             .prop_map(|((key, lease), from, claim)| Step::InPlaceOf(key, lease, from, claim)),
         2 => vec((0..LEASES, option::of(claim())), KEYS).prop_map(Step::Batch),
@@ -251,8 +244,8 @@ impl Side {
         let store = self.store.clone();
         let failed = |error: leasehold::Error| format!("{error:?}");
         Ok(match *step {
-            Step::Acquire(key, lease, claim, places) => {
-                let mut request = ask(&keys[key], leases, lease, claim).max_holders(places);
+            Step::Acquire(key, lease, claim) => {
+                let mut request = ask(&keys[key], leases, lease, claim);
                 request.fresh = self.asked.insert((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 self.acquired(&keys[key], &answer)?

@@ -25,7 +25,7 @@ use super::scripts::{
 };
 use crate::{
     messages::{AcquireRequest, ConvertRequest, ListRequest, ReleaseRequest, RenewRequest},
-    model::{Access, Key, LIMITER_SCHEMA, SCHEMA},
+    model::{Access, Key, LIMITER_SCHEMA, MAX_HOLDERS, SCHEMA},
 };
 
 /// How often the shard runs the script of an `_update` again after another change of the document came in
@@ -192,7 +192,7 @@ impl Dialect {
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
         params["reentrant"] = json!(request.reentrant);
-        params["max_holders"] = json!(request.max_holders);
+        params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
         if !whole {

@@ -8,7 +8,10 @@ use super::expressions::{
     any, cleanup_at, from_now, has, holders, is_free, is_lease, is_list, is_live, is_lock, is_new,
     is_sole, literal, lock, make_sense, next_fence, replace_if,
 };
-use crate::{messages::AcquireRequest, model::Access};
+use crate::{
+    messages::AcquireRequest,
+    model::{Access, MAX_HOLDERS},
+};
 
 /// Grants the lease if no live holder conflicts with it. Needs an upsert, unless the request is for the place
 /// of another lease.
@@ -86,8 +89,7 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
         Bson::Null,
     ] };
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
-    let most = i64::try_from(request.max_holders).unwrap_or(i64::MAX);
-    let place = doc! { "$lt": [{ "$size": "$$live" }, most] };
+    let place = doc! { "$lt": [{ "$size": "$$live" }, MAX_HOLDERS as i64] };
     let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
     // Also one that has expired makes way.
     room.extend(request.in_place_of.map(|lease| {
