@@ -11,14 +11,18 @@
 //! or batch goes than there are places: its answer tells whether the others hang, or the store is slow.
 //!
 //! A request in a batch is answered only with all others of the batch: a transaction that holds one document holds up
-//! all of them. So after [`OVERDUE`] the request should be sent again, alone.
+//! all of them. So a request whose batch is not answered after [`OVERDUE`] is sent again, alone. The first of the two
+//! answers counts, and the operation follows the other call to its end.
+//!
+//! A coalescer is no [`Store`] itself. An operation takes back what was not sent yet, and has to know whether it could:
+//! what was sent may be granted. It also submits the requests of a set before the first of them is sent.
 
 mod policy;
 mod queue;
 
-use std::{fmt, future::pending, sync::Arc, time::Duration};
+use std::{fmt, future::pending, pin::pin, sync::Arc, time::Duration};
 
-use futures::future::{Either, OptionFuture};
+use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -35,15 +39,16 @@ use crate::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
         ReleaseRequest,
     },
-    model::{Cause, Error},
+    model::{Cause, Error, Key, LeaseId},
     runtime::{
         self,
-        in_flight::{Answer, Withdraw},
+        in_flight::{Answer, Call, Progress},
     },
     store::Store,
+    telemetry,
 };
 
-/// How long to wait for the answer to a request that was sent in a batch.
+/// How long to wait for the answer to a request that was sent in a batch, until it is sent again.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// Which requests a request may share a batch with.
@@ -51,43 +56,10 @@ const OVERDUE: Duration = Duration::from_secs(1);
 pub(crate) enum Batching {
     /// With any others that wait for a place at the same time.
     Any,
-    /// With none: the request is a retry, after its batch was not answered or it has failed.
+    /// With none: the request is a retry after an error.
     Never,
     /// With any, but not before all requests of its set are submitted and [sent](Coalescer::send_set).
     Set,
-}
-
-/// A request that is to be sent.
-pub(crate) struct Submission<F> {
-    /// Sends the request as soon as it may go. Gives the instant before it was sent, and the answer. This future has to
-    /// run to its end, unless the request is withdrawn.
-    pub(crate) answer: F,
-    /// Takes the request back if it still waits; `None` if it goes at once.
-    pub(crate) withdraw: Option<Withdraw>,
-    /// Tells when the request should be sent again, alone.
-    pub(crate) overdue: Overdue,
-}
-
-/// Tells when the answer to a request that was sent in a batch is late. It tells nothing of a request that goes alone.
-pub(crate) struct Overdue(Option<oneshot::Receiver<()>>);
-
-impl Overdue {
-    /// Waits until the answer is late, or until `limit` has passed. Gives the time that ended the wait, [`OVERDUE`]
-    /// or `limit`.
-    pub(crate) async fn or_after(self, limit: Duration) -> Duration {
-        let overdue = async {
-            let went = OptionFuture::from(self.0).await;
-            match went {
-                Some(Ok(())) => sleep(OVERDUE).await,
-                // The request is sent alone, so only the limit ends the wait.
-                _ => pending().await,
-            }
-        };
-        match timeout(limit, overdue).await {
-            Ok(()) => OVERDUE,
-            Err(_) => limit,
-        }
-    }
 }
 
 pub(crate) struct Coalescer {
@@ -141,20 +113,28 @@ impl Coalescer {
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
         batching: Batching,
-    ) -> Submission<impl Future<Output = Answer<AcquireAnswer>> + Send + use<>> {
+    ) -> Call<AcquireAnswer> {
         let route = self.route(batching, || BatchRequest::Acquire(request.clone()));
+        let again = match (batching, &route) {
+            // If a set asked again and that was answered, its batch might still be granted the keys, and the set, which
+            // then asks for one key after the other, would wait for its own leases.
+            (Batching::Set, _) | (_, Route::Now(_)) => None,
+            (Batching::Any | Batching::Never, Route::Later(..)) => {
+                let mut request = request.clone();
+                let again = self.again("acquire", request.key.clone(), request.lease, move |it| {
+                    // The request in the batch may have been granted.
+                    Arc::make_mut(&mut request).fresh = false;
+                    it.acquire(request, Batching::Never)
+                });
+                Some(again)
+            }
+        };
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
-        let mut submission = self.clone().send(route, alone, |answer| match answer {
+        self.send(route, alone, again, |answer| match answer {
             BatchAnswer::Acquire(answer) => Some(answer),
             BatchAnswer::Release(_) => None,
-        });
-        if batching == Batching::Set {
-            // If a set gave up before the answer to its batch, the batch might still be granted the keys, and the
-            // set, which then asks for one key after the other, would wait for its own leases.
-            submission.overdue = Overdue(None);
-        }
-        submission
+        })
     }
 
     /// Submits the release of a lease.
@@ -162,53 +142,71 @@ impl Coalescer {
         self: &Arc<Self>,
         request: ReleaseRequest,
         batching: Batching,
-    ) -> Submission<impl Future<Output = Answer<ReleaseAnswer>> + Send + use<>> {
+    ) -> Call<ReleaseAnswer> {
         let route = self.route(batching, || BatchRequest::Release(request.clone()));
+        let again = match &route {
+            Route::Now(_) => None,
+            Route::Later(..) => {
+                let request = request.clone();
+                let again = self.again("release", request.key.clone(), request.lease, move |it| {
+                    it.release(request, Batching::Never)
+                });
+                Some(again)
+            }
+        };
         let store = self.store.clone();
         let alone = async move { store.release(&request).await };
-        self.clone().send(route, alone, |answer| match answer {
+        self.send(route, alone, again, |answer| match answer {
             BatchAnswer::Release(answer) => Some(answer),
             BatchAnswer::Acquire(_) => None,
         })
     }
 
-    fn send<A>(
-        self: Arc<Self>,
+    /// Makes a call whose batch is not answered in time once more.
+    fn again<A: 'static>(
+        self: &Arc<Self>,
+        operation: &'static str,
+        key: Key,
+        lease: LeaseId,
+        call: impl FnOnce(&Arc<Self>) -> Call<A> + Send + 'static,
+    ) -> Box<dyn FnOnce() -> Call<A> + Send> {
+        let coalescer = self.clone();
+        Box::new(move || {
+            let limit = OVERDUE;
+            let late = Error::TimedOut { operation, limit };
+            telemetry::store_failed(operation, Some((&key, lease)), &late);
+            call(&coalescer)
+        })
+    }
+
+    fn send<A: Send + 'static>(
+        self: &Arc<Self>,
         route: Route,
-        alone: impl Future<Output = Result<A, Error>> + Send,
+        alone: impl Future<Output = Result<A, Error>> + Send + 'static,
+        again: Option<Box<dyn FnOnce() -> Call<A> + Send>>,
         read: fn(BatchAnswer) -> Option<A>,
-    ) -> Submission<impl Future<Output = Answer<A>> + Send> {
-        let (turn, withdraw, overdue) = match route {
-            Route::Now(permit) => (Either::Left(permit), None, Overdue(None)),
+    ) -> Call<A> {
+        let coalescer = self.clone();
+        match route {
+            Route::Now(permit) => {
+                let sent = async move { Progress::Answered(send_alone(alone, permit).await) };
+                Call::new(sent, None)
+            }
             Route::Later(number, reply, went) => {
-                let coalescer = self.clone();
-                let withdraw: Withdraw = Box::new(move || coalescer.queue.lock().withdraw(number));
-                (Either::Right(reply), Some(withdraw), Overdue(Some(went)))
-            }
-        };
-        let answer = async move {
-            let permit = match turn {
-                Either::Left(permit) => permit,
-                Either::Right(reply) => match self.dispatched(reply).await {
-                    Some(Dispatch::Go(permit)) => Some(permit),
-                    Some(Dispatch::Answer(sent, answer)) => {
-                        let read = |answer| read(answer).ok_or_else(another_kind);
-                        return (sent, answer.and_then(read));
+                let answer = async move {
+                    match coalescer.dispatched(reply).await {
+                        Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
+                        Some(Dispatch::Answer(sent, answer)) => {
+                            let read = |answer| read(answer).ok_or_else(another_kind);
+                            (sent, answer.and_then(read))
+                        }
+                        None => (Instant::now(), Err(runtime::ended())),
                     }
-                    None => return (Instant::now(), Err(runtime::ended())),
-                },
-            };
-            let sent = Instant::now();
-            let answer = runtime::caught(alone).await;
-            if let Some(permit) = permit {
-                permit.end(answer.is_ok());
+                };
+                let coalescer = self.clone();
+                let withdraw = move || coalescer.queue.lock().withdraw(number);
+                Call::new(in_time(answer, went, again), Some(Box::new(withdraw)))
             }
-            (sent, answer)
-        };
-        Submission {
-            answer,
-            withdraw,
-            overdue,
         }
     }
 
@@ -359,6 +357,44 @@ impl Coalescer {
             Ok(answers) if answers.len() == requests.len() => answers,
             Ok(_) => vec![Err(another_kind()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
+        }
+    }
+}
+
+/// Sends a request by itself.
+async fn send_alone<A>(
+    request: impl Future<Output = Result<A, Error>>,
+    permit: Option<InFlightPermit>,
+) -> Answer<A> {
+    let sent = Instant::now();
+    let answer = runtime::caught(request).await;
+    if let Some(permit) = permit {
+        permit.end(answer.is_ok());
+    }
+    (sent, answer)
+}
+
+/// Waits for an answer, but no longer than [`OVERDUE`] after the request went in a batch, if it may be sent again.
+async fn in_time<A: Send + 'static>(
+    answer: impl Future<Output = Answer<A>> + Send + 'static,
+    went: oneshot::Receiver<()>,
+    again: Option<Box<dyn FnOnce() -> Call<A> + Send>>,
+) -> Progress<A> {
+    let Some(again) = again else {
+        return Progress::Answered(answer.await);
+    };
+    let overdue = pin!(async {
+        match went.await {
+            Ok(()) => sleep(OVERDUE).await,
+            // The request is sent alone.
+            Err(_) => pending().await,
+        }
+    });
+    match select(Box::pin(answer), overdue).await {
+        Either::Left((answer, _)) => Progress::Answered(answer),
+        Either::Right(((), rest)) => {
+            let rest = async move { Progress::Answered(rest.await) };
+            Progress::Overdue(Call::new(rest, None), again)
         }
     }
 }

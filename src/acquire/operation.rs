@@ -6,7 +6,6 @@
 //! locked. An acquire that begins during a close sees the close; a close waits for every other one.
 
 use std::{
-    future::ready,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -206,7 +205,7 @@ impl AcquireOperation {
         };
         // If the caller has gone, `send` gives the lease back. Its drop releases it.
         let _ = reply.send(outcome);
-        self.calls.withdraw_unsent();
+        self.calls.stop_sending();
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
@@ -322,7 +321,7 @@ impl AcquireOperation {
                     });
                 }
                 // An earlier request was answered meanwhile.
-                None => self.answer(ready(self.longest())).await,
+                None => self.answer().await,
             };
             let now = Instant::now();
             let over = give_up.is_some_and(|at| now >= at);
@@ -396,10 +395,9 @@ impl AcquireOperation {
             // An earlier request with this lease id may have been granted.
             Arc::make_mut(&mut request).fresh = false;
         }
-        let submission = self.context.coalescer.acquire(request, self.batching);
-        self.calls.start(submission.answer, submission.withdraw);
-        let limit = submission.overdue.or_after(self.longest());
-        let attempt = self.answer(limit).await;
+        self.calls
+            .start(self.context.coalescer.acquire(request, self.batching));
+        let attempt = self.answer().await;
         if attempt.is_err() {
             self.batching = Batching::Never;
         }
@@ -417,14 +415,14 @@ impl AcquireOperation {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
-    /// Takes the next answer to any request of this acquire. If `limit` ends first, the error is `TimedOut` with the
-    /// time that `limit` gives.
-    async fn answer(&mut self, limit: impl Future<Output = Duration>) -> Result<Attempt, Error> {
-        let mut waited = self.longest();
-        let end = async { waited = limit.await };
-        let Some((sent, answer)) = self.calls.next_before(end).await else {
-            self.calls.withdraw_unsent();
-            return Err(self.failed(too_late(waited)));
+    /// Takes the next answer to any request of this acquire.
+    async fn answer(&mut self) -> Result<Attempt, Error> {
+        let limit = self.longest();
+        let answered = self.calls.next(limit).await;
+        // The next attempt is the same request.
+        self.calls.stop_sending();
+        let Some((sent, answer)) = answered else {
+            return Err(self.failed(too_late(limit)));
         };
         if let Err(error) = &answer {
             self.left = self.left.max(Leftover::of_error(error));
@@ -433,7 +431,6 @@ impl AcquireOperation {
             AcquireAnswer::Granted(grant) => grant,
             AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
         };
-        self.calls.withdraw_unsent();
         let terms = GrantTerms {
             request: self.request.clone(),
             clock_margin: self.context.clock_margin,
@@ -443,7 +440,7 @@ impl AcquireOperation {
         };
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             self.left = self.left.max(Leftover::Granted);
-            return Err(self.failed(too_late(waited)));
+            return Err(self.failed(too_late(limit)));
         };
         if self.left == Leftover::Unclear {
             state.leave_open();

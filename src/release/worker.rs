@@ -192,11 +192,8 @@ impl Releaser {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        let submission = self.coalescer.release(request, batching);
-        calls.start(submission.answer, submission.withdraw);
-        let mut waited = self.call_timeout;
-        let limit = submission.overdue.or_after(self.call_timeout);
-        let end = async { waited = limit.await };
+        calls.start(self.coalescer.release(request, batching));
+        let limit = self.call_timeout;
         let answer = match reply {
             None => {
                 // A release that hangs gives its permit to others.
@@ -206,23 +203,23 @@ impl Releaser {
                     pending().await
                 };
                 tokio::select! {
-                    answer = calls.next_before(end) => answer,
+                    answer = calls.next(limit) => answer,
                     () = slot_ends => None,
                 }
             }
             // If the caller gives up waiting, the release is tried again in the background, after a short pause.
             Some(reply) => tokio::select! {
-                answer = calls.next_before(end) => answer,
+                answer = calls.next(limit) => answer,
                 () = reply.closed() => None,
             },
         };
         // A request that was not sent yet is of no use: the next try is the same request.
-        calls.withdraw_unsent();
+        calls.stop_sending();
         answer.map_or_else(
             || {
                 Err(Error::TimedOut {
                     operation: "release",
-                    limit: waited,
+                    limit,
                 })
             },
             |(_, answer)| answer,

@@ -1,5 +1,5 @@
-//! The store calls of one operation that are under way. There may be several, because an operation that has waited too
-//! long for one call starts another, and each runs to its end.
+//! The store calls of one operation that are under way. There may be several, because a call that is not answered for
+//! too long is made again, and each runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -24,14 +24,40 @@ pub(crate) struct InFlight<T> {
     answered: Vec<Answer<T>>,
 }
 
-/// A call that runs.
-struct Call<T> {
-    answer: BoxFuture<'static, Answer<T>>,
+/// A call, which begins when it is polled.
+pub(crate) struct Call<T> {
+    progress: BoxFuture<'static, Progress<T>>,
+    /// `None` if its request is sent at once.
     withdraw: Option<Withdraw>,
+    /// Whether its request is to be sent again if the answer is overdue.
+    is_repeated: bool,
 }
 
 /// Takes back a request that waits to be sent. Says whether it did: then the request is never sent.
-pub(crate) type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
+type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// What a call has come to.
+pub(crate) enum Progress<T> {
+    /// Its end.
+    Answered(Answer<T>),
+    /// It has no answer yet and should be made again. The first of these calls is the rest of it, and the function
+    /// gives the other.
+    Overdue(Call<T>, Box<dyn FnOnce() -> Call<T> + Send>),
+}
+
+impl<T> Call<T> {
+    /// A call that runs to its end, unless `withdraw` takes it back.
+    pub(crate) fn new(
+        progress: impl Future<Output = Progress<T>> + Send + 'static,
+        withdraw: Option<Withdraw>,
+    ) -> Self {
+        Self {
+            progress: Box::pin(progress),
+            withdraw,
+            is_repeated: true,
+        }
+    }
+}
 
 impl<T: Send + 'static> InFlight<T> {
     pub(crate) fn new() -> Self {
@@ -42,19 +68,17 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Takes in a call. It begins with the next wait for an answer.
-    pub(crate) fn start(
-        &mut self,
-        answer: impl Future<Output = Answer<T>> + Send + 'static,
-        withdraw: Option<Withdraw>,
-    ) {
-        let answer = Box::pin(answer);
-        self.running.push(Call { answer, withdraw });
+    pub(crate) fn start(&mut self, call: Call<T>) {
+        self.running.push(call);
     }
 
-    /// Takes back the requests that were not sent yet.
-    pub(crate) fn withdraw_unsent(&mut self) {
+    /// Takes back the requests that were not sent yet, and sends none of the others again.
+    pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));
+        for call in &mut self.running {
+            call.is_repeated = false;
+        }
     }
 
     /// Whether no call is under way and no answer is left to take.
@@ -72,18 +96,6 @@ impl<T: Send + 'static> InFlight<T> {
                 .await
                 .ok()
                 .flatten(),
-        }
-    }
-
-    /// The next answer to any of the calls; `None` if `end` comes first, or no call is under way.
-    pub(crate) async fn next_before(&mut self, end: impl Future<Output = ()>) -> Option<Answer<T>> {
-        match self.answered.pop() {
-            Some(answer) => Some(answer),
-            None => tokio::select! {
-                biased;
-                answer = next_of(&mut self.running) => answer,
-                () = end => None,
-            },
         }
     }
 
@@ -131,7 +143,7 @@ impl<T: Send + 'static> InFlight<T> {
 
     /// Runs every call that was sent to its end. Not cancel safe: dropping the future drops the calls.
     pub(crate) async fn finish(mut self) {
-        self.withdraw_unsent();
+        self.stop_sending();
         while next_of(&mut self.running).await.is_some() {}
     }
 }
@@ -139,19 +151,25 @@ impl<T: Send + 'static> InFlight<T> {
 /// The next answer that comes; `None` when no call is under way.
 fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<Answer<T>>> {
     poll_fn(|cx| {
-        let answered = running.iter_mut().enumerate().find_map(|(index, call)| {
-            match call.answer.as_mut().poll(cx) {
-                Poll::Ready(answer) => Some((index, answer)),
-                Poll::Pending => None,
+        let mut index = 0;
+        while let Some(call) = running.get_mut(index) {
+            match call.progress.as_mut().poll(cx) {
+                Poll::Pending => index += 1,
+                Poll::Ready(Progress::Answered(answer)) => {
+                    drop(running.swap_remove(index));
+                    return Poll::Ready(Some(answer));
+                }
+                Poll::Ready(Progress::Overdue(mut rest, again)) => {
+                    rest.is_repeated = call.is_repeated;
+                    let again = call.is_repeated.then(again);
+                    *call = rest;
+                    running.extend(again);
+                }
             }
-        });
-        match answered {
-            Some((index, answer)) => {
-                drop(running.swap_remove(index));
-                Poll::Ready(Some(answer))
-            }
-            None if running.is_empty() => Poll::Ready(None),
-            None => Poll::Pending,
+        }
+        match running.is_empty() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
         }
     })
 }

@@ -137,8 +137,33 @@ async fn after_an_error_each_goes_alone() {
     }
 }
 
-/// The same for releases: each is told that it was released, although the first try may have been carried
-/// out.
+/// When a batch hangs, who still waits is asked for once more, and who has gone is not.
+#[tokio::test(start_paused = true)]
+async fn an_overdue_request_is_sent_again_for_who_waits() {
+    for gone in [0, 4] {
+        let (store, leases) = at_once(1);
+        store.fates_now([Fate::AnswerLate(MOMENT), Fate::Late(TTL * 100)]);
+        let first = tokio::spawn(leases.acquire("the first", TTL).into_future());
+        sleep(MOMENT / 2).await;
+        let acquire = |number| leases.acquire(format!("key {number}"), TTL).into_future();
+        let mut asked: Vec<_> = (0..8).map(|it| tokio::spawn(acquire(it))).collect();
+        sleep(MOMENT).await;
+        assert_eq!(*store.batched.lock(), [8]);
+        for gone in asked.drain(..gone) {
+            gone.abort();
+        }
+        store.calls();
+        let held = timeout(Duration::from_millis(1_500), join_all(asked)).await;
+        assert_eq!(held.unwrap().len(), 8 - gone);
+        sleep(TTL).await;
+        let acquires = store.calls().into_iter().filter(|call| *call == "acquire");
+        assert_eq!(acquires.count(), 8 - gone);
+        drop(first.await.unwrap().unwrap());
+    }
+}
+
+/// What was released together, and has gone wrong, is released alone: each is told that it was released,
+/// although the first try may have been carried out.
 #[tokio::test(start_paused = true)]
 async fn after_an_error_each_is_released_alone() {
     for fate in [
