@@ -374,7 +374,8 @@ impl Side {
         })
     }
 
-    /// Waits until those have expired that were granted for a moment only.
+    /// Waits until those have expired that were granted for a moment only, and a little longer: a server's clock is the
+    /// machine's, which may be set back by a moment.
     async fn until_expired(&self, key: &Key) -> Result<(), leasehold::Error> {
         let is_brief = |holder: &Holder| (holder.expires_at - holder.acquired_at).num_seconds() < 1;
         while let Some(state) = self.store.inspect(key).await?
@@ -382,6 +383,7 @@ impl Side {
         {
             sleep(BRIEF).await;
         }
+        sleep(BRIEF * 5).await;
         Ok(())
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
         None => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, "$used", 0_i64] },
         Some(_) => {
             let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
-            let used = doc! { "$cond": [{ "$gt": ["$$newest", 0_i64] }, "$used", 0_i64] };
+            let used = doc! { "$cond": ["$$newest", "$used", 0_i64] };
             let debt = doc! { "$subtract": [
                 { "$min": [used, quota.credit_nanos()] },
                 { "$multiply": [elapsed, NANOS] },
@@ -57,11 +57,8 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let mut steps: Vec<(&str, Bson)> = vec![
         ("ours", is_ours().into()),
         ("newest", newest(quota).into()),
-        (
-            "clock",
-            doc! { "$max": ["$$newest", { "$toLong": "$$NOW" }] }.into(),
-        ),
-        ("start", window_of(quota, "$$clock".into()).into()),
+        ("clock", doc! { "$max": ["$$newest", "$$NOW"] }.into()),
+        ("start", window_of(quota, "$$clock").into()),
         ("used", used.into()),
     ];
     let (granted, has_room) = match i64::from(request.times.max(1)) {
@@ -73,8 +70,8 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     };
     let decided = doc! { "$cond": [
         { "$and": [
-            has_room,
             { "$or": ["$$ours", is_new(request)] },
+            has_room,
             { "$not": [is_newest(request)] },
         ] },
         changed(request, granted),
@@ -137,32 +134,30 @@ fn is_new(request: &PermitRequest) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
 }
 
-/// When the last grant in the document was made, if it counts; otherwise zero. That of a foreign document does not
+/// When the last grant in the document was made, if it counts; otherwise null. That of a foreign document does not
 /// count, nor one that is too far in the future, which a wrong clock has left.
 fn newest(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
     }];
     if quota.burst().is_none() {
-        let window = |at: &str| window_of(quota, doc! { "$toLong": at }.into());
-        counts.push(doc! { "$eq": [window("$granted_at"), window("$$NOW")] });
+        counts.push(doc! { "$eq": [window_of(quota, "$granted_at"), window_of(quota, "$$NOW")] });
     }
     doc! { "$cond": [
         { "$and": ["$$ours", { "$or": counts }] },
-        { "$toLong": "$granted_at" },
-        0_i64,
+        "$granted_at",
+        Bson::Null,
     ] }
 }
 
-/// The beginning of the window that a time in milliseconds is in.
-fn window_of(quota: &Quota, at: Bson) -> Document {
-    doc! { "$subtract": [at.clone(), { "$mod": [at, quota.window_millis()] }] }
+/// The beginning of the window that a date is in.
+fn window_of(quota: &Quota, at: &str) -> Document {
+    doc! { "$subtract": [at, { "$mod": [{ "$toLong": at }, quota.window_millis()] }] }
 }
 
-/// Whether the newest grant is that of this request, and of this window.
+/// Whether the newest grant that counts is that of this request, and of this window.
 fn is_newest(request: &PermitRequest) -> Document {
     doc! { "$and": [
-        "$$ours",
         { "$eq": ["$last", request.id.to_string()] },
         { "$gte": ["$$newest", "$$start"] },
     ] }
@@ -178,11 +173,11 @@ fn changed(request: &PermitRequest, granted: Bson) -> Document {
     doc! {
         "_id": "$_id",
         "limiter": LIMITER_SCHEMA,
-        "granted_at": { "$toDate": "$$clock" },
+        "granted_at": "$$clock",
         "used": { "$add": ["$$used", cost] },
         "last": request.id.to_string(),
         "granted": granted,
-        "over_at": { "$toDate": { "$add": ["$$start", quota.memory_millis()] } },
+        "over_at": { "$add": ["$$start", quota.memory_millis()] },
     }
 }
 
