@@ -129,7 +129,8 @@ const CASES: u32 = 300;
 /// On how many a broken one is at the most: the first that tells it ends the comparison.
 const UNTIL_CAUGHT: u32 = 100 * CASES;
 
-/// The comparison with memory on random commands catches what answers tell.
+/// The comparison with memory on random commands catches what answers tell. It leaves out
+/// `HoldersWithoutBound`: no random sequence has a thousand holders of a key.
 #[test]
 fn random_commands_tell_a_broken_store_from_memory() {
     let compare = |fault, cases| {
@@ -154,7 +155,6 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::ExpiresEarly,
         Fault::DeadReadersBlock,
         Fault::PermitsWithoutCount,
-        Fault::HoldersWithoutBound,
         Fault::UpgradesBesideOthers,
         Fault::ConversionIsForgotten,
         Fault::ForgetsMinHold,
