@@ -7,4 +7,4 @@ pub(crate) mod inline_task;
 mod inline_tasks;
 pub(crate) mod lifecycle;
 
-pub(crate) use self::call::{call, caught, ended, no_outcome, spawn};
+pub(crate) use self::call::{call, caught, ended, no_outcome, panicked, spawn};

@@ -30,7 +30,8 @@ use crate::{
 /// - [`Error::NotTaken`] if the lease expired before the future was polled again.
 /// - Otherwise the error of the store, after three tries if a retry could help. A request that is not answered
 ///   within the ttl, or within the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter, gives
-///   [`Error::TimedOut`]. So does one that went to the store in a batch with others, after a second.
+///   [`Error::TimedOut`]. A request that went in a batch with others is sent once more, alone, after a second without
+///   an answer.
 ///
 /// # Cancel safety
 ///

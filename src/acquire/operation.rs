@@ -32,7 +32,7 @@ use crate::{
     model::{Error, Held, Key, WaitPolicy},
     retry::{TRIES, Tries},
     rules,
-    runtime::{self, in_flight::InFlight, inline_task::InlineTask},
+    runtime::{in_flight::InFlight, inline_task::InlineTask},
     telemetry::{self, AcquireSpan},
     waiters::{HandoffOffer, WaitOutcome, Waiter, ensure_listener},
 };
@@ -73,7 +73,7 @@ pub(crate) async fn acquire_one_of_several(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let outcome = waiting.instrument(span.span()).await;
-            outcome.unwrap_or_else(|| Err(runtime::no_outcome()))
+            outcome.flatten()
         }
         Err(error) => Err(error),
     };

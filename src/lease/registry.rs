@@ -22,7 +22,7 @@ use crate::{
     model::{Error, LossReason},
     release::{PendingRelease, Released, Releaser, release_all},
     renewal::RenewalHandle,
-    runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
+    runtime::{inline_task::InlineTask, lifecycle::Lifecycle},
     store::Store,
     telemetry,
     waiters::WaitQueues,
@@ -122,14 +122,16 @@ impl LeaseRegistry {
         let lease = pending.state().clone();
         let settled = Box::pin(pending.settle(self.releaser.clone(), Some(reply)));
         let waiting = self.lifecycle.wait_for(task, now, settled, outcome);
-        if let Some(outcome) = waiting.await {
-            return outcome;
-        }
-        // The release was dropped with its runtime. The renewal task may run on another one, and tries once more.
+        let error = match waiting.await {
+            Ok(outcome) => return outcome,
+            Err(error) => error,
+        };
+        // The release was dropped, with its runtime perhaps. The renewal task may run on another one, and tries once
+        // more.
         let at_work = self.lifecycle.at_work();
         let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
         self.renewals.release(pending);
-        Err(runtime::no_outcome())
+        Err(error)
     }
 
     /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the

@@ -182,7 +182,7 @@ impl LimiterQueue {
                     place.asking = None;
                 }
                 // The queue sends an answer before it drops the sender, so the error cannot occur.
-                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::no_outcome())?,
+                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::ended())?,
                 () = closing.cancelled() => return Err(Error::Closed),
                 () = place.called.notified() => {}
                 Some(()) = OptionFuture::from(wake) => {}
@@ -247,7 +247,7 @@ impl LimiterQueue {
         work: Arc<InlineTask>,
         request: Arc<PermitRequest>,
         sent: Instant,
-    ) -> BoxFuture<'static, Option<()>> {
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let (done, over) = oneshot::channel();
         let this = self.clone();
         let rest = async move {
@@ -318,7 +318,7 @@ struct Place {
     outcome: oneshot::Receiver<queue::Outcome>,
     called: Arc<Notify>,
     /// The request that this caller has sent for the callers of the queue.
-    asking: Option<BoxFuture<'static, Option<()>>>,
+    asking: Option<BoxFuture<'static, Result<(), Error>>>,
 }
 
 impl Drop for Place {

@@ -22,9 +22,10 @@ pub enum ErrorKind {
     InvalidInput,
     /// The store cannot be reached, or has too much to do. Nothing was changed, and a retry can help.
     Unavailable,
-    /// The answer did not come, or its caller did not take it in time: the request may or may not have been carried
-    /// out. A retry can help.
+    /// The answer did not come: the request may or may not have been carried out. A retry can help.
     NoAnswer,
+    /// The lease was granted, and expired before its caller took it. It is released. A retry can help.
+    NotTaken,
     /// Others hold the key, and still did when the wait was over. A retry can help.
     Held,
     /// The limiter lets no call through in the time that was allowed for waiting. A retry can help.
@@ -51,6 +52,7 @@ impl ErrorKind {
             Self::InvalidInput => "invalid_input",
             Self::Unavailable => "unavailable",
             Self::NoAnswer => "no_answer",
+            Self::NotTaken => "not_taken",
             Self::Held => "held",
             Self::LimitReached => "limit_reached",
             Self::Lost => "lost",
@@ -75,6 +77,7 @@ impl Error {
         match self.kind() {
             ErrorKind::Unavailable
             | ErrorKind::NoAnswer
+            | ErrorKind::NotTaken
             | ErrorKind::Held
             | ErrorKind::LimitReached
             | ErrorKind::TransactionAborted => true,
@@ -109,9 +112,8 @@ impl Error {
             Self::Unreachable { .. } | Self::Overloaded { .. } | Self::Contention { .. } => {
                 ErrorKind::Unavailable
             }
-            Self::Interrupted { .. } | Self::TimedOut { .. } | Self::NotTaken { .. } => {
-                ErrorKind::NoAnswer
-            }
+            Self::Interrupted { .. } | Self::TimedOut { .. } => ErrorKind::NoAnswer,
+            Self::NotTaken { .. } => ErrorKind::NotTaken,
             Self::WaitTimedOut { .. } | Self::TooManyHolders { .. } => ErrorKind::Held,
             Self::LimitReached { .. } => ErrorKind::LimitReached,
             Self::Lost { .. } | Self::Fenced { .. } => ErrorKind::Lost,
@@ -179,7 +181,7 @@ mod tests {
                     ttl: limit,
                 },
                 true,
-                true,
+                false,
             ),
             (Error::TooManyHolders { key: key() }, true, false),
             (

@@ -1,14 +1,14 @@
 //! On which runtime the renewal task runs. The task outlives the runtime that it was started on, as long as there is
 //! another one.
 
-use std::{fmt, mem, sync::Arc};
+use std::{fmt, mem, sync::Arc, thread};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio_util::sync::CancellationToken;
 
 use super::task::RenewalTask;
-use crate::runtime;
+use crate::{model::Error, runtime};
 
 /// How many runtimes are remembered at most. A program has one or two of them. A test suite has one for each test, but
 /// most of them have ended.
@@ -79,22 +79,24 @@ impl Host {
         // A runtime of a single thread may be alive while no thread drives it, so another kind is preferred.
         let has_threads = |known: &&Handle| known.runtime_flavor() != RuntimeFlavor::CurrentThread;
         let threads = state.known.iter().rev().find(has_threads);
-        let next = threads.or(state.known.last()).cloned();
-        match next {
+        match threads.or(state.known.last()).cloned() {
             Some(next) => {
                 drop(state);
                 self.start(task, &next);
             }
-            None => {
-                // Leases that are still held will be lost, and report the error below as the reason.
-                let interrupted = task.interrupt();
-                state.parked = Some(task);
-                drop(state);
-                self.drop_releases();
-                for lease in interrupted {
-                    lease.failed(runtime::ended());
-                }
-            }
+            None => self.park(state, task, &runtime::ended()),
+        }
+    }
+
+    /// Keeps the task until the next acquire starts it. Leases that are kept alive will be lost unless that comes soon,
+    /// and report this error as the reason.
+    fn park(&self, mut state: MutexGuard<'_, State>, task: RenewalTask, why: &Error) {
+        let interrupted = task.interrupt();
+        state.parked = Some(task);
+        drop(state);
+        self.drop_releases();
+        for lease in interrupted {
+            lease.failed(why.clone());
         }
     }
 
@@ -109,7 +111,8 @@ impl Host {
 /// The task on a runtime.
 ///
 /// A runtime that shuts down drops it. The task then goes on, with all the leases that it renews, on another runtime
-/// that acquires came from, or if there is none, on that of the next acquire.
+/// that acquires came from, or if there is none, on that of the next acquire. After a panic it waits for the next
+/// acquire too.
 struct HostedTask {
     /// `None` after the task has ended, or has moved to another runtime.
     task: Option<RenewalTask>,
@@ -138,7 +141,13 @@ impl HostedTask {
 impl Drop for HostedTask {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
-            self.host.move_from(self.runtime, task);
+            if thread::panicking() {
+                // The subscriber of the application has panicked in an event of the task, and would do so again.
+                let state = self.host.state.lock();
+                self.host.park(state, task, &runtime::panicked());
+            } else {
+                self.host.move_from(self.runtime, task);
+            }
         }
     }
 }

@@ -3,7 +3,11 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
-use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+    time::timeout,
+};
 
 use crate::{
     model::{Cause, Error},
@@ -23,11 +27,7 @@ pub(crate) async fn call<T: Send + 'static>(
     let task = spawn(work)?;
     let outcome = match timeout(limit, task).await {
         Ok(Ok(outcome)) => outcome,
-        // The task was killed by a panic in the store or by the end of its runtime.
-        Ok(Err(ended)) => Err(Error::Interrupted {
-            store: "the store",
-            source: ended.into(),
-        }),
+        Ok(Err(error)) => Err(no_outcome(&error)),
         Err(_) => Err(Error::TimedOut { operation, limit }),
     };
     outcome.inspect_err(|error| telemetry::store_failed(operation, None, error))
@@ -43,19 +43,23 @@ pub(crate) fn spawn<T: Send + 'static>(
 /// Turns a panic in a store into an error, one that leaves open whether the request was carried out.
 pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    outcome.unwrap_or_else(|_| {
-        Err(Error::Interrupted {
-            store: "the store",
-            source: Cause::text("it panicked"),
-        })
-    })
+    outcome.unwrap_or_else(|_| Err(panicked()))
 }
 
-/// The error of an operation whose task is over and has given no outcome.
-pub(crate) fn no_outcome() -> Error {
+/// The error of an operation whose task gave no outcome.
+pub(crate) fn no_outcome(error: &JoinError) -> Error {
+    if error.is_panic() {
+        panicked()
+    } else {
+        ended()
+    }
+}
+
+/// The error of an operation that panicked. What the panic says is not shown: it may be anything.
+pub(crate) fn panicked() -> Error {
     Error::Interrupted {
         store: "the store",
-        source: Cause::text("its task is over: its runtime ended, or it panicked"),
+        source: Cause::text("it panicked"),
     }
 }
 

@@ -24,18 +24,23 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::oneshot::{self, error::TryRecvError},
+    task::JoinHandle,
 };
 
 use self::slot::{Slot, Stepped};
+use super::call;
 use crate::model::Error;
 
 /// Work that a caller waits for.
 pub(crate) struct InlineTask {
     runtime: Handle,
     slot: Slot<Work>,
+    /// The task, from when the work is left to it until it is asked why it gave no outcome.
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Work {
@@ -51,6 +56,7 @@ impl InlineTask {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
             slot: Slot::new(),
+            task: Mutex::new(None),
         }))
     }
 
@@ -59,19 +65,19 @@ impl InlineTask {
         &self.runtime
     }
 
-    /// Polls the work until its outcome is there; `None` if the work ends without one. Dropping the future leaves the
-    /// rest of the work to a task, and so does the end of this wait.
+    /// Polls the work until its outcome is there. It fails if the work panics, or ends with its runtime. Dropping the
+    /// future leaves the rest of the work to a task, and so does the end of this wait.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Option<T> {
+    ) -> Result<T, Error> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
         // This local is dropped before `here`, which leaves the rest to a task, so that the work knows by then that
         // its caller has gone.
         let mut outcome = outcome;
-        poll_fn(|cx| {
+        let outcome = poll_fn(|cx| {
             if here.0.poll_here(cx) {
                 // The work sends the outcome while it is polled here, so a look after each poll finds it. To
                 // wait on the channel too would wake this future once more, and perhaps a thread, for nothing.
@@ -83,8 +89,24 @@ impl InlineTask {
             } else {
                 Pin::new(&mut outcome).poll(cx).map(Result::ok)
             }
-        })
-        .await
+        });
+        match outcome.await {
+            Some(outcome) => Ok(outcome),
+            None => Err(here.0.no_outcome().await),
+        }
+    }
+
+    /// Why the work gave no outcome.
+    async fn no_outcome(&self) -> Error {
+        let task = self.task.lock().take();
+        match task {
+            // The work was polled here. It gives an outcome unless it panics.
+            None => call::panicked(),
+            Some(task) => match task.await {
+                Ok(()) => call::ended(),
+                Err(error) => call::no_outcome(&error),
+            },
+        }
     }
 
     /// Polls the work, if it is still here. Says whether it stays here.
@@ -117,7 +139,7 @@ impl InlineTask {
     }
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
-        self.runtime.spawn(work);
+        *self.task.lock() = Some(self.runtime.spawn(work));
         // The caller has to be polled once more, to wait for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();
@@ -164,7 +186,7 @@ mod tests {
             .unwrap()
             .wait(Box::pin(work(outcome)), told)
             .await;
-        assert_eq!((waited, start.elapsed()), (Some(7), MOMENT));
+        assert_eq!((waited.unwrap(), start.elapsed()), (7, MOMENT));
     }
 
     #[tokio::test(start_paused = true)]
@@ -178,7 +200,8 @@ mod tests {
             let waiting = tokio::spawn(left.clone().wait(Box::pin(work(outcome)), told));
             sleep(MOMENT / 2).await;
             left.detach();
-            assert_eq!(timeout(MOMENT, waiting).await.unwrap().unwrap(), Some(7));
+            let outcome = timeout(MOMENT, waiting).await.unwrap().unwrap();
+            assert_eq!(outcome.unwrap(), 7);
         }
     }
 
@@ -195,14 +218,36 @@ mod tests {
         assert!(timeout(MOMENT * 2, ended).await.unwrap().is_ok());
     }
 
+    /// Work that ends without an outcome, by a panic or with its runtime.
     #[tokio::test(start_paused = true)]
-    async fn work_that_ends_without_an_outcome_is_told() {
-        let (outcome, told) = oneshot::channel::<u8>();
-        let rest = async move { drop(outcome) };
-        assert_eq!(
-            InlineTask::new().unwrap().wait(Box::pin(rest), told).await,
-            None
-        );
+    async fn the_reason_for_a_missing_outcome_is_told() {
+        async fn wait(task: &Arc<InlineTask>, panics: bool) -> String {
+            let (outcome, told) = oneshot::channel::<u8>();
+            let work = async move {
+                sleep(MOMENT).await;
+                assert!(!panics, "the store is broken");
+                std::future::pending::<()>().await;
+                drop(outcome);
+            };
+            let ended = task.clone().wait(Box::pin(work), told).await;
+            std::error::Error::source(&ended.unwrap_err())
+                .unwrap()
+                .to_string()
+        }
+        let here = InlineTask::new().unwrap();
+        assert_eq!(wait(&here, true).await, "it panicked");
+        let left = InlineTask::new().unwrap();
+        left.detach();
+        assert_eq!(wait(&left, true).await, "it panicked");
+        let other = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            runtime
+                .unwrap()
+                .block_on(async { InlineTask::new().unwrap() })
+        });
+        let left = other.join().unwrap();
+        left.detach();
+        assert_eq!(wait(&left, false).await, "its runtime ended");
     }
 
     /// From whichever thread it is left, and at whichever moment, it comes to its end.
@@ -222,7 +267,8 @@ mod tests {
                 let waiting = tokio::spawn(left.clone().wait(Box::pin(rest), told));
                 let leaving = tokio::spawn(async move { left.detach() });
                 let limit = Duration::from_secs(180);
-                assert_eq!(timeout(limit, waiting).await.unwrap().unwrap(), Some(7));
+                let outcome = timeout(limit, waiting).await.unwrap().unwrap();
+                assert_eq!(outcome.unwrap(), 7);
                 leaving.await.unwrap();
             }
         });

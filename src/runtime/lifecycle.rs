@@ -11,6 +11,7 @@ use tokio_util::{
 };
 
 use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
+use crate::model::Error;
 
 /// Whether a client closes, and what the close waits for.
 #[derive(Debug, Default)]
@@ -37,15 +38,15 @@ impl Lifecycle {
         self.at_work.token()
     }
 
-    /// Polls this work, or leaves it to a task, and waits for its outcome; `None` if it ends without one. Dropping the
-    /// future leaves the rest of the work to a task.
+    /// Polls this work, or leaves it to a task, and waits for its outcome. It fails if the work panics, or ends with its
+    /// runtime. Dropping the future leaves the rest of the work to a task.
     pub(crate) async fn wait_for<T>(
         &self,
         task: Arc<InlineTask>,
         now: Instant,
         rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Option<T> {
+    ) -> Result<T, Error> {
         let _entry = self.tasks.enter(&task, now);
         // A close that began before the entry was made has not detached this work.
         if self.is_closing() {

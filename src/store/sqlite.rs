@@ -157,7 +157,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Error> {
     let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let done = runtime.spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(runtime::no_outcome()))
+    done.unwrap_or_else(|error| Err(runtime::no_outcome(&error)))
 }
 
 impl fmt::Debug for SqliteStore {

@@ -141,7 +141,10 @@ async fn a_panic_in_a_store_is_an_error_and_leaves_no_lock() {
     let (store, leases) = setup();
     store.next([Fate::Panic; 3]);
     let error = leases.try_acquire("key", TTL).await.unwrap_err();
-    assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+    let Error::Interrupted { source, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(source.to_string(), "it panicked");
     until_free(&store).await;
     drop(leases.acquire("key", TTL).await.unwrap());
 }

@@ -6,4 +6,5 @@ mod meter;
 mod counted;
 mod documented;
 mod overload;
+mod panics;
 mod told;

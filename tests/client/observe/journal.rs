@@ -38,15 +38,21 @@ impl<'a> MakeWriter<'a> for Text {
     }
 }
 
+/// Has `tracing` ask the subscriber of each thread.
+///
+/// While one thread has the only subscriber of the process, `tracing` asks the default of whichever thread first comes
+/// to an event. On the thread of another test that is none, and the event would be off for all. One for all threads
+/// makes sure that there are always two, which are asked themselves.
+pub fn ask_each_thread() {
+    static FOR_ALL_THREADS: Once = Once::new();
+    FOR_ALL_THREADS.call_once(|| {
+        tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
+    });
+}
+
 impl Journal {
     pub fn new() -> Self {
-        // While a journal is the only subscriber of the process, `tracing` asks the default of whichever thread
-        // first comes to an event. On the thread of another test that is none, and the event would be off for all.
-        // One for all threads makes sure that there are always two, which are asked themselves.
-        static FOR_ALL_THREADS: Once = Once::new();
-        FOR_ALL_THREADS.call_once(|| {
-            tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap();
-        });
+        ask_each_thread();
         let text = Text::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
