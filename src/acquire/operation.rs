@@ -34,7 +34,7 @@ use crate::{
     rules,
     runtime::{in_flight::InFlight, inline_task::InlineTask},
     telemetry::{self, AcquireSpan},
-    waiters::{HandoffOffer, WaitOutcome, Waiter, ensure_listener},
+    waiters::{HandoffOffer, HandoffOutcome, WaitOutcome, Waiter, ensure_listener},
 };
 
 /// An acquire waits for late renewals for this part of its ttl at most: a third.
@@ -305,7 +305,7 @@ impl AcquireOperation {
                 Some(WaitOutcome::Ask) => {
                     // The holder waits for the answer to this request. With others under way, the next answer may
                     // be to one of those.
-                    let offer = place.asks().filter(|_| self.calls.is_empty());
+                    let offer = place.begin_to_ask().filter(|_| self.calls.is_empty());
                     from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
                     match offer {
                         Some(offer) => self.take(offer).await,
@@ -314,7 +314,7 @@ impl AcquireOperation {
                 }
                 Some(WaitOutcome::GiveUp) => {
                     let waited = start.elapsed();
-                    return Err(match place.news() {
+                    return Err(match place.last_answer() {
                         Some(Ok(held)) => self.refusal(waited, held),
                         Some(Err(error)) => error,
                         None => too_late(waited),
@@ -382,8 +382,8 @@ impl AcquireOperation {
         let sent = offer.sent();
         let attempt = self.send(Arc::new(request)).await;
         match &attempt {
-            Ok(Attempt::Acquired(_)) => sent.over(),
-            Ok(Attempt::Held(_)) => sent.not_over(),
+            Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::Over),
+            Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotOver),
             // The request may have been carried out, so the drop tells the holder that the outcome is unclear.
             Err(_) => drop(sent),
         }

@@ -254,7 +254,7 @@ impl Leases {
                 let key = request.key.clone();
                 let work = async move |store: Arc<dyn Store>| store.release(&request).await;
                 let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
-                answer.inspect(|_| self.acquires.registry.queues.opened(&key))
+                answer.inspect(|_| self.acquires.registry.queues.wake_first(&key))
             })
             .try_buffer_unordered(MAX_CONCURRENT_RELEASES)
             .try_fold(0, async |released, answer| {
@@ -286,7 +286,7 @@ impl Leases {
         let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
         evicted.inspect(|eviction| {
             telemetry::evicted(&named, eviction.as_ref());
-            self.acquires.registry.queues.opened(&named);
+            self.acquires.registry.queues.wake_first(&named);
         })
     }
 

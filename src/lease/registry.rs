@@ -66,7 +66,7 @@ impl LeaseRegistry {
 
     /// Registers a lease that was granted.
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
-        self.queues.begins(lease.id());
+        self.queues.register_lease(lease.id());
         self.held
             .lock()
             .insert(lease.number(), Arc::downgrade(lease));
@@ -83,7 +83,7 @@ impl LeaseRegistry {
     /// Gives up a lease without a release: it holds the key until its ttl is over.
     pub(super) fn detach(&self, lease: &LeaseState) {
         self.forget(lease);
-        self.queues.ends(lease.id());
+        self.queues.forget_lease(lease.id());
         lease.end(EndReason::Detached, Instant::now());
     }
 

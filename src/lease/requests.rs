@@ -60,7 +60,7 @@ pub(crate) async fn convert(
         match answer? {
             ConvertAnswer::Converted(_) => {
                 if !upgrades {
-                    queues.opened(state.key());
+                    queues.wake_first(state.key());
                 }
                 Ok(None)
             }

@@ -78,6 +78,6 @@ impl Drop for PendingRelease {
     fn drop(&mut self) {
         // The release is done or given up, or was dropped with its runtime.
         self.state.mark_released();
-        self.queues.ends(self.state.id());
+        self.queues.forget_lease(self.state.id());
     }
 }

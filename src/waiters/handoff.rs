@@ -35,15 +35,21 @@ pub(crate) enum HandoffOutcome {
     Unclear,
 }
 
-/// The run of hand-overs by which a lease of this process came to its key.
+/// How a lease of this process came to its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffStreak {
-    /// How often in a row the key was handed over, up to this lease.
-    pub(super) handed: u32,
-    /// When the run began; `None` for a lease that was granted without a waiter.
-    pub(super) since: Option<Instant>,
+    /// `None` for a lease that was granted without a waiter.
+    run: Option<Run>,
     /// When another process was last seen to hold the key.
-    pub(super) elsewhere: Option<Instant>,
+    elsewhere: Option<Instant>,
+}
+
+/// A run of hand-overs. It begins with a lease that was granted to a waiter.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    since: Instant,
+    /// How often in a row the key was handed over since.
+    handed: u32,
 }
 
 /// For how long another process that was seen to hold the key counts as one that wants it.
@@ -52,6 +58,43 @@ const MEMORY: Duration = Duration::from_secs(10);
 impl HandoffStreak {
     /// Whether the run is long enough, so that the key is released instead of handed over once more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.run.is_some_and(|run| run.is_over(now))
+    }
+
+    /// For how long the waiters of this process leave the key free after its release, so that another process can be
+    /// granted it; `None` if they ask at once. `chance` is a random number from 0 to 1.
+    pub(super) fn yields_for(&self, now: Instant, chance: f64) -> Option<Duration> {
+        let run = self.run.filter(|run| run.is_over(now))?;
+        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
+        if self.elsewhere.is_some_and(seen) {
+            return Some(retry::pause(1, retry::WAITING, chance));
+        }
+        let share = run.took(now) / SHARE;
+        (share >= SHORTEST).then(|| share.min(LONGEST))
+    }
+
+    /// The run of a lease that is granted now; `before` is that of the lease in whose place it was granted, if any.
+    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
+        let before = before.unwrap_or_default();
+        let run = match before.run {
+            Some(Run { since, handed }) => Run {
+                since,
+                handed: handed.saturating_add(1),
+            },
+            None => Run {
+                since: now,
+                handed: 0,
+            },
+        };
+        Self {
+            run: Some(run),
+            elsewhere: before.elsewhere.max(elsewhere),
+        }
+    }
+}
+
+impl Run {
+    fn is_over(&self, now: Instant) -> bool {
         // The time counts only after the first hand-over: a holder that has worked for long still hands the key to
         // a waiter.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
@@ -59,33 +102,7 @@ impl HandoffStreak {
     }
 
     fn took(&self, now: Instant) -> Duration {
-        let took = |since| now.saturating_duration_since(since);
-        self.since.map(took).unwrap_or_default()
-    }
-
-    /// For how long the waiters of this process leave the key free after its release, so that another process can be
-    /// granted it; `None` if they ask at once. `chance` is a random number from 0 to 1.
-    pub(super) fn yields_for(&self, now: Instant, chance: f64) -> Option<Duration> {
-        if !self.is_over(now) {
-            return None;
-        }
-        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
-        if self.elsewhere.is_some_and(seen) {
-            return Some(retry::pause(1, retry::WAITING, chance));
-        }
-        let share = self.took(now) / SHARE;
-        (share >= SHORTEST).then(|| share.min(LONGEST))
-    }
-
-    /// The run of a lease that is granted now; `before` is that of the lease in whose place it was granted, if any.
-    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
-        let before = before.unwrap_or_default();
-        Self {
-            // Without a beginning there was no run yet: this grant begins one, and does not count as a hand-over.
-            handed: before.since.map_or(0, |_| before.handed.saturating_add(1)),
-            since: before.since.or(Some(now)),
-            elsewhere: before.elsewhere.max(elsewhere),
-        }
+        now.saturating_duration_since(self.since)
     }
 }
 
@@ -95,23 +112,32 @@ impl HandoffStreak {
 pub(crate) struct HandoffOffer {
     from: LeaseId,
     streak: HandoffStreak,
-    outcome: Option<Outcome>,
+    reply: HandoffReply,
 }
 
-/// An offer for which a request was sent. Dropping the reply tells the holder that the outcome is not known.
+/// Tells the holder the outcome, when it is dropped at the latest.
 #[derive(Debug)]
-pub(crate) struct HandoffReply(Option<Outcome>);
-
-type Outcome = oneshot::Sender<bool>;
+pub(crate) struct HandoffReply {
+    outcome: Option<oneshot::Sender<HandoffOutcome>>,
+    /// The outcome if it is dropped.
+    otherwise: HandoffOutcome,
+}
 
 impl HandoffOffer {
-    /// An offer, and the receiver of its outcome: whether the waiter has the key.
-    pub(super) fn new(from: LeaseId, streak: HandoffStreak) -> (Self, oneshot::Receiver<bool>) {
+    /// An offer, and the receiver of its outcome.
+    pub(super) fn new(
+        from: LeaseId,
+        streak: HandoffStreak,
+    ) -> (Self, oneshot::Receiver<HandoffOutcome>) {
         let (outcome, told) = oneshot::channel();
+        let reply = HandoffReply {
+            outcome: Some(outcome),
+            otherwise: HandoffOutcome::NotOver,
+        };
         let offer = Self {
             from,
             streak,
-            outcome: Some(outcome),
+            reply,
         };
         (offer, told)
     }
@@ -124,32 +150,26 @@ impl HandoffOffer {
         self.streak
     }
 
-    /// The waiter sends its request for the place of the lease now.
+    /// Records that the waiter sends its request for the place of the lease. From now on a dropped reply means that the
+    /// outcome is not known.
     pub(crate) fn sent(mut self) -> HandoffReply {
-        HandoffReply(self.outcome.take())
-    }
-}
-
-impl Drop for HandoffOffer {
-    fn drop(&mut self) {
-        tell(self.outcome.take(), false);
+        self.reply.otherwise = HandoffOutcome::Unclear;
+        self.reply
     }
 }
 
 impl HandoffReply {
-    pub(crate) fn over(self) {
-        tell(self.0, true);
-    }
-
-    pub(crate) fn not_over(self) {
-        tell(self.0, false);
+    pub(crate) fn tell(mut self, outcome: HandoffOutcome) {
+        self.otherwise = outcome;
     }
 }
 
-fn tell(outcome: Option<Outcome>, over: bool) {
-    if let Some(outcome) = outcome {
-        // This fails if the holder does not wait for the outcome any longer.
-        let _ = outcome.send(over);
+impl Drop for HandoffReply {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.outcome.take() {
+            // This fails if the holder does not wait for the outcome any longer.
+            let _ = outcome.send(self.otherwise);
+        }
     }
 }
 
@@ -179,8 +199,8 @@ mod tests {
     #[test]
     fn a_key_is_left_free_for_a_share_of_the_time_that_a_run_took() {
         let start = Instant::now();
-        let mut run = HandoffStreak::next(None, None, start);
-        run.handed = LONGEST_RUN;
+        let run = HandoffStreak::next(None, None, start);
+        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, start));
         // A timer would make more of so little.
         assert_eq!(run.yields_for(start + MILLISECOND * 31, 0.5), None);
         let shortest = run.yields_for(start + MILLISECOND * 32, 0.5);
@@ -196,10 +216,9 @@ mod tests {
         let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, start));
         assert_eq!(run.yields_for(start, 1.0), Some(LONGEST));
         // It went away.
-        let later = HandoffStreak {
-            since: Some(start + MEMORY),
-            ..run
-        };
-        assert_eq!(later.yields_for(start + MEMORY, 1.0), None);
+        let later = start + MEMORY;
+        let run = HandoffStreak::next(None, Some(start), later);
+        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, later));
+        assert_eq!(run.yields_for(later, 1.0), None);
     }
 }

@@ -1,4 +1,12 @@
-//! The queue of the waiters for one key in this process: which is first, and when the first one asks.
+//! The queue of the waiters for one key in this process: which is first, and when the first one asks. Pure: times come
+//! in as arguments.
+//!
+//! Invariants:
+//!
+//! - Only the first waiter sends requests, one at a time.
+//! - News that come while a request is under way may be newer than its answer. So they are kept, and decide when the
+//!   next request goes after a refusal.
+//! - A waiter is notified whenever it may have to do something earlier than it knows.
 
 use std::{
     collections::VecDeque,
@@ -6,50 +14,85 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
-use super::handoff::HandoffOffer;
+use super::handoff::{HandoffOffer, HandoffOutcome, HandoffStreak};
 use crate::{
-    model::{Error, Held, LeaseId},
+    model::{Error, Held, LeaseId, Mode},
     retry,
     runtime::inline_task::InlineTask,
 };
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) waiters: VecDeque<QueuedWaiter>,
-    /// When the first waiter asks next.
-    pub(super) next: Instant,
-    /// Whether a request of the first waiter is under way.
-    pub(super) asking: bool,
-    /// Whether the key may have become free since the last request was sent.
-    pub(super) woken: bool,
-    /// How many pauses there were since the key was last seen to become free or to change hands.
-    pub(super) pauses: u32,
-    /// How many requests have failed since the last answer.
-    pub(super) failures: u32,
+    waiters: VecDeque<QueuedWaiter>,
+    request: Request,
+    last: LastAnswer,
     /// When the last answer came; before the first answer, when the queue began.
-    pub(super) answered: Instant,
-    /// Whether a waiter has given up because no request was answered for the whole call timeout.
-    pub(super) hopeless: bool,
-    /// The outcome of the last request; `None` before the first, and after a grant or a release.
-    pub(super) news: Option<Result<Held, Error>>,
+    answered: Instant,
+    /// How many pauses there were since the key was last seen to become free or to change hands.
+    pauses: u32,
     /// The leases that were granted to waiters of this queue and are not known to be over. While there is one, its
     /// release wakes the queue, and not what the store tells.
-    pub(super) here: Vec<LeaseId>,
-    /// A lease of this process in whose place the first waiter may ask for the key.
-    pub(super) offer: Option<HandoffOffer>,
+    here: Vec<LeaseId>,
     /// When another process was last seen to hold the key.
-    pub(super) elsewhere: Option<Instant>,
-    /// Until when the first waiter leaves a free key to other processes.
-    pub(super) left_until: Option<Instant>,
+    elsewhere: Option<Instant>,
 }
 
 #[derive(Debug)]
-pub(super) struct QueuedWaiter {
-    pub(super) turn: Arc<Notify>,
+struct QueuedWaiter {
+    turn: Arc<Notify>,
     /// The operation that waits, to be detached when others depend on it.
-    pub(super) work: Weak<InlineTask>,
+    work: Weak<InlineTask>,
+}
+
+/// The request of the first waiter.
+#[derive(Debug)]
+enum Request {
+    /// The next one. If there is an offer, it asks for the key in the place of a lease of this process.
+    Next(Due, Option<HandoffOffer>),
+    /// One is under way. What has come since it was sent says when the next one goes.
+    UnderWay(Option<Due>),
+}
+
+/// When the next request goes.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// After a pause, which ends at this instant. The key is not known to be free.
+    Paused(Instant),
+    /// At once: the key may have become free since the last request.
+    AtOnce,
+    /// The key is free, and is left to other processes until this instant.
+    Left(Instant),
+}
+
+/// The outcome of the last request.
+#[derive(Debug)]
+enum LastAnswer {
+    /// There was none yet, or the key was granted or released since.
+    Unknown,
+    Held(Held),
+    /// So many requests in a row have failed, the last with this error. When `is_final`, no request was answered for
+    /// the whole call timeout, and a waiter has given up.
+    Failed {
+        error: Error,
+        times: u32,
+        is_final: bool,
+    },
+}
+
+/// What a waiter does now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It sends a request.
+    Ask,
+    /// It gives up without a request.
+    GiveUp,
+    /// It waits until it is notified, or until this instant.
+    Wait(Option<Instant>),
 }
 
 /// Leaves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
@@ -65,73 +108,304 @@ impl Queue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             waiters: VecDeque::new(),
-            next: now,
-            asking: false,
-            woken: false,
-            pauses: 0,
-            failures: 0,
+            request: Request::Next(Due::Paused(now), None),
+            last: LastAnswer::Unknown,
             answered: now,
-            hopeless: false,
-            news: None,
+            pauses: 0,
             here: Vec::new(),
-            offer: None,
             elsewhere: None,
-            left_until: None,
         }
     }
 
-    pub(super) fn call_first(&self) {
-        if let Some(first) = self.waiters.front() {
-            first.turn.notify_one();
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Puts a waiter last. Gives the operation of the first waiter before it, on which it depends, if there is one.
+    pub(super) fn push(
+        &mut self,
+        turn: Arc<Notify>,
+        work: Weak<InlineTask>,
+    ) -> Option<Weak<InlineTask>> {
+        let first = self.waiters.front().map(|first| first.work.clone());
+        self.waiters.push_back(QueuedWaiter { turn, work });
+        first
+    }
+
+    /// Takes a waiter out of the queue.
+    pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) {
+        if !self.is_first(turn) {
+            self.waiters.retain(|it| !Arc::ptr_eq(&it.turn, turn));
+            return;
+        }
+        self.waiters.pop_front();
+        // The answer to a request of the waiter that has left is not reported here, so the next waiter asks at once.
+        if let Request::UnderWay(news) = &self.request {
+            self.request = Request::Next(news.unwrap_or(Due::Paused(now)), None);
+        }
+        self.notify_first();
+    }
+
+    /// What this waiter does now. At `last_look` it asks for the last time, if it is the first and does not know enough
+    /// by then. From `gives_up` on, a final failure ends its wait.
+    pub(super) fn step(
+        &self,
+        turn: &Arc<Notify>,
+        last_look: Option<Instant>,
+        gives_up: Option<Instant>,
+        now: Instant,
+    ) -> Step {
+        let passed = |at: Option<Instant>| at.is_some_and(|at| now >= at);
+        let is_final = matches!(self.last, LastAnswer::Failed { is_final: true, .. });
+        if is_final && passed(gives_up) {
+            return Step::GiveUp;
+        }
+        let is_over = passed(last_look);
+        if !self.is_first(turn) {
+            return if is_over {
+                Step::GiveUp
+            } else {
+                Step::Wait(None)
+            };
+        }
+        if is_over {
+            return if self.knows(now) {
+                Step::GiveUp
+            } else {
+                Step::Ask
+            };
+        }
+        match self.request {
+            Request::UnderWay(_) => Step::Wait(None),
+            Request::Next(Due::AtOnce, _) => Step::Ask,
+            Request::Next(Due::Paused(at) | Due::Left(at), _) if now >= at => Step::Ask,
+            Request::Next(Due::Paused(at) | Due::Left(at), _) => Step::Wait(Some(at)),
         }
     }
 
-    pub(super) fn record_answer(&mut self, now: Instant) {
-        (self.asking, self.failures, self.answered) = (false, 0, now);
-        self.hopeless = false;
+    /// Records that the first waiter asks now. Gives the lease in whose place it asks, if one is offered.
+    pub(super) fn ask(&mut self) -> Option<HandoffOffer> {
+        match std::mem::replace(&mut self.request, Request::UnderWay(None)) {
+            Request::Next(_, offer) => offer,
+            Request::UnderWay(_) => None,
+        }
+    }
+
+    /// Records that the key is held, `elsewhere` if by another process, and plans the next request. Its pause is that
+    /// after `least` pauses at least.
+    pub(super) fn refused(&mut self, held: Held, elsewhere: bool, least: u32, now: Instant) {
+        let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
+        self.answered = now;
+        // A lease that is not among the holders is over, also if its release is not known here: it was evicted, say.
+        let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
+        self.here.retain(holds);
+        if elsewhere {
+            self.elsewhere = Some(now);
+        }
+        // If the holder is another than at the last refusal, the key was free in between, and may soon be free again.
+        // So the pauses begin anew with the shortest.
+        let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
+        if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
+            self.pauses = 0;
+        }
+        self.last = LastAnswer::Held(held);
+        self.pause(least, expires_in, now);
+    }
+
+    /// Records that a request failed, and plans the next one. Gives how many have failed in a row, and when the last
+    /// answer came.
+    pub(super) fn failed(&mut self, error: Error, now: Instant) -> (u32, Instant) {
+        let (before, is_final) = match self.last {
+            LastAnswer::Failed {
+                times, is_final, ..
+            } => (times, is_final),
+            LastAnswer::Unknown | LastAnswer::Held(_) => (0, false),
+        };
+        let times = before.saturating_add(1);
+        self.last = LastAnswer::Failed {
+            error,
+            times,
+            is_final,
+        };
+        self.pause(0, None, now);
+        (times, self.answered)
+    }
+
+    /// Records that a waiter gives up, because no request was answered for the whole call timeout. The others that have
+    /// waited as long give up too.
+    pub(super) fn give_up(&mut self) {
+        if let LastAnswer::Failed { is_final, .. } = &mut self.last {
+            *is_final = true;
+        }
+        self.waiters
+            .iter()
+            .for_each(|waiter| waiter.turn.notify_one());
+    }
+
+    /// Records that the first waiter was granted this lease, in the place of another of this process if there is one.
+    /// Gives the streak of the lease.
+    ///
+    /// After an exclusive grant the next waiter asks at the slowest pace, because the release of the lease wakes it.
+    /// After a shared grant, or one of permits, it asks at once, because it may be granted the key too.
+    pub(super) fn granted(
+        &mut self,
+        lease: LeaseId,
+        mode: Mode,
+        remaining: Duration,
+        in_place_of: Option<(LeaseId, HandoffStreak)>,
+        now: Instant,
+    ) -> HandoffStreak {
+        self.answered = now;
+        self.last = LastAnswer::Unknown;
+        let (from, before) = in_place_of.unzip();
+        self.here.retain(|here| Some(*here) != from);
+        self.here.push(lease);
+        match mode {
+            Mode::Exclusive => {
+                // What was heard until now led to this grant.
+                self.request = Request::UnderWay(None);
+                self.pause(retry::SLOWEST, Some(remaining), now);
+            }
+            Mode::Shared | Mode::Permits => {
+                self.request = Request::Next(Due::AtOnce, None);
+                self.wake();
+            }
+        }
+        HandoffStreak::next(before, self.elsewhere, now)
+    }
+
+    /// Records that a lease of this process is released. The first waiter asks at once, or after `pause` if the key is
+    /// left to other processes for that long.
+    pub(super) fn released(&mut self, lease: LeaseId, pause: Option<Duration>, now: Instant) {
+        let before = self.here.len();
+        self.here.retain(|here| *here != lease);
+        if before > 0 && self.here.len() == before {
+            // Another lease of this queue holds the key.
+            return;
+        }
+        match pause {
+            None => self.wake(),
+            Some(pause) => {
+                self.pauses = 0;
+                // The last answer names a holder that has released the key.
+                self.last = LastAnswer::Unknown;
+                self.plan(Due::Left(now + pause));
+            }
+        }
+    }
+
+    /// Records that the store says that the key became free. While a lease of this queue holds the key, that is
+    /// ignored: the release of the lease wakes the queue. So is the release by which this process leaves the key to
+    /// others.
+    pub(super) fn freed(&mut self, now: Instant) {
+        let due = match &self.request {
+            Request::Next(due, _) => Some(due),
+            Request::UnderWay(news) => news.as_ref(),
+        };
+        let is_left = matches!(due, Some(Due::Left(until)) if *until > now);
+        if self.here.is_empty() && !is_left {
+            self.wake();
+        }
+    }
+
+    /// Records that the key may be free: the first waiter asks at once.
+    pub(super) fn wake(&mut self) {
+        self.pauses = 0;
+        self.plan(Due::AtOnce);
+    }
+
+    /// The same for keys that became free unseen, before the store began to tell. A lease of this queue that holds the
+    /// key wakes the queue by its release.
+    pub(super) fn wake_unless_held_here(&mut self) {
+        if self.here.is_empty() {
+            self.wake();
+        }
+    }
+
+    /// Offers a lease to the first waiter, which then asks at once. Gives the outcome, and the operation of the waiter,
+    /// which must not stand still. `None` if a request is under way: the waiter could take the offer only after that.
+    pub(super) fn offer(
+        &mut self,
+        lease: LeaseId,
+        streak: HandoffStreak,
+    ) -> Option<(oneshot::Receiver<HandoffOutcome>, Weak<InlineTask>)> {
+        if matches!(self.request, Request::UnderWay(_)) {
+            return None;
+        }
+        let work = self.waiters.front()?.work.clone();
+        let (offer, outcome) = HandoffOffer::new(lease, streak);
+        self.request = Request::Next(Due::AtOnce, Some(offer));
+        self.notify_first();
+        Some((outcome, work))
+    }
+
+    /// Takes back the offer of this lease. Says whether it was still there.
+    pub(super) fn take_back(&mut self, lease: LeaseId) -> bool {
+        match &mut self.request {
+            Request::Next(_, offer) => offer.take_if(|offer| offer.from() == lease).is_some(),
+            Request::UnderWay(_) => false,
+        }
+    }
+
+    /// The outcome of the last request, whichever waiter sent it.
+    pub(super) fn last(&self) -> Option<Result<Held, Error>> {
+        match &self.last {
+            LastAnswer::Unknown => None,
+            LastAnswer::Held(held) => Some(Ok(held.clone())),
+            LastAnswer::Failed { error, .. } => Some(Err(error.clone())),
+        }
+    }
+
+    /// Plans the next request, and notifies the first waiter.
+    fn plan(&mut self, due: Due) {
+        match &mut self.request {
+            Request::Next(next, _) => *next = due,
+            Request::UnderWay(news) => *news = Some(due),
+        }
+        self.notify_first();
+    }
+
+    /// Plans the next request after an answer: as the news say, or else after a pause. The pause is at least as long as
+    /// after `least` pauses, but never reaches past `expires_in`.
+    fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
+        let pauses = self.pauses.max(least);
+        let pause = retry::pause_until_free(pauses, expires_in, fastrand::f64());
+        self.pauses = self.pauses.saturating_add(1);
+        let paused = Due::Paused(now + pause);
+        match &mut self.request {
+            Request::UnderWay(news) => {
+                self.request = Request::Next(news.unwrap_or(paused), None);
+            }
+            // The answer came to a request before the last one.
+            Request::Next(due @ Due::Paused(_), _) => *due = paused,
+            Request::Next(Due::AtOnce | Due::Left(_), _) => {}
+        }
     }
 
     /// Whether the first waiter can give up without a last request: the last answer is recent, nothing says that the
     /// key became free since, and another waiter is there to ask again.
-    pub(super) fn knows(&self, now: Instant) -> bool {
+    fn knows(&self, now: Instant) -> bool {
         self.waiters.len() > 1
-            && !self.woken
-            && matches!(self.news, Some(Ok(_)))
+            && matches!(
+                self.request,
+                Request::Next(Due::Paused(_), _) | Request::UnderWay(None)
+            )
+            && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::WAITING / 2
     }
 
-    pub(super) fn is_first(&self, turn: &Arc<Notify>) -> bool {
+    fn is_first(&self, turn: &Arc<Notify>) -> bool {
         self.waiters
             .front()
             .is_some_and(|first| Arc::ptr_eq(&first.turn, turn))
     }
 
-    /// Takes in that the key is free, and that the first waiter leaves it to other processes until this instant.
-    pub(super) fn yield_until(&mut self, until: Instant) {
-        // A request under way may be refused because of the lease that is over: that must not put off the next one.
-        (self.woken, self.pauses) = (self.asking, 0);
-        (self.next, self.left_until) = (until, Some(until));
-        // The last answer names a holder that has released the key.
-        self.news = None;
-        self.call_first();
-    }
-
-    /// Takes in that the key may be free: the first waiter asks at once.
-    pub(super) fn wake(&mut self, now: Instant) {
-        self.woken = true;
-        self.pauses = 0;
-        self.next = now;
-        self.call_first();
-    }
-
-    /// Puts off the next request, unless the key may have become free since the last one was sent. The pause is at
-    /// least as long as after `least` pauses, but never reaches past `expires_in`.
-    pub(super) fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
-        let pauses = self.pauses.max(least);
-        let pause = retry::pause_until_free(pauses, expires_in, fastrand::f64());
-        self.pauses = self.pauses.saturating_add(1);
-        if !std::mem::take(&mut self.woken) {
-            self.next = now + pause;
+    fn notify_first(&self) {
+        if let Some(first) = self.waiters.front() {
+            first.turn.notify_one();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,8 +6,8 @@
 //! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason. So an operation that
 //!   has ended cannot block those behind it.
 //! - No two locks of [`WaitQueues`] are held at the same time.
-//! - An operation is detached while none of them is held: if its runtime has ended, it is dropped by that, and takes
-//!   them itself.
+//! - An operation is detached while none of these locks is held: if its runtime has ended, the detaching drops it, and
+//!   the drop of its waiter takes them.
 
 use std::{
     collections::HashMap,
@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use super::{
-    handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    queue::{self, Queue, QueuedWaiter},
+    handoff::{HandoffOutcome, HandoffStreak},
+    queue::{self, Queue},
 };
 use crate::{
     model::{Key, LeaseId},
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// How long a holder waits for the outcome of its offer: the runtime of the waiter may stand still.
-const PATIENCE: Duration = Duration::from_millis(200);
+const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The queues of all keys that have waiters.
 #[derive(Debug, Default)]
@@ -64,10 +64,9 @@ impl WaitQueues {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
         let queue = queue.or_insert_with(|| Queue::new(Instant::now()));
-        let first = queue.waiters.front().map(|first| first.work.clone());
-        let depended_on = first.map(|first| [first, work.clone()]);
-        queue.waiters.push_back(QueuedWaiter { turn, work });
+        let first = queue.push(turn, work.clone());
         drop(queues);
+        let depended_on = first.map(|first| [first, work]);
         depended_on.iter().flatten().for_each(queue::detach);
     }
 
@@ -79,34 +78,21 @@ impl WaitQueues {
     /// Takes a waiter out of the queue of a key.
     pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key) else {
-            return;
-        };
-        let first = queue.is_first(turn);
-        if first {
-            queue.waiters.pop_front();
-        } else {
-            queue.waiters.retain(|it| !Arc::ptr_eq(&it.turn, turn));
-        }
-        if queue.waiters.is_empty() {
-            queues.remove(key);
-        } else if first {
-            // The answer to a request of the waiter that has left is not reported here, so the next waiter asks at
-            // once.
-            if std::mem::take(&mut queue.asking) {
-                queue.next = Instant::now();
+        if let Some(queue) = queues.get_mut(key) {
+            queue.remove(turn, Instant::now());
+            if queue.is_empty() {
+                queues.remove(key);
             }
-            queue.call_first();
         }
     }
 
-    /// Takes in a lease that was granted to this process.
-    pub(crate) fn begins(&self, lease: LeaseId) {
+    /// Records a lease that was granted to this process.
+    pub(crate) fn register_lease(&self, lease: LeaseId) {
         self.own.lock().insert(lease, HandoffStreak::default());
     }
 
     /// Forgets a lease that is detached, or whose release is answered or given up.
-    pub(crate) fn ends(&self, lease: LeaseId) {
+    pub(crate) fn forget_lease(&self, lease: LeaseId) {
         self.own.lock().remove(&lease);
     }
 
@@ -132,46 +118,22 @@ impl WaitQueues {
         self.streak(lease).is_over(now) && self.queues.lock().contains_key(key)
     }
 
-    /// Takes in that a lease of this process is released. The first waiter for its key asks at once, unless the key was
+    /// Records that a lease of this process is released. The first waiter for its key asks at once, unless the key was
     /// handed over for so long that it is left to other processes for a moment.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
-        let streak = self.streak(lease);
-        self.wake(key, |queue| {
-            let before = queue.here.len();
-            queue.here.retain(|here| *here != lease);
-            let news = before == 0 || queue.here.len() < before;
-            let now = Instant::now();
-            match streak.yields_for(now, fastrand::f64()) {
-                Some(pause) if news => {
-                    queue.yield_until(now + pause);
-                    false
-                }
-                _ => news,
-            }
-        });
-    }
-
-    /// Takes in that the key may be shared from now on: the first waiter for it asks at once.
-    pub(crate) fn opened(&self, key: &Key) {
-        self.wake(key, |_| true);
-    }
-
-    /// Takes in that the store says that this key became free. While a lease of this queue holds the key, that is
-    /// ignored: the release of the lease wakes the queue.
-    pub(crate) fn freed(&self, key: &Key) {
-        // The store may tell of a release by this process, which leaves the key to other processes for a moment.
         let now = Instant::now();
-        self.wake(key, |queue| {
-            queue.here.is_empty() && queue.left_until.is_none_or(|until| until <= now)
-        });
+        let pause = self.streak(lease).yields_for(now, fastrand::f64());
+        self.with(key, |queue| queue.released(lease, pause, now));
     }
 
-    fn wake(&self, key: &Key, news: impl FnOnce(&mut Queue) -> bool) {
-        if let Some(queue) = self.queues.lock().get_mut(key)
-            && news(queue)
-        {
-            queue.wake(Instant::now());
-        }
+    /// Records that the key may be shared from now on, or was freed by force: the first waiter for it asks at once.
+    pub(crate) fn wake_first(&self, key: &Key) {
+        self.with(key, Queue::wake);
+    }
+
+    /// Records that the store says that this key became free.
+    pub(crate) fn freed(&self, key: &Key) {
+        self.with(key, |queue| queue.freed(Instant::now()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -193,10 +155,9 @@ impl WaitQueues {
         *self.listener.lock() = state;
         if state == ListenerState::Telling {
             // The store does not tell of keys that became free before the stream was opened. So the first waiter of
-            // each queue asks once, unless a lease of the queue holds the key.
+            // each queue asks once.
             let mut queues = self.queues.lock();
-            let waiting = queues.values_mut().filter(|queue| queue.here.is_empty());
-            waiting.for_each(|queue| queue.wake(Instant::now()));
+            queues.values_mut().for_each(Queue::wake_unless_held_here);
         }
     }
 
@@ -208,8 +169,8 @@ impl WaitQueues {
         }
     }
 
-    /// From how many pauses on a refused waiter counts: where the store tells of free keys, waiters ask at the slowest
-    /// pace, in case the store leaves one out.
+    /// The least number of pauses that a refused waiter is taken to have made. Where the store tells of free keys,
+    /// waiters ask at the slowest pace, in case the store leaves one out.
     pub(super) fn first_pause(&self) -> u32 {
         match *self.listener.lock() {
             ListenerState::Telling => retry::SLOWEST,
@@ -217,42 +178,33 @@ impl WaitQueues {
         }
     }
 
-    /// Offers the lease to the first waiter for its key, and waits for the outcome, at most [`PATIENCE`].
+    /// Offers the lease to the first waiter for its key, and waits for the outcome, at most [`OFFER_TIMEOUT`].
     pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
         let Some(outcome) = self.offer(key, lease) else {
             return HandoffOutcome::NotOver;
         };
-        match timeout(PATIENCE, outcome).await {
-            Ok(Ok(true)) => HandoffOutcome::Over,
-            Ok(Ok(false)) => HandoffOutcome::NotOver,
-            Ok(Err(_)) => HandoffOutcome::Unclear,
+        match timeout(OFFER_TIMEOUT, outcome).await {
+            // The sender tells an outcome when it is dropped, so the error cannot occur.
+            Ok(outcome) => outcome.unwrap_or(HandoffOutcome::Unclear),
             Err(_) if self.take_back(key, lease) => HandoffOutcome::NotOver,
             Err(_) => HandoffOutcome::Unclear,
         }
     }
 
-    fn offer(&self, key: &Key, lease: LeaseId) -> Option<oneshot::Receiver<bool>> {
+    fn offer(&self, key: &Key, lease: LeaseId) -> Option<oneshot::Receiver<HandoffOutcome>> {
         let streak = self.streak(lease);
-        let mut queues = self.queues.lock();
-        let queue = queues.get_mut(key)?;
-        // A first waiter that has a request under way could take the offer only after the answer to that.
-        if queue.asking || streak.is_over(Instant::now()) {
+        if streak.is_over(Instant::now()) {
             return None;
         }
-        let (offer, told) = HandoffOffer::new(lease, streak);
-        queue.offer = Some(offer);
-        (queue.woken, queue.next) = (true, Instant::now());
-        let first = queue.waiters.front().map(|first| first.work.clone());
-        queue.call_first();
-        drop(queues);
-        first.iter().for_each(queue::detach);
-        Some(told)
+        let (outcome, waiter) = self
+            .with(key, |queue| queue.offer(lease, streak))
+            .flatten()?;
+        queue::detach(&waiter);
+        Some(outcome)
     }
 
     fn take_back(&self, key: &Key, lease: LeaseId) -> bool {
-        let mut queues = self.queues.lock();
-        let offered = queues.get_mut(key).map(|queue| &mut queue.offer);
-        let own = offered.and_then(|offer| offer.take_if(|offer| offer.from() == lease));
-        own.is_some()
+        self.with(key, |queue| queue.take_back(lease))
+            .unwrap_or(false)
     }
 }

@@ -1,0 +1,185 @@
+//! Tests of the queue of a key, without a store and without waiting.
+
+use chrono::{DateTime, Utc};
+
+use super::*;
+use crate::model::{Fence, Holder, Key};
+
+const TTL: Duration = Duration::from_secs(30);
+const MOMENT: Duration = Duration::from_millis(1);
+
+struct Waiting {
+    queue: Queue,
+    turns: Vec<Arc<Notify>>,
+    start: Instant,
+}
+
+impl Waiting {
+    /// A queue with so many waiters.
+    fn of(waiters: usize) -> Self {
+        let start = Instant::now();
+        let turns: Vec<_> = (0..waiters).map(|_| Arc::new(Notify::new())).collect();
+        let mut queue = Queue::new(start);
+        for turn in &turns {
+            queue.push(turn.clone(), Weak::new());
+        }
+        Self {
+            queue,
+            turns,
+            start,
+        }
+    }
+
+    fn step(&self, waiter: usize, at: Instant) -> Step {
+        self.queue.step(&self.turns[waiter], None, None, at)
+    }
+
+    /// When the first waiter asks.
+    fn due(&self) -> Instant {
+        match self.step(0, self.start) {
+            Step::Wait(Some(at)) => at,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    fn refuse(&mut self, lease: LeaseId, at: Instant) {
+        self.queue.refused(held(lease), true, 0, at);
+    }
+}
+
+fn held(lease: LeaseId) -> Held {
+    let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
+    let holder = Holder::exclusive(lease, "they".into(), Fence::new(7), now, now + TTL);
+    Held::new(Key::new("key").unwrap(), vec![holder], now)
+}
+
+fn failure() -> Error {
+    Error::TimedOut {
+        operation: "acquire",
+        limit: TTL,
+    }
+}
+
+#[test]
+fn the_first_asks_and_the_others_wait() {
+    let mut waiting = Waiting::of(2);
+    let start = waiting.start;
+    assert_eq!(waiting.step(0, start), Step::Ask);
+    assert_eq!(waiting.step(1, start), Step::Wait(None));
+    assert!(waiting.queue.ask().is_none());
+    assert_eq!(waiting.step(0, start), Step::Wait(None), "it has asked");
+    waiting.refuse(LeaseId::random(), start);
+    let due = waiting.due();
+    assert!(due > start && due < start + retry::WAITING);
+    assert_eq!(waiting.step(0, due), Step::Ask);
+    // The next one does not wait for an answer that nobody takes.
+    waiting.queue.ask();
+    waiting.queue.remove(&waiting.turns[0].clone(), due);
+    assert_eq!(waiting.step(1, due), Step::Ask);
+}
+
+#[test]
+fn news_while_a_request_is_under_way_count_after_its_refusal() {
+    let mut waiting = Waiting::of(1);
+    let start = waiting.start;
+    let lease = LeaseId::random();
+    for left in [None, Some(MOMENT * 5)] {
+        waiting.queue.ask();
+        waiting.queue.released(lease, left, start);
+        waiting.refuse(lease, start);
+        match left {
+            None => assert_eq!(waiting.step(0, start), Step::Ask),
+            Some(pause) => assert_eq!(waiting.due(), start + pause),
+        }
+    }
+    // Without news it pauses.
+    waiting.queue.ask();
+    waiting.refuse(lease, start);
+    assert_ne!(waiting.step(0, start), Step::Ask);
+}
+
+#[test]
+fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key_or_leaves_it() {
+    let mut waiting = Waiting::of(1);
+    let (start, lease) = (waiting.start, LeaseId::random());
+    waiting.queue.ask();
+    waiting
+        .queue
+        .granted(lease, Mode::Exclusive, TTL, None, start);
+    let due = waiting.due();
+    waiting.queue.freed(start);
+    assert_eq!(waiting.due(), due, "the lease is here");
+    waiting.queue.released(lease, Some(MOMENT), start);
+    waiting.queue.freed(start);
+    assert_eq!(waiting.due(), start + MOMENT, "others have the time");
+    waiting.queue.freed(start + MOMENT);
+    assert_eq!(waiting.step(0, start), Step::Ask);
+}
+
+#[test]
+fn an_offer_is_taken_by_the_next_request_or_taken_back() {
+    let mut waiting = Waiting::of(1);
+    let (start, lease) = (waiting.start, LeaseId::random());
+    let offer = |queue: &mut Queue| queue.offer(lease, HandoffStreak::default());
+    waiting.queue.ask();
+    assert!(offer(&mut waiting.queue).is_none(), "one is under way");
+    waiting.refuse(lease, start);
+    let (mut outcome, _) = offer(&mut waiting.queue).unwrap();
+    assert_eq!(waiting.step(0, start), Step::Ask);
+    assert!(waiting.queue.take_back(lease));
+    assert_eq!(outcome.try_recv(), Ok(HandoffOutcome::NotOver));
+    assert!(waiting.queue.ask().is_none());
+    waiting.refuse(lease, start);
+    let _outcome = offer(&mut waiting.queue).unwrap();
+    assert_eq!(waiting.queue.ask().map(|offer| offer.from()), Some(lease));
+    assert!(!waiting.queue.take_back(lease), "it was taken");
+}
+
+#[test]
+fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fresh() {
+    for (waiters, age, step) in [
+        (2, MOMENT, Step::GiveUp),
+        (1, MOMENT, Step::Ask),
+        (2, retry::WAITING / 2, Step::Ask),
+    ] {
+        let mut waiting = Waiting::of(waiters);
+        let start = waiting.start;
+        waiting.queue.ask();
+        waiting.refuse(LeaseId::random(), start);
+        let look = |waiting: &Waiting, waiter: usize| {
+            let turn = &waiting.turns[waiter];
+            waiting
+                .queue
+                .step(turn, Some(start + age), None, start + age)
+        };
+        assert_eq!(look(&waiting, 0), step);
+        if waiters > 1 {
+            assert_eq!(look(&waiting, 1), Step::GiveUp, "it is not the first");
+            waiting.queue.wake();
+            assert_eq!(look(&waiting, 0), Step::Ask, "the key may be free");
+        }
+    }
+}
+
+#[test]
+fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
+    let mut waiting = Waiting::of(2);
+    let start = waiting.start;
+    for times in 1..=3 {
+        waiting.queue.ask();
+        assert_eq!(waiting.queue.failed(failure(), start), (times, start));
+    }
+    let look = |waiting: &Waiting, at| {
+        let turn = &waiting.turns[1];
+        waiting.queue.step(turn, None, Some(start + TTL), at)
+    };
+    assert_eq!(look(&waiting, start + TTL), Step::Wait(None));
+    waiting.queue.give_up();
+    assert_eq!(look(&waiting, start), Step::Wait(None), "it may wait on");
+    assert_eq!(look(&waiting, start + TTL), Step::GiveUp);
+    waiting.queue.ask();
+    waiting.refuse(LeaseId::random(), start);
+    assert_eq!(look(&waiting, start + TTL), Step::Wait(None));
+    waiting.queue.ask();
+    assert_eq!(waiting.queue.failed(failure(), start).0, 1);
+}
