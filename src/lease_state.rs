@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
 use self::{
-    status::Status,
+    status::{Phase, Status, Upgrades},
     validity::{Validity, deadline},
 };
 use crate::{
@@ -61,7 +61,7 @@ pub(crate) struct LeaseState {
     /// Whether the lease is renewed in the background.
     kept: AtomicBool,
     /// Whether another acquire of the lease may still be on its way to the server.
-    open: AtomicBool,
+    maybe_in_flight: AtomicBool,
     /// The parent of all cancellation tokens of the lease; set by the first call that asks for one.
     pub(crate) token: OnceLock<CancellationToken>,
 }
@@ -84,7 +84,7 @@ impl LeaseState {
             state: Sender::new(state),
             min_hold: OnceLock::new(),
             kept: AtomicBool::new(false),
-            open: AtomicBool::new(false),
+            maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
         })
     }
@@ -144,7 +144,7 @@ impl LeaseState {
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
-        fence == state.fence || state.unanswered_upgrades > 0
+        fence == state.fence || matches!(state.upgrades, Upgrades::Unanswered(_))
     }
 
     pub(crate) fn is_live(&self, now: Instant) -> bool {
@@ -183,7 +183,10 @@ impl LeaseState {
     pub(crate) fn renewal(&self) -> RenewRequest {
         let request = RenewRequest::new(self.key().clone(), self.id(), self.ttl());
         let state = self.state.borrow();
-        if self.terms.asked_once && state.mode == Mode::Exclusive && !state.has_upgraded {
+        if self.terms.asked_once
+            && state.mode == Mode::Exclusive
+            && state.upgrades == Upgrades::None
+        {
             request.known(KnownGrant {
                 fence: state.fence,
                 acquired_at: self.acquired_at,
@@ -194,20 +197,20 @@ impl LeaseState {
     }
 
     /// Whether another acquire of the lease may still be on its way to the server.
-    pub(crate) fn may_be_in_flight(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+    pub(crate) fn maybe_in_flight(&self) -> bool {
+        self.maybe_in_flight.load(Ordering::Relaxed)
     }
 
     /// Whether the lease is kept alive, is live, and was not given up. No other lease is worth a renewal.
     pub(crate) fn wants_renewal(&self) -> bool {
         let state = self.state.borrow();
-        self.is_kept() && state.end.is_none() && state.validity.is_live(Instant::now())
+        self.is_kept() && state.phase == Phase::Held && state.validity.is_live(Instant::now())
     }
 
     /// Records that another acquire of the lease may still be on its way to the server. The release is then repeated
     /// until none can be.
-    pub(crate) fn leave_open(&self) {
-        self.open.store(true, Ordering::Relaxed);
+    pub(crate) fn set_maybe_in_flight(&self) {
+        self.maybe_in_flight.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_kept(&self) -> bool {
@@ -221,7 +224,7 @@ impl LeaseState {
 
     /// When the lease is to be renewed next: a third of its ttl after the request that last gave it its ttl was sent,
     /// or `now` if that is past.
-    pub(crate) fn first_renewal(&self, now: Instant) -> Instant {
+    pub(crate) fn next_renewal(&self, now: Instant) -> Instant {
         let left = self.remaining(now) + self.terms.clock_margin;
         now + left.saturating_sub(timing::after_renewal(self.ttl()))
     }
@@ -259,18 +262,16 @@ impl LeaseState {
         let mut outcome = Ok(());
         let (mut left, mut loss, mut risk) = (Duration::ZERO, None, false);
         self.state.send_modify(|state| {
-            let (now, validity) = (Instant::now(), &mut state.validity);
+            let now = Instant::now();
+            let is_own = match &answer {
+                Ok(RenewAnswer::Renewed(grant)) => state.is_own_renewal(grant.fence),
+                _ => true,
+            };
+            let validity = &mut state.validity;
             left = validity.remaining(now);
             let lost = |reason| Err(self.lost_error(reason));
             outcome = match answer {
-                // Another fence is that of another grant: after a takeover, a late acquire was granted the same lease
-                // id anew. But while an upgrade is unanswered any fence may be its own, and after an upgrade a
-                // smaller fence is in the answer to a renewal that was carried out before it.
-                Ok(RenewAnswer::Renewed(grant))
-                    if state.unanswered_upgrades == 0
-                        && (grant.fence > state.fence
-                            || grant.fence < state.fence && !state.has_upgraded) =>
-                {
+                Ok(RenewAnswer::Renewed(_)) if !is_own => {
                     lost(validity.lose(LossReason::TakenOver, now))
                 }
                 Ok(RenewAnswer::Renewed(grant)) => {
@@ -324,17 +325,14 @@ impl LeaseState {
 
     /// Records that an upgrade is sent, which may give the lease another fence.
     pub(crate) fn upgrade_sent(&self) {
-        self.state.send_modify(|state| {
-            state.has_upgraded = true;
-            state.unanswered_upgrades = state.unanswered_upgrades.saturating_add(1);
-        });
+        self.state
+            .send_modify(|state| state.upgrades = state.upgrades.with_one_sent());
     }
 
     /// Records that the outcome of an upgrade is known.
     pub(crate) fn upgrade_answered(&self) {
-        self.state.send_modify(|state| {
-            state.unanswered_upgrades = state.unanswered_upgrades.saturating_sub(1);
-        });
+        self.state
+            .send_modify(|state| state.upgrades = state.upgrades.with_one_answered());
     }
 
     /// Takes in the mode and the fence from the answer to a conversion.
@@ -367,8 +365,13 @@ impl LeaseState {
         let first = self.state.send_if_modified(|state| {
             // A loss by expiry is reported only when a call looks at the lease, and this may be the first call.
             loss = state.take_unreported_loss(now);
-            let first = state.end.is_none();
-            state.end.get_or_insert(end);
+            let first = state.phase == Phase::Held;
+            if first {
+                state.phase = match end {
+                    EndReason::Released => Phase::Releasing,
+                    EndReason::Detached => Phase::Detached,
+                };
+            }
             first
         });
         self.tell(loss);
@@ -386,7 +389,7 @@ impl LeaseState {
     pub(crate) async fn ended(&self) -> EndReason {
         let mut states = self.state.subscribe();
         loop {
-            if let Some(end) = states.borrow_and_update().end {
+            if let Some(end) = states.borrow_and_update().phase.end() {
                 return end;
             }
             // The sender is part of `self`, so this cannot fail.
@@ -396,13 +399,17 @@ impl LeaseState {
 
     /// Marks that the release that belongs to the end has been answered, or given up.
     pub(crate) fn mark_released(&self) {
-        self.state.send_modify(|state| state.over = true);
+        self.state
+            .send_modify(|state| state.phase = Phase::Released);
     }
 
     /// Waits until the release that belongs to the end is marked.
     pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.
-        let _ = self.state.subscribe().wait_for(|state| state.over).await;
+        let mut states = self.state.subscribe();
+        let _ = states
+            .wait_for(|state| state.phase == Phase::Released)
+            .await;
     }
 
     /// Waits until the lease is lost.

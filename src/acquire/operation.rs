@@ -443,7 +443,7 @@ impl AcquireOperation {
             return Err(self.failed(too_late(limit)));
         };
         if self.left == Leftover::Unclear {
-            state.leave_open();
+            state.set_maybe_in_flight();
         }
         let lease = Lease::new(self.context.registry.clone(), state);
         // A close that came before the registry had the lease did not release it. The drop of the lease does.

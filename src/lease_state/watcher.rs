@@ -5,7 +5,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::status::Status;
+use super::status::{Phase, Status};
 use crate::model::LossReason;
 
 /// Watches a lease until it is lost or given up.
@@ -16,9 +16,11 @@ impl LossWatcher {
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
             let deadline = {
-                let Status { validity, end, .. } = &*self.0.borrow_and_update();
-                match (validity.loss(Instant::now()), end) {
-                    (None, None) => validity.deadline(),
+                let Status {
+                    validity, phase, ..
+                } = &*self.0.borrow_and_update();
+                match (validity.loss(Instant::now()), phase) {
+                    (None, Phase::Held) => validity.deadline(),
                     (loss, _) => return loss,
                 }
             };

@@ -39,7 +39,7 @@ pub(crate) struct ReleaseJob {
 impl ReleaseJob {
     /// The release of a lease that was held.
     pub(super) fn of(state: &LeaseState) -> Self {
-        let (maybe_in_flight, min_hold) = (state.may_be_in_flight(), state.min_hold());
+        let (maybe_in_flight, min_hold) = (state.maybe_in_flight(), state.min_hold());
         let (mode, fence) = state.mode_and_fence();
         let alone = mode == Mode::Exclusive;
         Self {

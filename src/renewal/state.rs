@@ -100,7 +100,7 @@ impl Work {
     /// Plans the renewals of a lease.
     pub(super) fn plan(&mut self, lease: &Arc<LeaseState>, now: Instant) {
         let (number, ttl) = (lease.number(), lease.ttl());
-        let (due, deadline) = (lease.first_renewal(now), lease.deadline());
+        let (due, deadline) = (lease.next_renewal(now), lease.deadline());
         self.schedule
             .insert(number, Arc::downgrade(lease), ttl, due, deadline);
     }
