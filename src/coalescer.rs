@@ -4,63 +4,52 @@
 //!
 //! A batch costs less than its parts only if it is large (`cycle` in `docs/performance.md`). So while a batch is under
 //! way, requests gather for the next one until they are a quarter of all. Three batches are under way at the most: with
-//! one alone the server would be idle between two batches.
+//! one alone the server would be idle between two batches. The requests of a set go in one batch, however few they are.
 //!
 //! A request is sent when there is a place for it, and not before, so that a slow store is not sent more and more. A
 //! request that waits can be withdrawn, and then is never sent. If nothing could be sent for a while, one more request
 //! or batch goes than there are places: its answer tells whether the others hang, or the store is slow.
 //!
 //! A request in a batch is answered only with all others of the batch: a transaction that holds one document holds up
-//! all of them. So a request whose batch is not answered after [`OVERDUE`] is sent again, alone. The first of the two
-//! answers counts, and the operation follows the other call to its end.
+//! all of them. So a request whose batch is not answered in time is sent again, alone (`overdue.rs`). The first of the
+//! two answers counts, and the operation follows the other call to its end.
 //!
-//! A coalescer is no [`Store`] itself. An operation takes back what was not sent yet, and has to know whether it could:
-//! what was sent may be granted. It also submits the requests of a set before the first of them is sent.
+//! A coalescer is no [`Store`] itself: it gives a call instead of an answer. An operation takes back a call that was not
+//! sent yet, and has to know whether it could, because what was sent may be granted; and it releases what each late
+//! answer grants. A call is polled by its operation, which saves a task for each request (`cpu` there).
 
+mod overdue;
 mod policy;
 mod queue;
+mod request;
 
-use std::{fmt, future::pending, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc};
 
-use futures::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
+pub(crate) use self::request::PlannedRelease;
 use self::{
+    overdue::{Repeat, in_time},
     policy::{LEAST, Limits, Next},
-    queue::{Class, HANGS, Queue, YOUNG},
+    queue::{HANGS, Queue, YOUNG},
+    request::Request,
 };
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
-        ReleaseRequest,
     },
-    model::{Cause, Error, Key, LeaseId},
+    model::{Cause, Error},
     runtime::{
         self,
         in_flight::{Answer, Call, Progress},
     },
     store::Store,
-    telemetry,
 };
-
-/// How long to wait for the answer to a request that was sent in a batch, until it is sent again.
-const OVERDUE: Duration = Duration::from_secs(1);
-
-/// Which requests a request may share a batch with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Batching {
-    /// With any others that wait for a place at the same time.
-    Any,
-    /// With none: the request is a retry after an error.
-    Never,
-    /// With any, but not before all requests of its set are submitted and [sent](Coalescer::send_set).
-    Set,
-}
 
 pub(crate) struct Coalescer {
     store: Arc<dyn Store>,
@@ -72,7 +61,7 @@ pub(crate) struct Coalescer {
 
 /// A request that waits for a place.
 struct Unsent {
-    request: BatchRequest,
+    request: Request,
     reply: Reply,
     /// Told when the request is sent in a batch.
     went: oneshot::Sender<()>,
@@ -95,7 +84,37 @@ enum Route {
     /// At once. It is counted as under way if it has a permit.
     Now(Option<InFlightPermit>),
     /// When there is a place for it.
-    Later(u64, oneshot::Receiver<Dispatch>, oneshot::Receiver<()>),
+    Later(Waiting),
+}
+
+/// The other side of a request that waits for a place.
+struct Waiting {
+    number: u64,
+    dispatch: oneshot::Receiver<Dispatch>,
+    /// Ends when the request is sent in a batch. Its error says that the request is sent alone.
+    went: oneshot::Receiver<()>,
+}
+
+impl Route {
+    fn waits(&self) -> bool {
+        matches!(self, Self::Later(_))
+    }
+}
+
+/// The time in which a set submits its requests.
+struct Gathering<'a>(&'a Coalescer);
+
+impl<'a> Gathering<'a> {
+    fn begin(coalescer: &'a Coalescer) -> Self {
+        coalescer.queue.lock().begin_to_gather();
+        Self(coalescer)
+    }
+}
+
+impl Drop for Gathering<'_> {
+    fn drop(&mut self) {
+        self.0.queue.lock().end_gathering();
+    }
 }
 
 impl Coalescer {
@@ -108,82 +127,70 @@ impl Coalescer {
         })
     }
 
-    /// Submits a request for a lease.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-        batching: Batching,
-    ) -> Call<AcquireAnswer> {
-        let route = self.route(batching, || BatchRequest::Acquire(request.clone()));
-        let again = match (batching, &route) {
-            // If a set asked again and that was answered, its batch might still be granted the keys, and the set, which
-            // then asks for one key after the other, would wait for its own leases.
-            (Batching::Set, _) | (_, Route::Now(_)) => None,
-            (Batching::Any | Batching::Never, Route::Later(..)) => {
-                let mut request = request.clone();
-                let again = self.again("acquire", request.key.clone(), request.lease, move |it| {
-                    // The request in the batch may have been granted.
-                    Arc::make_mut(&mut request).fresh = false;
-                    it.acquire(request, Batching::Never)
-                });
-                Some(again)
-            }
-        };
+    /// Submits a request for a lease. One that is not [fresh](AcquireRequest::fresh) goes alone.
+    pub(crate) fn acquire(self: &Arc<Self>, request: Arc<AcquireRequest>) -> Call<AcquireAnswer> {
+        let route = self.route(|| Request::Acquire(request.clone()));
+        let repeat = route.waits().then(|| {
+            let mut again = request.clone();
+            let coalescer = self.clone();
+            Repeat::new("acquire", &request.key, request.lease, move || {
+                // The request in the batch may have been granted.
+                Arc::make_mut(&mut again).fresh = false;
+                coalescer.acquire(again)
+            })
+        });
         let store = self.store.clone();
         let alone = async move { store.acquire(&request).await };
-        self.send(route, alone, again, |answer| match answer {
+        self.send(route, alone, repeat, |answer| match answer {
             BatchAnswer::Acquire(answer) => Some(answer),
             BatchAnswer::Release(_) => None,
         })
     }
 
     /// Submits the release of a lease.
-    pub(crate) fn release(
-        self: &Arc<Self>,
-        request: ReleaseRequest,
-        batching: Batching,
-    ) -> Call<ReleaseAnswer> {
-        let route = self.route(batching, || BatchRequest::Release(request.clone()));
-        let again = match &route {
-            Route::Now(_) => None,
-            Route::Later(..) => {
-                let request = request.clone();
-                let again = self.again("release", request.key.clone(), request.lease, move |it| {
-                    it.release(request, Batching::Never)
-                });
-                Some(again)
-            }
-        };
+    pub(crate) fn release(self: &Arc<Self>, release: PlannedRelease) -> Call<ReleaseAnswer> {
+        let route = self.route(|| Request::Release(release.clone()));
+        let repeat = route.waits().then(|| {
+            let (key, lease) = (&release.request.key, release.request.lease);
+            let again = PlannedRelease {
+                is_repeated: true,
+                ..release.clone()
+            };
+            let coalescer = self.clone();
+            Repeat::new("release", key, lease, move || coalescer.release(again))
+        });
         let store = self.store.clone();
-        let alone = async move { store.release(&request).await };
-        self.send(route, alone, again, |answer| match answer {
+        let alone = async move { store.release(&release.at(Instant::now())).await };
+        self.send(route, alone, repeat, |answer| match answer {
             BatchAnswer::Release(answer) => Some(answer),
             BatchAnswer::Acquire(_) => None,
         })
     }
 
-    /// Makes a call whose batch is not answered in time once more.
-    fn again<A: 'static>(
-        self: &Arc<Self>,
-        operation: &'static str,
-        key: Key,
-        lease: LeaseId,
-        call: impl FnOnce(&Arc<Self>) -> Call<A> + Send + 'static,
-    ) -> Box<dyn FnOnce() -> Call<A> + Send> {
-        let coalescer = self.clone();
-        Box::new(move || {
-            let limit = OVERDUE;
-            let late = Error::TimedOut { operation, limit };
-            telemetry::store_failed(operation, Some((&key, lease)), &late);
-            call(&coalescer)
+    /// Does this work. The requests that it submits when it is first polled are a set: they go in one batch, however
+    /// few they are.
+    pub(crate) async fn send_together<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut has_begun = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut has_begun, true) {
+                return work.as_mut().poll(cx);
+            }
+            let gathering = Gathering::begin(self);
+            let polled = work.as_mut().poll(cx);
+            drop(gathering);
+            while self.dispatch_together(2) {}
+            self.dispatch();
+            polled
         })
+        .await
     }
 
     fn send<A: Send + 'static>(
         self: &Arc<Self>,
         route: Route,
         alone: impl Future<Output = Result<A, Error>> + Send + 'static,
-        again: Option<Box<dyn FnOnce() -> Call<A> + Send>>,
+        repeat: Option<Repeat<A>>,
         read: fn(BatchAnswer) -> Option<A>,
     ) -> Call<A> {
         let coalescer = self.clone();
@@ -192,9 +199,13 @@ impl Coalescer {
                 let sent = async move { Progress::Answered(send_alone(alone, permit).await) };
                 Call::new(sent, None)
             }
-            Route::Later(number, reply, went) => {
+            Route::Later(Waiting {
+                number,
+                dispatch,
+                went,
+            }) => {
                 let answer = async move {
-                    match coalescer.dispatched(reply).await {
+                    match coalescer.dispatched(dispatch).await {
                         Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
                         Some(Dispatch::Answer(sent, answer)) => {
                             let read = |answer| read(answer).ok_or_else(another_kind);
@@ -205,7 +216,7 @@ impl Coalescer {
                 };
                 let coalescer = self.clone();
                 let withdraw = move || coalescer.queue.lock().withdraw(number);
-                Call::new(in_time(answer, went, again), Some(Box::new(withdraw)))
+                Call::new(in_time(answer, went, repeat), Some(Box::new(withdraw)))
             }
         }
     }
@@ -227,11 +238,7 @@ impl Coalescer {
     }
 
     /// Takes a place for a request, or a place in the queue.
-    fn route(
-        self: &Arc<Self>,
-        batching: Batching,
-        request: impl FnOnce() -> BatchRequest,
-    ) -> Route {
+    fn route(self: &Arc<Self>, request: impl FnOnce() -> Request) -> Route {
         let (false, Ok(runtime)) = (self.max_concurrent == usize::MAX, Handle::try_current())
         else {
             return Route::Now(None);
@@ -239,31 +246,33 @@ impl Coalescer {
         let now = Instant::now();
         let mut queue = self.queue.lock();
         let load = queue.load(now);
-        let is_quiet = load.waiting == 0 && load.young == 0;
-        if is_quiet && batching != Batching::Set && load.alone < self.limits().max_concurrent {
+        let is_quiet = load.waiting == 0 && load.young == 0 && !queue.is_gathering();
+        if is_quiet && load.singles < self.limits().max_concurrent {
             return Route::Now(Some(self.permit(&mut queue, now, 1)));
         }
-        let (reply, answer) = oneshot::channel();
-        let (went, together) = oneshot::channel();
-        let (request, id) = (request(), runtime.id());
+        let (reply, dispatch) = oneshot::channel();
+        let (went, told) = oneshot::channel();
+        let request = request();
         let key = request.key().clone();
-        let apart = self.store.has_cheap_undoable_releases();
-        let class = match &request {
-            BatchRequest::Release(release) if release.undoable && apart => Class::Undoable,
-            BatchRequest::Release(_) | BatchRequest::Acquire(_) => Class::Durable,
-        };
+        let class = request.class(now, self.store.has_cheap_undoable_releases());
+        let (is_single, id) = (request.is_single(), runtime.id());
         let unsent = Unsent {
             request,
             reply,
             went,
             runtime,
         };
-        let number = queue.push(key, batching == Batching::Never, class, id, unsent);
+        let number = queue.push(key, is_single, class, id, unsent);
+        let is_gathering = queue.is_gathering();
         drop(queue);
-        if batching != Batching::Set {
+        if !is_gathering {
             self.dispatch();
         }
-        Route::Later(number, answer, together)
+        Route::Later(Waiting {
+            number,
+            dispatch,
+            went: told,
+        })
     }
 
     fn permit(
@@ -272,11 +281,7 @@ impl Coalescer {
         now: Instant,
         requests: usize,
     ) -> InFlightPermit {
-        InFlightPermit {
-            coalescer: self.clone(),
-            number: queue.sent(requests, now),
-            end: None,
-        }
+        InFlightPermit::new(self.clone(), queue.sent(requests, now))
     }
 
     fn limits(&self) -> Limits {
@@ -287,14 +292,9 @@ impl Coalescer {
         }
     }
 
-    /// Sends the requests of a [set](Batching::Set) that were submitted, in a batch if there is a place for one.
-    pub(crate) fn send_set(self: &Arc<Self>) {
-        while self.dispatch_together(2) {}
-    }
-
     /// Sends the requests that wait, as far as there are places.
     fn dispatch(self: &Arc<Self>) {
-        let _ = self.dispatch_together(LEAST);
+        self.dispatch_together(LEAST);
     }
 
     /// The same, where `least` requests are enough for a batch. Says whether a batch was sent.
@@ -315,7 +315,7 @@ impl Coalescer {
             {
                 let permit = self.permit(&mut queue, now, batch.len());
                 drop(queue);
-                runtime.spawn(self.clone().send_together(batch, permit));
+                runtime.spawn(self.clone().send_batch(batch, permit));
                 return true;
             }
             next = load.each_alone(limits);
@@ -336,15 +336,15 @@ impl Coalescer {
         false
     }
 
-    async fn send_together(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {
+    async fn send_batch(self: Arc<Self>, batch: Vec<Unsent>, permit: InFlightPermit) {
+        let sent = Instant::now();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         for unsent in batch {
             // This fails if the operation was dropped meanwhile, and so does the send of the answer below.
             let _ = unsent.went.send(());
-            requests.push(unsent.request);
+            requests.push(unsent.request.at(sent));
             replies.push(unsent.reply);
         }
-        let sent = Instant::now();
         let answers = self.ask(&requests).await;
         permit.end(answers.iter().any(Result::is_ok));
         for (reply, answer) in replies.into_iter().zip(answers) {
@@ -374,31 +374,6 @@ async fn send_alone<A>(
     (sent, answer)
 }
 
-/// Waits for an answer, but no longer than [`OVERDUE`] after the request went in a batch, if it may be sent again.
-async fn in_time<A: Send + 'static>(
-    answer: impl Future<Output = Answer<A>> + Send + 'static,
-    went: oneshot::Receiver<()>,
-    again: Option<Box<dyn FnOnce() -> Call<A> + Send>>,
-) -> Progress<A> {
-    let Some(again) = again else {
-        return Progress::Answered(answer.await);
-    };
-    let overdue = pin!(async {
-        match went.await {
-            Ok(()) => sleep(OVERDUE).await,
-            // The request is sent alone.
-            Err(_) => pending().await,
-        }
-    });
-    match select(Box::pin(answer), overdue).await {
-        Either::Left((answer, _)) => Progress::Answered(answer),
-        Either::Right(((), rest)) => {
-            let rest = async move { Progress::Answered(rest.await) };
-            Progress::Overdue(Call::new(rest, None), again)
-        }
-    }
-}
-
 /// The place of a request or a batch that was sent. Its drop frees the place.
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
@@ -408,6 +383,15 @@ struct InFlightPermit {
 }
 
 impl InFlightPermit {
+    /// The place of what was sent under this number.
+    fn new(coalescer: Arc<Coalescer>, number: u64) -> Self {
+        Self {
+            coalescer,
+            number,
+            end: None,
+        }
+    }
+
     /// Frees the place of a request that has ended, with an answer or an error, and sends what waits for it.
     fn end(mut self, answered: bool) {
         self.end = Some(answered);

@@ -1,12 +1,6 @@
 //! `AcquireAll`: an acquire of several keys, all or none.
 
-use std::{
-    collections::BTreeSet,
-    future::{IntoFuture, poll_fn},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, future::IntoFuture, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, join_all};
 use tokio::time::Instant;
@@ -15,11 +9,10 @@ use tracing::Instrument;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    operation,
+    operation::{self, Retries},
     options::{LeaseOptions, lease_options},
 };
 use crate::{
-    coalescer::Batching,
     lease::LeaseSet,
     model::{Error, Key, WaitPolicy},
     telemetry,
@@ -112,23 +105,14 @@ impl AcquireAll {
         if keys.len() < 2 {
             return Ok(None);
         }
-        let coalescer = &self.ask.context.coalescer;
         let asked = keys.iter().map(|key| {
             let (ask, key) = (self.ask.clone(), Ok(key.clone()));
-            operation::acquire_one_of_several(ask, key, WaitPolicy::None, Batching::Set)
+            operation::acquire_one_of_several(ask, key, WaitPolicy::None, Retries::None)
         });
-        let mut asked = pin!(join_all(asked));
-        let mut is_sent = false;
-        let answers = poll_fn(|cx| {
-            let answers = asked.as_mut().poll(cx);
-            // The first poll submits all requests of the set, which go together only after that.
-            if !std::mem::replace(&mut is_sent, true) {
-                coalescer.send_set();
-            }
-            answers
-        });
+        let coalescer = &self.ask.context.coalescer;
+        let answers = coalescer.send_together(join_all(asked)).await;
         let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
-        for answer in answers.await {
+        for answer in answers {
             match answer {
                 Ok(Attempt::Acquired(lease)) => taken.push(lease),
                 Ok(Attempt::Held(_)) => is_whole = false,
@@ -160,7 +144,7 @@ impl AcquireAll {
                 patience => patience,
             };
             let key = Ok(key.clone());
-            let outcome = operation::acquire_one_of_several(ask, key, patience, Batching::Any);
+            let outcome = operation::acquire_one_of_several(ask, key, patience, Retries::Some);
             match outcome.await.and_then(Attempt::acquired) {
                 Ok(lease) => taken.push(lease),
                 Err(error) => return Err(taken.give_back(error).await),

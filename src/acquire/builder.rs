@@ -84,9 +84,10 @@ impl IntoFuture for TryAcquire {
 ///   ([`Store::freed`](crate::Store::freed)), the waiter asks on such a report, and otherwise about once a second.
 /// - Between processes there is no order.
 ///
-/// After an error that a retry can fix, the waiter asks again. Such an error ends the wait after three of them
-/// in a row, once the time given to [`wait_for`](Acquire::wait_for) is over, or, without that, once the last answer
-/// is longer ago than the [`call_timeout`](crate::LeasesBuilder::call_timeout).
+/// After an error that a retry can fix, the waiter asks again. Once the time given to
+/// [`wait_for`](Acquire::wait_for) is over, such an error ends the wait. Without a bound the wait ends when three of
+/// them came in a row, and the last answer is longer ago than the
+/// [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Errors
 ///

@@ -14,7 +14,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::context::AcquireContext;
 use crate::{
-    coalescer::Batching,
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
     model::{Access, Error, Fence},
@@ -77,7 +76,7 @@ impl Cleanup {
         }
         // The server carried out the answered requests before the release, unless the outcome is unclear.
         let unclear = |(_, answer): &Answer<_>| Leftover::of(answer) == Leftover::Unclear;
-        if self.calls.answered().iter().any(unclear) {
+        if self.calls.take_answered().iter().any(unclear) {
             self.left = Leftover::Unclear;
         }
         // If this release came before the holder's own, the holder would get `Error::Lost`.
@@ -138,26 +137,26 @@ impl Cleanup {
     fn release_aside(&self, end: Option<Instant>) {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
-        let unused = ReleaseJob {
+        let job = ReleaseJob {
             maybe_in_flight: true,
-            ..self.unused()
+            ..self.job()
         };
         // The clean-up runs on a runtime, so `spawn` finds one.
         let _ = runtime::spawn(async move {
             let mut calls = InFlight::new();
-            let release = releases.release_until_confirmed(&unused, None, &mut calls);
+            let release = releases.release_until_confirmed(&job, None, &mut calls);
             at_work_until(end, at_work, release).await;
             calls.finish().await;
         });
     }
 
     async fn release(&mut self) {
-        let (context, unused) = (self.context.clone(), self.unused());
+        let (context, job) = (self.context.clone(), self.job());
         let mut calls = InFlight::new();
         let release = context
             .registry
             .releaser
-            .release_until_confirmed(&unused, None, &mut calls);
+            .release_until_confirmed(&job, None, &mut calls);
         self.calls.drive_while(release).await;
         self.left = Leftover::Nothing;
         // The release has given up requests that still hang. They run on in a task that a close does not wait for.
@@ -167,19 +166,14 @@ impl Cleanup {
         }
     }
 
-    fn unused(&self) -> ReleaseJob {
+    fn job(&self) -> ReleaseJob {
         ReleaseJob {
             key: self.request.key.clone(),
             lease: self.request.lease,
-            fence: None,
             ttl: self.request.ttl,
-            // No caller had the lease, so its minimum hold does not apply.
-            min_hold: None,
+            is_exclusive: self.request.access == Access::Exclusive,
             maybe_in_flight: self.left == Leftover::Unclear,
-            alone: self.request.access == Access::Exclusive,
-            can_hand_off: false,
-            undoable_until: None,
-            batching: Batching::Any,
+            held: None,
         }
     }
 }

@@ -25,7 +25,6 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
-    coalescer::Batching,
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
@@ -40,6 +39,16 @@ use crate::{
 /// An acquire waits for late renewals for this part of its ttl at most: a third.
 const SLOWED_DOWN: u32 = 3;
 
+/// Whether an acquire that does not wait sends its request again after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retries {
+    /// A few times.
+    Some,
+    /// No. Not even if there is no answer: a set that asks for its keys in another way then would otherwise wait for
+    /// what the repeated request was granted.
+    None,
+}
+
 /// Acquires one key. The minimum hold applies as soon as the caller has the lease.
 pub(crate) async fn acquire(
     ask: LeaseOptions,
@@ -47,7 +56,7 @@ pub(crate) async fn acquire(
     patience: WaitPolicy,
 ) -> Result<Attempt, Error> {
     let min_hold = ask.min_hold;
-    let end = acquire_one_of_several(ask, key, patience, Batching::Any).await;
+    let end = acquire_one_of_several(ask, key, patience, Retries::Some).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
         lease.state().set_min_hold(min_hold);
     }
@@ -60,13 +69,13 @@ pub(crate) async fn acquire_one_of_several(
     ask: LeaseOptions,
     key: Result<Key, Error>,
     patience: WaitPolicy,
-    batching: Batching,
+    retries: Retries,
 ) -> Result<Attempt, Error> {
     let waits = patience != WaitPolicy::None;
     let span = AcquireSpan::begin(key.as_ref().ok(), ask.fields(), waits);
     let (context, keep_alive) = (ask.context.clone(), ask.keep_alive);
     let (reply, outcome) = oneshot::channel();
-    let mut end = match begin(ask, key, patience, batching, span.since(), reply) {
+    let mut end = match begin(ask, key, patience, retries, span.since(), reply) {
         Ok((work, asking)) => {
             let waiting = context
                 .registry
@@ -95,14 +104,14 @@ fn begin(
     ask: LeaseOptions,
     key: Result<Key, Error>,
     patience: WaitPolicy,
-    batching: Batching,
+    retries: Retries,
     since: Instant,
     reply: Reply,
 ) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
     // The token comes before the check for a close. So a close either waits for this acquire, or is seen here.
     let at_work = ask.context.registry.lifecycle.at_work();
     let work = InlineTask::new()?;
-    let acquisition = AcquireOperation::new(ask, key?, batching, since, &work)?;
+    let acquisition = AcquireOperation::new(ask, key?, retries, since, &work)?;
     // Boxed here, because every future that is passed this one by value would grow by its size.
     let asking = Box::pin(acquisition.run(patience, reply, at_work));
     Ok((work, asking))
@@ -149,6 +158,7 @@ type Reply = oneshot::Sender<Result<Attempt, Error>>;
 
 struct AcquireOperation {
     context: Arc<AcquireContext>,
+    /// The next request. After one that failed it is not fresh, because that one may have been granted.
     request: Arc<AcquireRequest>,
     /// Whether the acquire waits while renewals are late.
     gives_way: bool,
@@ -159,16 +169,14 @@ struct AcquireOperation {
     left: Leftover,
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
-    /// How the next request is sent. After a request that failed it is `Never`: the next one goes alone, and is not
-    /// `fresh`, because the failed one may have been granted.
-    batching: Batching,
+    retries: Retries,
 }
 
 impl AcquireOperation {
     fn new(
         ask: LeaseOptions,
         key: Key,
-        batching: Batching,
+        retries: Retries,
         since: Instant,
         work: &Arc<InlineTask>,
     ) -> Result<Self, Error> {
@@ -186,7 +194,7 @@ impl AcquireOperation {
             calls: InFlight::new(),
             left: Leftover::Nothing,
             work: Arc::downgrade(work),
-            batching,
+            retries,
         })
     }
 
@@ -240,8 +248,6 @@ impl AcquireOperation {
     /// Asks without waiting for a holder to leave.
     async fn ask_now(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
-        // A set asks for all its keys once. If that fails, it asks for them one by one, with retries.
-        let asks_once = self.batching == Batching::Set;
         let mut tries = Tries::default();
         let context = self.context.clone();
         let refused = &context.refused;
@@ -256,7 +262,7 @@ impl AcquireOperation {
                 Err(_) => {}
             }
             match attempt {
-                Err(error) if asks_once => return Err(error),
+                Err(error) if self.retries == Retries::None => return Err(error),
                 Ok(Attempt::Held(held))
                     if patience != WaitPolicy::None || rules::is_full(&held, &self.request) =>
                 {
@@ -289,8 +295,8 @@ impl AcquireOperation {
             self.work.clone(),
         );
         let mut last_look = give_up;
-        // A waiter without a bound gives up after nothing but errors for the call timeout.
-        let hopeless = match give_up {
+        // Without a bound, a waiter gives up after nothing but errors for the call timeout.
+        let gives_up = match give_up {
             None => start.checked_add(context.registry.call_timeout),
             Some(_) => None,
         };
@@ -299,7 +305,7 @@ impl AcquireOperation {
             let mut from = None;
             let attempt = match self
                 .calls
-                .select_response(place.turn(last_look, hopeless))
+                .select_response(place.turn(last_look, gives_up))
                 .await
             {
                 Some(WaitOutcome::Ask) => {
@@ -347,11 +353,12 @@ impl AcquireOperation {
                 Err(error) if error.is_retryable() => {
                     let (failures, answered) = place.failed(error.clone()).unwrap_or((TRIES, now));
                     let silence = now.saturating_duration_since(answered.max(start));
-                    let despairs = give_up.is_none() && silence >= context.registry.call_timeout;
-                    if failures >= TRIES && (over || despairs) {
-                        if despairs {
-                            place.fail_waiters();
-                        }
+                    let is_silent = give_up.is_none() && silence >= context.registry.call_timeout;
+                    if is_silent && failures >= TRIES {
+                        place.fail_waiters();
+                        return Err(error);
+                    }
+                    if over {
                         return Err(error);
                     }
                 }
@@ -390,16 +397,15 @@ impl AcquireOperation {
         attempt
     }
 
-    async fn send(&mut self, mut request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
-        if self.batching == Batching::Never {
-            // An earlier request with this lease id may have been granted.
-            Arc::make_mut(&mut request).fresh = false;
-        }
-        self.calls
-            .start(self.context.coalescer.acquire(request, self.batching));
+    async fn send(&mut self, request: Arc<AcquireRequest>) -> Result<Attempt, Error> {
+        let call = self.context.coalescer.acquire(request);
+        self.calls.start(match self.retries {
+            Retries::Some => call,
+            Retries::None => call.not_repeated(),
+        });
         let attempt = self.answer().await;
         if attempt.is_err() {
-            self.batching = Batching::Never;
+            Arc::make_mut(&mut self.request).fresh = false;
         }
         attempt
     }
@@ -434,7 +440,7 @@ impl AcquireOperation {
         let terms = GrantTerms {
             request: self.request.clone(),
             clock_margin: self.context.clock_margin,
-            asked_once: self.batching != Batching::Never
+            asked_once: self.request.fresh
                 && self.left == Leftover::Nothing
                 && self.calls.is_empty(),
         };

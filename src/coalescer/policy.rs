@@ -45,10 +45,13 @@ impl Limits {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
+    /// How many batches are under way.
     pub(super) batches: usize,
     /// How many of the batches were sent so short a time ago that they are likely to end soon.
     pub(super) young: usize,
-    pub(super) alone: usize,
+    /// How many requests that were sent alone are under way.
+    pub(super) singles: usize,
+    /// The greatest recent number of requests at once, under way and waiting.
     pub(super) crowd: usize,
     /// Whether nothing was sent for so long that the requests under way hang, or the store is slow.
     pub(super) stalled: bool,
@@ -72,7 +75,7 @@ impl LoadSnapshot {
     pub(super) fn each_alone(self, limits: Limits) -> Next {
         match limits
             .max_concurrent
-            .saturating_sub(self.alone)
+            .saturating_sub(self.singles)
             .min(self.waiting)
         {
             // While a batch is young, requests wait for the next batch instead of going alone.
@@ -90,12 +93,12 @@ mod tests {
     #[test]
     fn few_go_alone_and_many_together() {
         let limits = Limits::of(8);
-        let next = |waiting, batches, alone, crowd| {
+        let next = |waiting, batches, singles, crowd| {
             let load = LoadSnapshot {
                 waiting,
                 batches,
                 young: batches,
-                alone,
+                singles,
                 crowd,
                 stalled: false,
             };
@@ -120,7 +123,7 @@ mod tests {
             waiting: 100,
             batches: 0,
             young: 0,
-            alone: 0,
+            singles: 0,
             crowd: 100,
             stalled: false,
         };
@@ -128,7 +131,7 @@ mod tests {
         assert_eq!(few.each_alone(Limits::LEAST), Next::Alone(1));
         let busy = LoadSnapshot {
             batches: 1,
-            alone: 1,
+            singles: 1,
             ..few
         };
         assert_eq!(busy.next(Limits::LEAST, LEAST), Next::Stay);
@@ -138,7 +141,7 @@ mod tests {
             waiting: 2,
             batches: 0,
             young: 0,
-            alone: 0,
+            singles: 0,
             crowd: 2,
             stalled: false,
         };
@@ -149,7 +152,7 @@ mod tests {
             waiting: 2,
             batches: 1,
             young: 0,
-            alone: 0,
+            singles: 0,
             crowd: 20,
             stalled: false,
         };
@@ -163,7 +166,7 @@ mod tests {
             waiting: 100,
             batches: BATCHES,
             young: 0,
-            alone: 8,
+            singles: 8,
             crowd: 400,
             stalled: false,
         };

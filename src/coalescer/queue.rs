@@ -40,6 +40,8 @@ pub(super) struct Queue<W> {
     next: u64,
     /// The greatest recent number of requests at once, under way and waiting. It shrinks with each batch.
     crowd: usize,
+    /// How many sets are submitting their requests now. Meanwhile requests wait, so that those of a set go together.
+    gathering: usize,
 }
 
 /// A single request, or a batch, that was sent and has not ended.
@@ -54,7 +56,8 @@ struct UnderWay {
 /// The durability that a request asks for. Only requests of the same class go in one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Acquires, and releases that a failover must not undo; of a store to which that makes no difference all.
+    /// Acquires, and releases that a failover must not undo. For a store that gains nothing by batches of the other
+    /// class, every request.
     Durable,
     /// Releases that a failover may undo.
     Undoable,
@@ -64,7 +67,7 @@ struct Waiting<W> {
     number: u64,
     key: Key,
     /// Whether the request must not go in a batch.
-    alone: bool,
+    is_single: bool,
     class: Class,
     /// The runtime of the operation that waits for the answer.
     runtime: Id,
@@ -79,10 +82,11 @@ impl<W> Queue<W> {
             sent: None,
             next: 0,
             crowd: 0,
+            gathering: 0,
         }
     }
 
-    /// How many requests wait and are under way now. This takes their places from those that hang.
+    /// Takes their places from the requests that hang, and counts those that wait and those under way.
     pub(super) fn load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
@@ -90,14 +94,14 @@ impl<W> Queue<W> {
             waiting: self.waiting.len(),
             batches: 0,
             young: 0,
-            alone: 0,
+            singles: 0,
             crowd: self.waiting.len(),
             stalled: self.sent.is_some_and(|sent| now - sent >= HANGS),
         };
         for it in &self.under_way {
             load.crowd += it.requests;
             match it.requests {
-                1 => load.alone += 1,
+                1 => load.singles += 1,
                 _ => {
                     load.batches += 1;
                     load.young += usize::from(now - it.since < YOUNG);
@@ -113,7 +117,7 @@ impl<W> Queue<W> {
     pub(super) fn push(
         &mut self,
         key: Key,
-        alone: bool,
+        is_single: bool,
         class: Class,
         runtime: Id,
         to_send: W,
@@ -122,12 +126,27 @@ impl<W> Queue<W> {
         self.waiting.push_back(Waiting {
             number,
             key,
-            alone,
+            is_single,
             class,
             runtime,
             to_send,
         });
         number
+    }
+
+    /// Records that a set begins to submit its requests.
+    pub(super) fn begin_to_gather(&mut self) {
+        self.gathering += 1;
+    }
+
+    /// Records that a set has submitted its requests.
+    pub(super) fn end_gathering(&mut self) {
+        self.gathering -= 1;
+    }
+
+    /// Whether a set submits its requests now.
+    pub(super) fn is_gathering(&self) -> bool {
+        self.gathering > 0
     }
 
     /// Takes back a request that waits. Says whether it did.
@@ -158,7 +177,7 @@ impl<W> Queue<W> {
         let mut keys = HashSet::new();
         for waiting in self.waiting.drain(..looked_at) {
             let goes = batch.len() < LARGEST
-                && !waiting.alone
+                && !waiting.is_single
                 && waiting.runtime == runtime
                 && waiting.class == class
                 && keys.insert(waiting.key.clone());
@@ -233,7 +252,7 @@ mod tests {
         let (mut queue, start) = (Queue::<()>::new(), Instant::now());
         let first = queue.sent(1, start);
         let second = queue.sent(1, start + YOUNG);
-        let alone = |queue: &mut Queue<()>, at| queue.load(at).alone;
+        let alone = |queue: &mut Queue<()>, at| queue.load(at).singles;
         assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
         // It was sent before the other.
         queue.ended(first, true);
@@ -252,7 +271,7 @@ mod tests {
         queue.sent(1, start);
         let refused = queue.sent(1, start + YOUNG);
         queue.ended(refused, false);
-        assert_eq!(queue.load(start + HANGS * 100).alone, 1);
+        assert_eq!(queue.load(start + HANGS * 100).singles, 1);
     }
 
     #[test]

@@ -14,7 +14,6 @@ use super::{registry::LeaseRegistry, requests, ticket::Ticket};
 #[cfg(feature = "mongodb")]
 use crate::store::Store;
 use crate::{
-    coalescer::Batching,
     lease_state::LeaseState,
     messages::{ConvertRequest, ReleaseAnswer},
     model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
@@ -346,19 +345,13 @@ impl Lease {
     /// If the future is dropped after its first poll, the release goes on in the background; before that, the
     /// guard is dropped, which releases the lease too.
     pub async fn release(self) -> Result<(), Error> {
-        self.release_with(Batching::Any).await
-    }
-
-    /// Releases the lease as [`release`](Self::release) does. The releases of a set have to be
-    /// [sent](Releaser::send_set) when all of them are submitted.
-    pub(super) async fn release_with(self, batching: Batching) -> Result<(), Error> {
         let now = Instant::now();
         let lost_before = self.state.loss(now);
         let Some(pending) = self.registry.end(&self.state, now) else {
             // A close has given up the lease, and releases it.
             return Err(self.state.lost_error(LossReason::Closed));
         };
-        let release = self.registry.release(pending, batching, now);
+        let release = self.registry.release(pending, now);
         let release = release.instrument(telemetry::release(self.state.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    coalescer::{Batching, Coalescer},
+    coalescer::Coalescer,
     lease_state::{EndReason, LeaseNumber, LeaseState},
     model::{Error, LossReason},
     release::{PendingRelease, Released, Releaser, release_all},
@@ -106,8 +106,7 @@ impl LeaseRegistry {
     /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release.
     pub(super) async fn release(
         &self,
-        mut pending: PendingRelease,
-        batching: Batching,
+        pending: PendingRelease,
         now: Instant,
     ) -> Result<Released, Error> {
         let (reply, outcome) = oneshot::channel();
@@ -115,10 +114,6 @@ impl LeaseRegistry {
             self.renewals.release(pending);
             return Err(Error::NoRuntime);
         };
-        // Only here is it certain that this caller submits the release, and does not leave it to the renewal task.
-        if batching == Batching::Set {
-            pending = pending.in_a_set();
-        }
         let lease = pending.state().clone();
         let settled = Box::pin(pending.settle(self.releaser.clone(), Some(reply)));
         let waiting = self.lifecycle.wait_for(task, now, settled, outcome);

@@ -1,15 +1,12 @@
 //! The guard of several leases. The set counts as lost as soon as one of them is lost.
 
-use std::{fmt, future::poll_fn, pin::pin, time::Duration};
+use std::{fmt, time::Duration};
 
 use futures::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use super::guard::Lease;
-use crate::{
-    coalescer::Batching,
-    model::{Error, Key, LossReason},
-};
+use crate::model::{Error, Key, LossReason};
 
 /// The guard of several leases: the set is live as long as all of them are.
 ///
@@ -108,23 +105,9 @@ impl LeaseSet {
         let Some(releaser) = self.leases.first().map(|lease| lease.releaser().clone()) else {
             return Ok(());
         };
-        let batching = if self.leases.len() > 1 {
-            Batching::Set
-        } else {
-            Batching::Any
-        };
-        let releases = self.leases.into_iter();
-        let mut released = pin!(join_all(releases.map(|lease| lease.release_with(batching))));
-        let mut is_sent = false;
-        let outcomes = poll_fn(|cx| {
-            let outcomes = released.as_mut().poll(cx);
-            // The first poll has submitted all releases of the set, so they can be sent in one batch now.
-            if !std::mem::replace(&mut is_sent, true) {
-                releaser.send_set();
-            }
-            outcomes
-        });
-        outcomes.await.into_iter().collect()
+        let releases = join_all(self.leases.into_iter().map(Lease::release));
+        let outcomes = releaser.send_together(releases).await;
+        outcomes.into_iter().collect()
     }
 
     /// Gives the guards of the single leases, in the order of their keys. Nothing is released or sent.

@@ -75,8 +75,9 @@ async fn release_together(
     batch: Vec<(PendingRelease, ReleaseJob)>,
 ) {
     let now = Instant::now();
-    let request =
-        |(_, job): &(PendingRelease, ReleaseJob)| BatchRequest::Release(job.request(false, now));
+    let request = |(_, job): &(PendingRelease, ReleaseJob)| {
+        BatchRequest::Release(job.first_request().at(now))
+    };
     let requests: Vec<_> = batch.iter().map(request).collect();
     let store = store.clone();
     let sent = async move { runtime::caught(store.batch(&requests)).await };

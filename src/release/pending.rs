@@ -9,15 +9,14 @@ use super::{
     worker::{ReleaseReply, Releaser},
 };
 use crate::{
-    coalescer::Batching, lease_state::LeaseState, messages::ReleaseAnswer,
-    runtime::in_flight::InFlight, waiters::WaitQueues,
+    lease_state::LeaseState, messages::ReleaseAnswer, runtime::in_flight::InFlight,
+    waiters::WaitQueues,
 };
 
 /// A release that is due. A close waits until it is dropped, which it is when it is done or given up.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
     queues: Arc<WaitQueues>,
-    batching: Batching,
     _at_work: TaskTrackerToken,
 }
 
@@ -30,23 +29,13 @@ impl PendingRelease {
         Self {
             state,
             queues,
-            batching: Batching::Any,
             _at_work: at_work,
         }
     }
 
-    /// The same, to be sent together with the other releases of its set.
-    pub(crate) fn in_a_set(mut self) -> Self {
-        self.batching = Batching::Set;
-        self
-    }
-
     /// What the requests for this release need to know of the lease.
     pub(super) fn job(&self) -> ReleaseJob {
-        ReleaseJob {
-            batching: self.batching,
-            ..ReleaseJob::of(&self.state)
-        }
+        ReleaseJob::of(&self.state)
     }
 
     pub(crate) fn state(&self) -> &Arc<LeaseState> {

@@ -1,8 +1,7 @@
 //! Releases a lease until that is confirmed: with a caller that waits for the outcome, or in the background.
 
-use std::{future::pending, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
-use futures::poll;
 use tokio::{
     sync::{Semaphore, oneshot},
     time::{Instant, sleep},
@@ -10,8 +9,8 @@ use tokio::{
 
 use super::job::ReleaseJob;
 use crate::{
-    coalescer::{Batching, Coalescer},
-    messages::{ReleaseAnswer, ReleaseRequest},
+    coalescer::{Coalescer, PlannedRelease},
+    messages::ReleaseAnswer,
     model::Error,
     retry::{self, Tries},
     runtime::in_flight::InFlight,
@@ -63,9 +62,9 @@ impl Releaser {
         self.call_timeout
     }
 
-    /// Sends the releases of a set, after all of them were submitted.
-    pub(crate) fn send_set(&self) {
-        self.coalescer.send_set();
+    /// Does this work. The releases that its first poll submits go in one batch.
+    pub(crate) async fn send_together<T>(&self, work: impl Future<Output = T>) -> T {
+        self.coalescer.send_together(work).await
     }
 
     /// Takes in that a lease was released in a batch, without a caller that waits for the outcome.
@@ -87,8 +86,9 @@ impl Releaser {
         calls: &mut InFlight<ReleaseAnswer>,
     ) {
         let start = Instant::now();
-        // The lease is not renewed any more, so at this instant it has expired on the server.
-        let forgotten = start.checked_add(job.ttl);
+        // No renewal is sent any more, so at this instant the lease has expired on the server. An error after it ends
+        // the release.
+        let expired = start.checked_add(job.ttl);
         // Until this instant an acquire may still be on its way to the server.
         let settled = start.checked_add(self.call_timeout);
         let mut tries = Tries::default();
@@ -96,19 +96,9 @@ impl Releaser {
         let mut released = false;
         let mut pauses = 0;
         let waited_for = reply.is_some();
-        let mut batching = job.batching;
-        if job.can_hand_off {
+        if job.can_hand_off() {
             let handed = self.queues.hand_over(&job.key, job.lease);
-            let mut handed = pin!(calls.drive_while(handed));
-            let outcome = match poll!(&mut handed) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => {
-                    // The rest of its set is sent before the outcome of the hand-over is known.
-                    batching = Batching::Any;
-                    handed.await
-                }
-            };
-            match outcome {
+            match calls.drive_while(handed).await {
                 HandoffOutcome::Over => {
                     let answer = ReleaseAnswer::Released;
                     telemetry::released(job.fields(waited_for), Outcome::HandedOver);
@@ -123,16 +113,17 @@ impl Releaser {
             let now = Instant::now();
             // The caller may have gone.
             reply = reply.filter(|reply| !reply.is_closed());
-            let mut request = job.request(released, now);
-            // Other processes hear of a release when a majority has it. If the waiters of this process were told before,
-            // they would take the key again first.
+            let mut request = if pauses == 0 {
+                job.first_request()
+            } else {
+                job.repeated_request(released)
+            };
+            // A change stream shows a release when a majority has it. So one that leaves the key to other processes is
+            // confirmed by a majority: otherwise the waiters of this process would ask before the others hear of it.
             if self.queues.is_left_to_others(&job.key, job.lease, now) {
-                request.undoable = false;
+                request.undoable_until = None;
             }
-            if pauses > 0 {
-                batching = Batching::Never;
-            }
-            let outcome = self.send(request, batching, reply.as_mut(), calls).await;
+            let outcome = self.send(request, reply.as_mut(), calls).await;
             let error = match outcome {
                 Ok(answer) => {
                     if !released || answer == ReleaseAnswer::Released {
@@ -163,14 +154,12 @@ impl Releaser {
                     telemetry::store_failed("release", Some(about), &error);
                 }
                 unclear |= error.is_ambiguous();
-                let over = forgotten.is_none_or(|at| now >= at) || !error.is_retryable();
-                if reply.is_some() {
-                    match tries.pause_after(&error) {
-                        Some(short) => pause = short,
-                        None => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
-                    }
+                let over = expired.is_none_or(|at| Instant::now() >= at) || !error.is_retryable();
+                match tries.pause_after(&error) {
+                    Some(short) if reply.is_some() && !over => pause = short,
+                    _ => drop(reply.take().map(|reply| reply.send(Err(error.clone())))),
                 }
-                if over && reply.is_none() {
+                if over {
                     telemetry::release_failed(job.fields(waited_for), &error);
                     return;
                 }
@@ -182,8 +171,7 @@ impl Releaser {
 
     async fn send(
         &self,
-        request: ReleaseRequest,
-        batching: Batching,
+        request: PlannedRelease,
         reply: Option<&mut ReleaseReply>,
         calls: &mut InFlight<ReleaseAnswer>,
     ) -> Result<ReleaseAnswer, Error> {
@@ -192,7 +180,7 @@ impl Releaser {
             None => calls.drive_while(self.slots.acquire()).await.ok(),
             Some(_) => None,
         };
-        calls.start(self.coalescer.release(request, batching));
+        calls.start(self.coalescer.release(request));
         let limit = self.call_timeout;
         let answer = match reply {
             None => {

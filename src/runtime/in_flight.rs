@@ -57,6 +57,12 @@ impl<T> Call<T> {
             is_repeated: true,
         }
     }
+
+    /// The same, which is not made again if its answer is overdue.
+    pub(crate) fn not_repeated(mut self) -> Self {
+        self.is_repeated = false;
+        self
+    }
 }
 
 impl<T: Send + 'static> InFlight<T> {
@@ -137,7 +143,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Takes the answers that came while the operation waited for something else.
-    pub(crate) fn answered(&mut self) -> Vec<Answer<T>> {
+    pub(crate) fn take_answered(&mut self) -> Vec<Answer<T>> {
         std::mem::take(&mut self.answered)
     }
 
@@ -167,9 +173,10 @@ fn next_of<T>(running: &mut Vec<Call<T>>) -> impl Future<Output = Option<Answer<
                 }
             }
         }
-        match running.is_empty() {
-            true => Poll::Ready(None),
-            false => Poll::Pending,
+        if running.is_empty() {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
         }
     })
 }

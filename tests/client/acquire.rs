@@ -215,3 +215,15 @@ async fn a_late_request_does_not_take_a_detached_lease_anew() {
     let state = leases.inspect("key").await.unwrap().unwrap();
     assert!(state.fence > leasehold::Fence::new(0));
 }
+
+/// Once its time is over, a waiter does not try again after an error.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_time_is_over_ends_with_the_first_error() {
+    let (store, leases) = setup();
+    let wait = Duration::from_secs(1);
+    store.next([Fate::Late(TTL * 9); 9]);
+    let start = Instant::now();
+    let late = leases.acquire("key", TTL).wait_for(wait).await;
+    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    assert_eq!(start.elapsed(), LIMIT, "the first request is waited for");
+}

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Fate, FlakyStore, LIMIT, MOMENT, PATIENCE, TTL};
+use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, PATIENCE, TTL};
 
 /// A store that likes to have so many requests at once, each of which takes a moment.
 fn at_once(number: usize) -> (FlakyStore, Leases) {
@@ -338,4 +338,22 @@ async fn all_granted(asked: JoinHandle<Vec<Result<Lease, Error>>>) -> Duration {
     let held = asked.await.unwrap();
     assert!(held.iter().all(Result::is_ok), "{held:?}");
     start.elapsed()
+}
+
+/// Whether a failover may undo a release is judged when it is sent: one that waits past the local deadline of its lease
+/// is durable.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_waits_past_the_deadline_is_durable() {
+    // One more request than there are places goes after 200 ms without an answer.
+    for (ttl, undoable) in [(TTL, true), (MARGIN + MOMENT * 15, false)] {
+        let (store, leases) = at_once(1);
+        let lease = leases.acquire("key", ttl).await.unwrap();
+        store.fates_now([Fate::AnswerLate(TTL)]);
+        let slow = tokio::spawn(leases.try_acquire("slow", TTL * 9).into_future());
+        sleep(MOMENT / 2).await;
+        assert!(lease.is_live());
+        lease.release().await.unwrap();
+        assert_eq!(*store.undoable.lock(), [undoable]);
+        slow.await.unwrap().unwrap();
+    }
 }

@@ -258,3 +258,16 @@ async fn a_release_that_nobody_polls_goes_on_after_a_moment() {
         release.await.unwrap();
     }
 }
+
+/// A caller waits for no try that begins after the ttl, because the key is free then.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_not_tried_again_after_the_ttl() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", LIMIT / 2).await.unwrap();
+    store.calls();
+    store.next([Fate::Late(TTL * 9); 9]);
+    let late = lease.release().await;
+    assert!(matches!(late, Err(Error::TimedOut { .. })), "{late:?}");
+    sleep(TTL).await;
+    assert_eq!(store.calls(), ["release"]);
+}

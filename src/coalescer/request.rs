@@ -1,0 +1,74 @@
+//! The requests that a coalescer sends.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::queue::Class;
+use crate::{
+    messages::{AcquireRequest, BatchRequest, ReleaseRequest},
+    model::Key,
+};
+
+/// A request that is to be sent.
+pub(super) enum Request {
+    Acquire(Arc<AcquireRequest>),
+    Release(PlannedRelease),
+}
+
+/// A release that is to be sent, some time after it was planned.
+#[derive(Clone)]
+pub(crate) struct PlannedRelease {
+    pub(crate) request: ReleaseRequest,
+    /// Until when a failover may undo the release. `None` if it never may.
+    pub(crate) undoable_until: Option<Instant>,
+    /// Whether an earlier request for the same release failed. Then this one goes alone.
+    pub(crate) is_repeated: bool,
+}
+
+impl PlannedRelease {
+    /// The request, as it is sent now.
+    pub(crate) fn at(&self, now: Instant) -> ReleaseRequest {
+        ReleaseRequest {
+            undoable: self.is_undoable(now),
+            ..self.request.clone()
+        }
+    }
+
+    fn is_undoable(&self, now: Instant) -> bool {
+        self.undoable_until.is_some_and(|until| now < until)
+    }
+}
+
+impl Request {
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Self::Acquire(request) => &request.key,
+            Self::Release(release) => &release.request.key,
+        }
+    }
+
+    /// Whether the request must not go in a batch, because an earlier one failed.
+    pub(super) fn is_single(&self) -> bool {
+        match self {
+            Self::Acquire(request) => !request.fresh,
+            Self::Release(release) => release.is_repeated,
+        }
+    }
+
+    /// The durability that it asks for; `apart` if the store gains by batches of undoable releases.
+    pub(super) fn class(&self, now: Instant, apart: bool) -> Class {
+        match self {
+            Self::Release(release) if apart && release.is_undoable(now) => Class::Undoable,
+            Self::Release(_) | Self::Acquire(_) => Class::Durable,
+        }
+    }
+
+    /// The request, as it is sent now.
+    pub(super) fn at(self, now: Instant) -> BatchRequest {
+        match self {
+            Self::Acquire(request) => BatchRequest::Acquire(request),
+            Self::Release(release) => BatchRequest::Release(release.at(now)),
+        }
+    }
+}
