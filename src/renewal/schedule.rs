@@ -17,6 +17,8 @@
 //!   three splits. The unanswered batch still counts as under way, for a ttl at the most, unless two that were sent
 //!   later have ended: then it is the batch that hangs, and not the store that is slow.
 
+mod due;
+mod outcomes;
 #[cfg(test)]
 mod overload_tests;
 mod pace;
@@ -34,25 +36,13 @@ use tokio::time::Instant;
 pub(crate) use self::under_way::BatchId;
 use self::{
     pace::Pace,
-    under_way::{Batches, UnderWay, has_place},
+    under_way::{Batches, has_place},
 };
-use crate::{
-    lease_state::{
-        LeaseNumber,
-        timing::{PERIOD, STEP},
-    },
-    messages::MAX_RENEWALS,
-    retry,
-};
+use crate::lease_state::{LeaseNumber, timing::PERIOD};
 
 /// The part of the ttl within which an answer is fast enough, and by which a renewal may wait for a place
 /// before it is late.
 const SLACK: u32 = 12;
-/// The part of the period by which batches are sent earlier than due, at most, to drift apart.
-const DRIFT: u32 = 8;
-/// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
-/// leases in three splits, for which there is time before the deadline.
-const PARTS: usize = 10;
 
 /// The leases that are kept alive. `T` is what the caller gets back for each.
 #[derive(Debug)]
@@ -209,59 +199,6 @@ impl<T: Clone> Schedule<T> {
         .min()
     }
 
-    /// Takes the work that is due now, and counts its batches as sent now.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Due<T> {
-        let mut due = Due {
-            batches: Vec::new(),
-            overdue: self.split_overdue(now),
-            expired: Vec::new(),
-        };
-        while let Some((at, id)) = self.planned.first().copied()
-            && at <= now
-        {
-            self.set_state(id, State::Ready, at);
-        }
-        let passed = |(at, id): &(Instant, LeaseNumber)| (*at <= now).then_some(*id);
-        while let Some(id) = self.ready.first().and_then(passed) {
-            due.expired.extend(self.remove(id));
-        }
-        self.expire_repeats(now, &mut due.expired);
-        while let Some(batch) = self.next_batch(now) {
-            due.batches.push(batch);
-        }
-        due
-    }
-
-    /// Takes in the outcomes of a batch. A lease of the batch that is not among them has failed. `chance` is a random
-    /// number from 0 to 1, the same for all leases of a batch, so that they are renewed together the next time too.
-    pub(crate) fn answered(
-        &mut self,
-        batch: BatchId,
-        outcomes: &[(LeaseNumber, Outcome)],
-        now: Instant,
-        chance: f64,
-    ) {
-        let answered = self.under_way.remove(&batch);
-        let sent = answered.as_ref().map_or(now, |answered| answered.sent);
-        for (id, outcome) in outcomes {
-            match *outcome {
-                Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
-                Outcome::Failed => self.failed(batch, *id, now, chance),
-                Outcome::Lost => drop(self.remove(*id)),
-            }
-        }
-        let Some(answered) = answered else {
-            return;
-        };
-        self.measure(&answered, outcomes, now);
-        for (_, earlier) in self.under_way.range_mut(..batch) {
-            earlier.overtaken += 1;
-        }
-        for id in answered.leases {
-            self.failed(batch, id, now, chance);
-        }
-    }
-
     /// Whether renewals that are due have waited so long for a place that the store, or this process, is taken to be
     /// overloaded.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
@@ -305,173 +242,8 @@ impl<T: Clone> Schedule<T> {
         Some(entry.due + entry.ttl / SLACK)
     }
 
-    /// Splits the batches that were not answered in time, and gives their leases.
-    fn split_overdue(&mut self, now: Instant) -> Vec<T> {
-        let mut overdue = Vec::new();
-        let late = |(id, batch): (&BatchId, &UnderWay)| {
-            (!batch.is_overdue && batch.overdue_at() <= now).then_some(*id)
-        };
-        let late: Vec<_> = self.under_way.iter().filter_map(late).collect();
-        for id in late {
-            let Some(batch) = self.under_way.get_mut(&id) else {
-                continue;
-            };
-            batch.is_overdue = true;
-            let leases = std::mem::take(&mut batch.leases);
-            self.pace.unanswered(leases.len(), batch.sent, now);
-            let mut again = Vec::with_capacity(leases.len());
-            for lease in leases {
-                if let Some(entry) = self.leases.get_mut(&lease)
-                    && entry.state == State::Sent(id)
-                {
-                    entry.state = State::Repeat;
-                    overdue.push(entry.lease.clone());
-                    again.push(lease);
-                }
-            }
-            let part = again.len().div_ceil(PARTS).max(1);
-            self.repeats.extend(again.chunks(part).map(<[_]>::to_vec));
-        }
-        // A batch on a connection that has died unnoticed must not take a place for ever.
-        self.under_way
-            .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
-        overdue
-    }
-
     fn has_place(&self, is_repeat: bool) -> bool {
         has_place(&self.under_way, is_repeat, self.pace.under_way())
-    }
-
-    /// The next batch, if there is one and a place for it.
-    fn next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
-        if self.has_place(true)
-            && let Some(part) = self.repeats.pop_front()
-        {
-            return Some(self.send(part, true, now));
-        }
-        if !self.has_place(false) {
-            return None;
-        }
-        let together = self.ready_together(now);
-        (!together.is_empty()).then(|| self.send(together, false, now))
-    }
-
-    /// Takes leases out of the parts that are to be sent once more: those that were answered or forgotten since, and
-    /// those whose deadline has passed, which it adds to `expired`.
-    fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
-        for mut part in std::mem::take(&mut self.repeats) {
-            part.retain(|id| match self.leases.get(id) {
-                Some(entry) if entry.state == State::Repeat && entry.deadline <= now => {
-                    expired.extend(self.remove(*id));
-                    false
-                }
-                Some(entry) => entry.state == State::Repeat,
-                None => false,
-            });
-            if !part.is_empty() {
-                self.repeats.push_back(part);
-            }
-        }
-    }
-
-    /// The leases that are ready, the nearest deadline first, and those that are due soon as far as there is room.
-    fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
-        let size = self.pace.size();
-        let answered = now + self.pace.expected();
-        let hopeless = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
-        let in_time = self.ready.iter().skip_while(hopeless);
-        let too_late = self.ready.iter().take_while(hopeless);
-        // An answer has to come in time for the shortest ttl of a batch, so a batch has only similar ttls.
-        let mut ttl = None;
-        let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
-            self.leases.get(id).is_some_and(|entry| {
-                let first = *ttl.get_or_insert(entry.ttl);
-                let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
-                let is_soon = |due| entry.errors == 0 && due <= now + entry.ttl / STEP;
-                alike && soon.is_none_or(is_soon)
-            })
-        };
-        let ready = in_time.chain(too_late).map(|(_, id)| *id);
-        let mut together: Vec<_> = ready.filter(|id| goes_along(id, None)).take(size).collect();
-        if together.is_empty() {
-            return together;
-        }
-        let room = size - together.len();
-        let planned = self.planned.iter().take(2 * MAX_RENEWALS);
-        let soon = planned.filter(|(due, id)| goes_along(id, Some(*due)));
-        together.extend(soon.take(room).map(|(_, id)| *id));
-        together
-    }
-
-    fn send(&mut self, leases: Vec<LeaseNumber>, is_repeat: bool, now: Instant) -> Batch<T> {
-        self.last_batch.0 += 1;
-        let id = self.last_batch;
-        let mut batch = Batch {
-            id,
-            leases: Vec::with_capacity(leases.len()),
-            lag: Duration::ZERO,
-        };
-        let mut shortest = None;
-        for lease in &leases {
-            if let Some(entry) = self.leases.get(lease) {
-                batch.leases.push((*lease, entry.lease.clone()));
-                batch.lag = batch.lag.max(now.saturating_duration_since(entry.due));
-                shortest = Some(shortest.map_or(entry.ttl, |ttl: Duration| ttl.min(entry.ttl)));
-            }
-            self.set_state(*lease, State::Sent(id), now);
-        }
-        let under_way = UnderWay {
-            leases,
-            sent: now,
-            ttl: shortest.unwrap_or_default(),
-            is_repeat,
-            is_overdue: false,
-            overtaken: 0,
-        };
-        self.under_way.insert(id, under_way);
-        batch
-    }
-
-    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseNumber, Outcome)], now: Instant) {
-        let elapsed = now.saturating_duration_since(batch.sent);
-        let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
-        if batch.is_overdue {
-            // This batch has shrunk the window already, when it became overdue.
-            self.pace.observe(elapsed);
-        } else if outcomes.iter().any(answered) {
-            // An error says nothing about how many leases the store can renew.
-            let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
-            self.pace.answered(leases, batch.sent, now, target);
-        }
-    }
-
-    /// Plans the next renewal, counted from when this one was sent.
-    fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
-        let spread = self.leases.len() > self.pace.size();
-        let Some(entry) = self.leases.get_mut(&id) else {
-            return;
-        };
-        self.ready.remove(&(entry.deadline, id));
-        entry.deadline = entry.deadline.max(deadline);
-        entry.errors = 0;
-        let period = entry.ttl / PERIOD;
-        let earlier = if spread {
-            (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0))
-        } else {
-            Duration::ZERO
-        };
-        self.set_state(id, State::Planned, sent + period - earlier);
-    }
-
-    /// Plans a renewal that has failed once more, after a pause.
-    fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
-        if let Some(entry) = self.leases.get_mut(&id)
-            && entry.state == State::Sent(batch)
-        {
-            let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
-            entry.errors = entry.errors.saturating_add(1);
-            self.set_state(id, State::Planned, now + pause);
-        }
     }
 
     fn set_state(&mut self, id: LeaseNumber, state: State, due: Instant) {

@@ -1,6 +1,7 @@
 //! Which leases go together and when, with a store that answers at once, never, or with an error.
 
 use super::{under_way::*, *};
+use crate::messages::MAX_RENEWALS;
 
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,94 @@
+//! What the answer to a batch means for its leases: when each of them is renewed next.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Outcome, SLACK, Schedule, State,
+    under_way::{BatchId, UnderWay},
+};
+use crate::{
+    lease_state::{
+        LeaseNumber,
+        timing::{PERIOD, STEP},
+    },
+    retry,
+};
+
+/// The part of the period by which batches are sent earlier than due, at most, to drift apart.
+const DRIFT: u32 = 8;
+
+impl<T: Clone> Schedule<T> {
+    /// Takes in the outcomes of a batch. A lease of the batch that is not among them has failed. `chance` is a random
+    /// number from 0 to 1, the same for all leases of a batch, so that they are renewed together the next time too.
+    pub(crate) fn answered(
+        &mut self,
+        batch: BatchId,
+        outcomes: &[(LeaseNumber, Outcome)],
+        now: Instant,
+        chance: f64,
+    ) {
+        let answered = self.under_way.remove(&batch);
+        let sent = answered.as_ref().map_or(now, |answered| answered.sent);
+        for (id, outcome) in outcomes {
+            match *outcome {
+                Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
+                Outcome::Failed => self.failed(batch, *id, now, chance),
+                Outcome::Lost => drop(self.remove(*id)),
+            }
+        }
+        let Some(answered) = answered else {
+            return;
+        };
+        self.measure(&answered, outcomes, now);
+        for (_, earlier) in self.under_way.range_mut(..batch) {
+            earlier.overtaken += 1;
+        }
+        for id in answered.leases {
+            self.failed(batch, id, now, chance);
+        }
+    }
+
+    fn measure(&mut self, batch: &UnderWay, outcomes: &[(LeaseNumber, Outcome)], now: Instant) {
+        let elapsed = now.saturating_duration_since(batch.sent);
+        let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
+        if batch.is_overdue {
+            // This batch has shrunk the window already, when it became overdue.
+            self.pace.observe(elapsed);
+        } else if outcomes.iter().any(answered) {
+            // An error says nothing about how many leases the store can renew.
+            let (leases, target) = (batch.leases.len(), batch.ttl / SLACK);
+            self.pace.answered(leases, batch.sent, now, target);
+        }
+    }
+
+    /// Plans the next renewal, counted from when this one was sent.
+    fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
+        let spread = self.leases.len() > self.pace.size();
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        self.ready.remove(&(entry.deadline, id));
+        entry.deadline = entry.deadline.max(deadline);
+        entry.errors = 0;
+        let period = entry.ttl / PERIOD;
+        let earlier = if spread {
+            (period / DRIFT).mul_f64(chance.clamp(0.0, 1.0))
+        } else {
+            Duration::ZERO
+        };
+        self.set_state(id, State::Planned, sent + period - earlier);
+    }
+
+    /// Plans a renewal that has failed once more, after a pause.
+    fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
+        if let Some(entry) = self.leases.get_mut(&id)
+            && entry.state == State::Sent(batch)
+        {
+            let pause = retry::pause(entry.errors, entry.ttl / STEP, chance);
+            entry.errors = entry.errors.saturating_add(1);
+            self.set_state(id, State::Planned, now + pause);
+        }
+    }
+}
