@@ -1,9 +1,11 @@
 //! Locks and limiters in MongoDB.
 
 mod acquire;
+mod admin;
 mod batch;
 mod bson_compat;
 mod bulk;
+mod change;
 mod change_stream;
 mod concern;
 mod decode;
@@ -16,6 +18,7 @@ mod permit;
 mod prepare;
 #[cfg(test)]
 mod protocol;
+mod read;
 mod release;
 mod renew;
 pub(crate) mod transaction;
@@ -23,28 +26,18 @@ pub(crate) mod transaction;
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
-use mongodb::{
-    Collection,
-    bson::{Document, RawDocument, RawDocumentBuf, doc},
-    options::ReturnDocument,
-};
-use tokio::time::Instant;
+use mongodb::{Collection, bson::RawDocumentBuf};
 
-use self::{
-    concern::DurableCollection,
-    decode::Decoded,
-    error::{STORE, cause, classify, classify_insert, is_race},
-};
+use self::concern::DurableCollection;
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
         Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
         RenewAnswers, RenewRequest,
     },
-    model::{Cause, Error, Key, LockRecord, LockState},
+    model::{Error, Key, LockState},
     rules,
-    store::{FreedKeys, Store, clock::ServerClock, explained, listing},
+    store::{FreedKeys, Store, clock::ServerClock},
 };
 
 /// The largest difference that is assumed between the clocks of two members of a replica set.
@@ -192,113 +185,6 @@ impl MongoStore {
         self.durable_releases = durable;
         self
     }
-
-    async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
-        self.locks
-            .reads()
-            .find_one(dialect::filter(key))
-            .projection(dialect::projection())
-            .await
-            .map_err(classify)
-    }
-
-    /// The reason why a conditional change did not touch the document: an error if the document is not a lock
-    /// of this version, `Ok` if the condition did not hold.
-    async fn explain_refusal(&self, key: &Key) -> Result<(), Error> {
-        if let Some(document) = self.read(key).await? {
-            decode::lock(&document, key)?;
-        }
-        Ok(())
-    }
-
-    /// The error of a statement that failed. The server does not evaluate a statement on fields of some types, and
-    /// then the document is no lock.
-    async fn explain_failure(&self, key: &Key, error: Error) -> Error {
-        match error {
-            Error::Store { .. } => match explained(self.explain_refusal(key).await) {
-                Err(not_a_lock) => not_a_lock,
-                Ok(()) => error,
-            },
-            error => error,
-        }
-    }
-
-    /// Sends a change of a lock that is safe to send more than once. `None` if there is no document.
-    async fn change(
-        &self,
-        key: &Key,
-        update: Vec<Document>,
-        upsert: bool,
-    ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
-        let change = Change {
-            filter: dialect::filter(key),
-            update,
-            upsert,
-        };
-        let answer = self.send(change, |document| decode::lock(document, key));
-        match answer.await {
-            Err(error) => Err(self.explain_failure(key, error).await),
-            answer => answer,
-        }
-    }
-
-    /// Sends a change that is safe to send more than once, until the answer has the server's time. `None` if
-    /// there is no document.
-    async fn send<R>(
-        &self,
-        change: Change,
-        decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
-    ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
-        let locks = self.locks.writes().await?;
-        let mut carried_out = false;
-        for _ in 0..MAX_SENDS {
-            let outcome = locks
-                .find_one_and_update(change.filter.clone(), change.update.clone())
-                .upsert(change.upsert)
-                .projection(dialect::projection())
-                .return_document(ReturnDocument::After)
-                .await;
-            let document = match outcome {
-                Ok(Some(document)) => document,
-                Ok(None) => return Ok(None),
-                Err(race) if is_race(&race, "_id") => continue,
-                // An earlier attempt was carried out, and may have been a grant, so the error is ambiguous.
-                Err(error) if carried_out => {
-                    let source = cause(error);
-                    return Err(Error::Interrupted {
-                        store: STORE,
-                        source,
-                    });
-                }
-                Err(error) => return Err(classify_insert(error)),
-            };
-            let Decoded { record, now } = decode(&document)?;
-            if let Some(now) = now {
-                return Ok(Some((record, now)));
-            }
-            carried_out = true;
-        }
-        Err(Error::Interrupted {
-            store: "MongoDB",
-            source: Cause::text("other clients, or the connection, got in between each time"),
-        })
-    }
-}
-
-/// A change of one document. The answer is the changed document.
-struct Change {
-    filter: Document,
-    update: Vec<Document>,
-    upsert: bool,
-}
-
-/// Requires the server's time, which only an answer out of the driver's retry can lack.
-fn timed(Decoded { record, now }: Decoded) -> Result<(LockRecord, DateTime<Utc>), Error> {
-    now.map(|now| (record, now))
-        .ok_or_else(|| Error::Interrupted {
-            store: "MongoDB",
-            source: Cause::text("the server did not tell its time"),
-        })
 }
 
 impl fmt::Debug for MongoStore {
@@ -361,87 +247,19 @@ impl Store for MongoStore {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let Some(document) = self.read(key).await? else {
-            return Ok(None);
-        };
-        let (record, now) = timed(decode::lock(&document, key)?)?;
-        Ok(Some(rules::inspect(&record, now)))
+        self.state(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-        let mut found = self
-            .locks
-            .reads()
-            .find(dialect::page(request))
-            .projection(dialect::projection())
-            .sort(doc! { "_id": 1 })
-            .limit(limit)
-            .await
-            .map_err(classify)?;
-        let mut page = Page::default();
-        let mut looked_at = 0;
-        while found.advance().await.map_err(classify)? {
-            looked_at += 1;
-            let document = found.current();
-            let Some(id) = decode::id(document) else {
-                continue;
-            };
-            if !id.starts_with(request.filter.wanted_prefix()) {
-                // Keys come in order: behind the first one without the prefix there is none with it, so this
-                // page is the last.
-                looked_at = 0;
-                break;
-            }
-            // A document whose id is no key is no lock.
-            let Ok(key) = Key::new(id) else { continue };
-            let lock = decode::lock(document, &key).and_then(timed);
-            listing::add(&mut page, key, lock, &request.filter);
-        }
-        if looked_at < request.limit {
-            page.next = None;
-        }
-        Ok(page)
+        self.page(request).await
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let evicted = self
-            .locks
-            .writes()
-            .await?
-            .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
-            .projection(dialect::projection())
-            .return_document(ReturnDocument::After)
-            .await
-            .map_err(classify);
-        let evicted = match evicted {
-            Err(error) => return Err(self.explain_failure(key, error).await),
-            Ok(evicted) => evicted,
-        };
-        let Some(evicted) = evicted else {
-            return Ok(None);
-        };
-        // An eviction is not sent again, because it would evict a holder that has come since. So its answer
-        // may come out of the driver's retry, without the time, which it does not need.
-        let record = decode::eviction(&evicted, key)?;
-        // The expiry that an eviction writes is the server's time.
-        self.clock.record_time(record.expires_at, Instant::now());
-        Ok(Some(rules::answer_evict(&record)))
+        self.evict_all(key).await
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        let removed = self
-            .locks
-            .writes()
-            .await?
-            .delete_one(dialect::expired(key))
-            .await
-            .map_err(classify)?;
-        if removed.deleted_count > 0 {
-            return Ok(true);
-        }
-        self.explain_refusal(key).await?;
-        Ok(false)
+        self.remove_if_expired(key).await
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
@@ -449,16 +267,7 @@ impl Store for MongoStore {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        let mut purged = 0;
-        for dead in [
-            dialect::expired_since(retention),
-            dialect::over_since(retention),
-        ] {
-            let locks = self.locks.writes().await?;
-            let removed = locks.delete_many(dead).await.map_err(classify)?;
-            purged += removed.deleted_count;
-        }
-        Ok(purged)
+        self.purge_expired(retention).await
     }
 
     fn max_concurrent(&self) -> usize {

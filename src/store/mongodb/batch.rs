@@ -6,9 +6,9 @@ use super::{
     MongoStore,
     bulk::{BulkResult, statement},
     concern::Deployment,
-    decode, dialect,
+    decode::{self, timed},
+    dialect,
     error::{is_statement_race, statement_failed},
-    timed,
 };
 use crate::{
     messages::{

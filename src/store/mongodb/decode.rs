@@ -6,9 +6,12 @@
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
-use super::dialect::{utc, whole};
+use super::{
+    dialect::{utc, whole},
+    error::STORE,
+};
 use crate::{
-    model::{Error, Key, LIMITER_SCHEMA, LimiterRecord, LockRecord, PermitId},
+    model::{Cause, Error, Key, LIMITER_SCHEMA, LimiterRecord, LockRecord, PermitId},
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
@@ -61,6 +64,17 @@ pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Er
     let Decoded { mut record, .. } = lock(answer, key)?;
     record.evicted = stored::evicted(&Raw(Some(shown(answer))), key)?;
     Ok(record)
+}
+
+/// Requires the server's time, which only an answer out of the driver's retry can lack.
+pub(crate) fn timed(
+    Decoded { record, now }: Decoded,
+) -> Result<(LockRecord, DateTime<Utc>), Error> {
+    now.map(|now| (record, now))
+        .ok_or_else(|| Error::Interrupted {
+            store: STORE,
+            source: Cause::text("the server did not tell its time"),
+        })
 }
 
 /// The `_id` of the document in an answer with the dialect's projection, if it is a text.

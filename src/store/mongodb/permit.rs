@@ -2,7 +2,7 @@
 
 use mongodb::bson::RawDocument;
 
-use super::{Change, MongoStore, decode::limiter, dialect};
+use super::{MongoStore, change::Change, decode::limiter, dialect};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error},

@@ -12,9 +12,9 @@ use mongodb::bson::{Document, RawDocument};
 use super::{
     MongoStore,
     bulk::{Changed, unread},
-    decode, dialect,
+    decode::{self, timed},
+    dialect,
     error::{STORE, classify},
-    timed,
 };
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},

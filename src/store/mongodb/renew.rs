@@ -19,9 +19,9 @@ use super::{
     MongoStore,
     bulk::{BulkResult, Changed, statement},
     concern::Deployment,
-    decode, dialect,
+    decode::{self, timed},
+    dialect,
     error::{STORE, statement_failed},
-    timed,
 };
 use crate::{
     messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},

@@ -9,9 +9,10 @@ use mongodb::{
 };
 
 use super::{
-    MongoStore, decode, dialect,
+    MongoStore,
+    decode::{self, timed},
+    dialect,
     error::{STORE, cause, classify, code},
-    timed,
 };
 use crate::model::{Error, Key, LockRecord};
 

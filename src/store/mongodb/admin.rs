@@ -1,0 +1,68 @@
+//! What ends leases and removes documents: evictions, removals and purges.
+
+use std::time::Duration;
+
+use mongodb::options::ReturnDocument;
+use tokio::time::Instant;
+
+use super::{MongoStore, decode, dialect, error::classify};
+use crate::{
+    messages::Eviction,
+    model::{Error, Key},
+    rules,
+};
+
+impl MongoStore {
+    pub(super) async fn evict_all(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let evicted = self
+            .locks
+            .writes()
+            .await?
+            .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
+            .projection(dialect::projection())
+            .return_document(ReturnDocument::After)
+            .await
+            .map_err(classify);
+        let evicted = match evicted {
+            Err(error) => return Err(self.explain_failure(key, error).await),
+            Ok(evicted) => evicted,
+        };
+        let Some(evicted) = evicted else {
+            return Ok(None);
+        };
+        // An eviction is not sent again, because it would evict a holder that has come since. So its answer
+        // may come out of the driver's retry, without the time, which it does not need.
+        let record = decode::eviction(&evicted, key)?;
+        // The expiry that an eviction writes is the server's time.
+        self.clock.record_time(record.expires_at, Instant::now());
+        Ok(Some(rules::answer_evict(&record)))
+    }
+
+    pub(super) async fn remove_if_expired(&self, key: &Key) -> Result<bool, Error> {
+        let removed = self
+            .locks
+            .writes()
+            .await?
+            .delete_one(dialect::expired(key))
+            .await
+            .map_err(classify)?;
+        if removed.deleted_count > 0 {
+            return Ok(true);
+        }
+        self.explain_refusal(key).await?;
+        Ok(false)
+    }
+
+    pub(super) async fn purge_expired(&self, retention: Duration) -> Result<u64, Error> {
+        let mut purged = 0;
+        for dead in [
+            dialect::expired_since(retention),
+            dialect::over_since(retention),
+        ] {
+            let locks = self.locks.writes().await?;
+            let removed = locks.delete_many(dead).await.map_err(classify)?;
+            purged += removed.deleted_count;
+        }
+        Ok(purged)
+    }
+}

@@ -1,0 +1,71 @@
+//! Reads: one document, or a page of them.
+
+use mongodb::bson::{RawDocumentBuf, doc};
+
+use super::{
+    MongoStore,
+    decode::{self, timed},
+    dialect,
+    error::classify,
+};
+use crate::{
+    messages::{ListRequest, Page},
+    model::{Error, Key, LockState},
+    rules,
+    store::listing,
+};
+
+impl MongoStore {
+    pub(super) async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
+        self.locks
+            .reads()
+            .find_one(dialect::filter(key))
+            .projection(dialect::projection())
+            .await
+            .map_err(classify)
+    }
+
+    pub(super) async fn state(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        let Some(document) = self.read(key).await? else {
+            return Ok(None);
+        };
+        let (record, now) = timed(decode::lock(&document, key)?)?;
+        Ok(Some(rules::inspect(&record, now)))
+    }
+
+    pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let mut found = self
+            .locks
+            .reads()
+            .find(dialect::page(request))
+            .projection(dialect::projection())
+            .sort(doc! { "_id": 1 })
+            .limit(limit)
+            .await
+            .map_err(classify)?;
+        let mut page = Page::default();
+        let mut looked_at = 0;
+        while found.advance().await.map_err(classify)? {
+            looked_at += 1;
+            let document = found.current();
+            let Some(id) = decode::id(document) else {
+                continue;
+            };
+            if !id.starts_with(request.filter.wanted_prefix()) {
+                // Keys come in order: behind the first one without the prefix there is none with it, so this
+                // page is the last.
+                looked_at = 0;
+                break;
+            }
+            // A document whose id is no key is no lock.
+            let Ok(key) = Key::new(id) else { continue };
+            let lock = decode::lock(document, &key).and_then(timed);
+            listing::add(&mut page, key, lock, &request.filter);
+        }
+        if looked_at < request.limit {
+            page.next = None;
+        }
+        Ok(page)
+    }
+}
