@@ -12,6 +12,9 @@
 //! is nothing to write, and the replicas are told of that too. So a request that is mostly refused is sent as
 //! an `_update` (`search-crowd` and `search-forms` in `docs/performance.md`).
 
+mod change;
+mod request;
+mod search;
 #[cfg(test)]
 mod tests;
 
@@ -20,12 +23,16 @@ use std::{borrow::Cow, time::Duration};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+pub(crate) use self::{
+    change::{Change, Target},
+    request::{Body, Method, Query, Request, encoded, look_at},
+};
 use super::scripts::{
-    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, NOW, RELEASE, REMOVE_EXPIRED, RENEW, Script,
+    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    messages::{AcquireRequest, ConvertRequest, ListRequest, ReleaseRequest, RenewRequest},
-    model::{Access, Key, LIMITER_SCHEMA, MAX_HOLDERS, SCHEMA},
+    messages::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest},
+    model::{Access, Key, MAX_HOLDERS, SCHEMA},
 };
 
 /// How often the shard runs the script of an `_update` again after another change of the document came in
@@ -42,81 +49,6 @@ const WRITE_ALIAS: &str = "-write";
 /// times as long, because it looks for the shard again after a failure (seen on Elasticsearch 8.12 with a
 /// node that was killed).
 const SHARD_TIMEOUT: &str = "5s";
-
-/// An HTTP method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Get,
-    Put,
-    Post,
-}
-
-/// A request to the cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Request {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) query: Query,
-    pub(crate) body: Body,
-}
-
-/// The parameters behind the path.
-pub(crate) type Query = Vec<(&'static str, Cow<'static, str>)>;
-
-/// The body of a request.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Body {
-    None,
-    Json(Value),
-    /// One JSON value on each line.
-    Lines(Vec<Value>),
-}
-
-/// One scripted change of one document.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Change {
-    /// The id of the document.
-    id: String,
-    body: Value,
-    crowded: bool,
-}
-
-impl Change {
-    /// The id of the document that is changed.
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// The same change, but if there is no document, the script runs on a new, empty one.
-    pub(super) fn or_insert(mut self) -> Self {
-        self.body["scripted_upsert"] = json!(true);
-        self.body["upsert"] = json!({});
-        self
-    }
-
-    /// The same change, sent as a `_bulk`: it has to succeed although many clients change the document at the
-    /// same time.
-    pub(super) fn in_a_crowd(mut self) -> Self {
-        self.crowded = true;
-        self
-    }
-
-    /// The same change, with this part of the document in the answer.
-    pub(super) fn showing(mut self, source: Value) -> Self {
-        self.body["_source"] = source;
-        self
-    }
-}
-
-/// The kind of name that a change may be sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// Only an alias. An update of a missing index would create it, with a guessed mapping; an alias is never
-    /// created.
-    Alias,
-    /// An alias or an index. A missing index is created.
-    Any,
-}
 
 /// The names that requests are sent to, and the options of all requests.
 #[derive(Clone, Debug)]
@@ -279,21 +211,6 @@ impl Dialect {
         }
     }
 
-    /// The document of a key; `None` for a key that a path would drop.
-    pub(crate) fn get(&self, key: &Key) -> Option<Request> {
-        if [".", ".."].contains(&key.as_str()) {
-            return None;
-        }
-        let id = id(key);
-        let id = utf8_percent_encode(&id, NON_ALPHANUMERIC);
-        Some(Request {
-            method: Method::Get,
-            path: format!("{}/_doc/{id}", self.path()),
-            query: Query::new(),
-            body: Body::None,
-        })
-    }
-
     /// One change, in one request.
     pub(crate) fn update(&self, change: Change) -> Request {
         self.update_at(change, Target::Alias)
@@ -350,83 +267,6 @@ impl Dialect {
         }
     }
 
-    /// Makes what was written visible to searches.
-    pub(crate) fn refresh(&self) -> Request {
-        Request {
-            method: Method::Post,
-            path: format!("{}/_refresh", self.path()),
-            query: Query::new(),
-            body: Body::None,
-        }
-    }
-
-    /// A search for no documents. It fails as long as a node that has just started does not know the indices.
-    pub(crate) fn look(&self) -> Request {
-        look_at(&self.path())
-    }
-
-    pub(crate) fn search(&self, request: &ListRequest) -> Request {
-        let filter = &request.filter;
-        // A range, because some clusters forbid prefix queries as expensive. Keys are sorted by their bytes,
-        // so those with the prefix come first, and the reader stops at the first key without it.
-        let mut conditions = vec![
-            json!({ "term": { "schema": SCHEMA } }),
-            json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
-        ];
-        if filter.wants_live() {
-            conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
-        }
-        if let Some(owner) = filter.wanted_owner() {
-            let held = ["owner", "holders.owner"].map(|field| json!({ "term": { field: owner } }));
-            conditions.push(json!({ "bool": { "should": held } }));
-        }
-        let mut body = json!({
-            "query": { "bool": { "filter": conditions } },
-            "sort": [{ "key": "asc" }],
-            "size": request.limit,
-            "_source": true,
-            "script_fields": { "now": { "script": self.script(&NOW) } },
-            "track_total_hits": false,
-        });
-        if let Some(after) = &request.after {
-            body["search_after"] = json!([after.as_str()]);
-        }
-        Request {
-            method: Method::Post,
-            path: format!("{}/_search", self.path()),
-            query: Query::new(),
-            body: Body::Json(body),
-        }
-    }
-
-    /// Deletes the locks and limiters that are over, except documents that were changed after the search of
-    /// the `_delete_by_query` saw them.
-    pub(crate) fn purge(&self, retention: Duration) -> Request {
-        // The number in an expression such as `now-5s` has at most 32 bits.
-        let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
-        let since = format!("now-{seconds}s");
-        let dead = json!({ "bool": {
-            "filter": [
-                { "term": { "schema": SCHEMA } },
-                { "range": { "fence.time": { "lt": since } } },
-            ],
-            "must_not": [
-                { "range": { "expires_at": { "gt": since } } },
-                { "range": { "released_at": { "gt": since } } },
-            ],
-        } });
-        let over = json!({ "bool": { "filter": [
-            { "term": { "limiter": LIMITER_SCHEMA } },
-            { "range": { "over_at": { "lte": since } } },
-        ] } });
-        Request {
-            method: Method::Post,
-            path: format!("{}/_delete_by_query", self.path()),
-            query: vec![("conflicts", "proceed".into())],
-            body: Body::Json(json!({ "query": { "bool": { "should": [dead, over] } } })),
-        }
-    }
-
     /// The name that operations are sent to, as a segment of a path.
     pub(super) fn path(&self) -> String {
         encoded(&self.target)
@@ -440,21 +280,6 @@ pub(super) fn id(key: &Key) -> Cow<'_, str> {
         Some(rest) => format!("{LIMITER}:{rest}").into(),
         None => key.as_str().into(),
     }
-}
-
-/// A search for no documents in the indices behind these names.
-pub(super) fn look_at(names: &str) -> Request {
-    Request {
-        method: Method::Post,
-        path: format!("{names}/_search"),
-        query: Query::new(),
-        body: Body::Json(json!({ "size": 0 })),
-    }
-}
-
-/// A name as a segment of a path.
-pub(super) fn encoded(name: &str) -> String {
-    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 /// In milliseconds, and at most some 100,000 years: added to the current time, the result must still be a

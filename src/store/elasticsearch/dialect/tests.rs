@@ -4,7 +4,7 @@ use super::*;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    messages::{Filter, PermitRequest},
+    messages::{Filter, ListRequest, PermitRequest},
     model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::text::Texts,
 };

@@ -1,0 +1,110 @@
+//! Reads, searches and purges.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::json;
+
+use super::{
+    super::scripts::NOW,
+    Dialect, id,
+    request::{Body, Method, Query, Request, look_at},
+};
+use crate::{
+    messages::ListRequest,
+    model::{Key, LIMITER_SCHEMA, SCHEMA},
+};
+
+impl Dialect {
+    /// The document of a key; `None` for a key that a path would drop.
+    pub(crate) fn get(&self, key: &Key) -> Option<Request> {
+        if [".", ".."].contains(&key.as_str()) {
+            return None;
+        }
+        let id = id(key);
+        let id = utf8_percent_encode(&id, NON_ALPHANUMERIC);
+        Some(Request {
+            method: Method::Get,
+            path: format!("{}/_doc/{id}", self.path()),
+            query: Query::new(),
+            body: Body::None,
+        })
+    }
+
+    /// Makes what was written visible to searches.
+    pub(crate) fn refresh(&self) -> Request {
+        Request {
+            method: Method::Post,
+            path: format!("{}/_refresh", self.path()),
+            query: Query::new(),
+            body: Body::None,
+        }
+    }
+
+    /// A search for no documents. It fails as long as a node that has just started does not know the indices.
+    pub(crate) fn look(&self) -> Request {
+        look_at(&self.path())
+    }
+
+    pub(crate) fn search(&self, request: &ListRequest) -> Request {
+        let filter = &request.filter;
+        // A range, because some clusters forbid prefix queries as expensive. Keys are sorted by their bytes,
+        // so those with the prefix come first, and the reader stops at the first key without it.
+        let mut conditions = vec![
+            json!({ "term": { "schema": SCHEMA } }),
+            json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
+        ];
+        if filter.wants_live() {
+            conditions.push(json!({ "range": { "expires_at": { "gt": "now" } } }));
+        }
+        if let Some(owner) = filter.wanted_owner() {
+            let held = ["owner", "holders.owner"].map(|field| json!({ "term": { field: owner } }));
+            conditions.push(json!({ "bool": { "should": held } }));
+        }
+        let mut body = json!({
+            "query": { "bool": { "filter": conditions } },
+            "sort": [{ "key": "asc" }],
+            "size": request.limit,
+            "_source": true,
+            "script_fields": { "now": { "script": self.script(&NOW) } },
+            "track_total_hits": false,
+        });
+        if let Some(after) = &request.after {
+            body["search_after"] = json!([after.as_str()]);
+        }
+        Request {
+            method: Method::Post,
+            path: format!("{}/_search", self.path()),
+            query: Query::new(),
+            body: Body::Json(body),
+        }
+    }
+
+    /// Deletes the locks and limiters that are over, except documents that were changed after the search of
+    /// the `_delete_by_query` saw them.
+    pub(crate) fn purge(&self, retention: Duration) -> Request {
+        // The number in an expression such as `now-5s` has at most 32 bits.
+        let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
+        let since = format!("now-{seconds}s");
+        let dead = json!({ "bool": {
+            "filter": [
+                { "term": { "schema": SCHEMA } },
+                { "range": { "fence.time": { "lt": since } } },
+            ],
+            "must_not": [
+                { "range": { "expires_at": { "gt": since } } },
+                { "range": { "released_at": { "gt": since } } },
+            ],
+        } });
+        let over = json!({ "bool": { "filter": [
+            { "term": { "limiter": LIMITER_SCHEMA } },
+            { "range": { "over_at": { "lte": since } } },
+        ] } });
+        Request {
+            method: Method::Post,
+            path: format!("{}/_delete_by_query", self.path()),
+            query: vec![("conflicts", "proceed".into())],
+            body: Body::Json(json!({ "query": { "bool": { "should": [dead, over] } } })),
+        }
+    }
+}
