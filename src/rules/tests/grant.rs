@@ -1,0 +1,181 @@
+//! Acquires: who is granted a key, and who is refused.
+
+use std::time::Duration;
+
+use super::{TTL, ask, at, granted, holders, put, try_put};
+use crate::{
+    messages::{AcquireAnswer, AcquireRequest, ReleaseRequest},
+    model::{Fence, Key, LeaseId, LockRecord, MAX_HOLDERS, Mode},
+    rules::{Write, acquire, is_full, next_fence, release},
+};
+
+#[test]
+fn a_free_key_is_granted_with_the_clock_as_its_first_fence() {
+    let decision = acquire(None, &ask(LeaseId::random()), at(5_000));
+    let AcquireAnswer::Granted(grant) = decision.answer else {
+        panic!("held");
+    };
+    assert_eq!(grant.fence, Fence::new(5_000));
+    assert_eq!(grant.expires_in(), TTL);
+    assert_eq!(put(decision.write).expires_at, at(15_000));
+}
+
+#[test]
+fn a_live_holder_is_answered_and_nothing_is_written() {
+    let record = granted(LeaseId::random(), None, 0);
+    let decision = acquire(Some(&record), &ask(LeaseId::random()), at(9_999));
+    assert_eq!(decision.write, Write::Keep);
+    let AcquireAnswer::Held(held) = decision.answer else {
+        panic!("granted twice");
+    };
+    assert_eq!(held.owner(), "me");
+    assert_eq!(held.expires_in(), Duration::from_millis(1));
+}
+
+#[test]
+fn the_key_is_free_at_the_very_millisecond_of_the_expiry() {
+    let record = granted(LeaseId::random(), None, 0);
+    let decision = acquire(Some(&record), &ask(LeaseId::random()), at(10_000));
+    assert!(matches!(decision.answer, AcquireAnswer::Granted(_)));
+    assert_eq!(put(decision.write).holders.len(), 1);
+}
+
+#[test]
+fn the_same_lease_id_is_granted_once() {
+    let lease = LeaseId::random();
+    let record = granted(lease, None, 0);
+    let again = acquire(Some(&record), &ask(lease), at(4_000));
+    assert_eq!(again.write, Write::Keep);
+    let AcquireAnswer::Granted(grant) = again.answer else {
+        panic!("held by itself");
+    };
+    assert_eq!(grant.fence, record.fence);
+    assert_eq!(grant.expires_in(), Duration::from_secs(6));
+}
+
+#[test]
+fn the_fence_rises_even_when_the_clock_stands_still_or_goes_back() {
+    assert_eq!(next_fence(None, at(7)), Fence::new(7));
+    assert_eq!(next_fence(Some(Fence::new(7)), at(7)), Fence::new(8));
+    assert_eq!(next_fence(Some(Fence::new(70)), at(7)), Fence::new(71));
+    assert_eq!(next_fence(Some(Fence::new(7)), at(70)), Fence::new(70));
+}
+
+#[test]
+fn readers_stand_beside_each_other_and_keep_a_writer_out() {
+    let (one, two, writer) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
+    let record = put(acquire(None, &ask(one).shared(), at(0)).write);
+    let record = try_put(&record, &ask(two).shared(), 4_000).unwrap();
+    assert_eq!(holders(&record), [one, two]);
+    assert_eq!(
+        record.holders[0].expires_at,
+        at(10_000),
+        "each has its own expiry"
+    );
+    assert_eq!(record.expires_at, at(14_000));
+    assert!(record.holders[1].fence > record.holders[0].fence);
+    assert_eq!(record.fence, record.holders[1].fence);
+    // One that crashed frees its place by itself, and the other still counts.
+    assert_eq!(try_put(&record, &ask(writer), 13_999), None);
+    let written = try_put(&record, &ask(writer), 14_000).unwrap();
+    assert_eq!(holders(&written), [writer]);
+    assert_eq!(try_put(&written, &ask(one).shared(), 14_001), None);
+    assert_eq!(try_put(&written, &ask(one).permits(1, 9), 14_001), None);
+}
+
+#[test]
+fn permits_are_granted_up_to_the_capacity_of_whoever_asks() {
+    let first = put(acquire(None, &ask(LeaseId::random()).permits(2, 4), at(0)).write);
+    let ask_for = |permits, capacity| {
+        let request = ask(LeaseId::random()).permits(permits, capacity);
+        try_put(&first, &request, 5_000)
+    };
+    assert!(ask_for(2, 4).is_some());
+    assert_eq!(ask_for(3, 4), None);
+    assert!(ask_for(3, 5).is_some());
+    assert_eq!(ask_for(1, 2), None);
+    assert_eq!(ask_for(i64::MAX, i64::MAX), None);
+    assert_eq!(
+        try_put(&first, &ask(LeaseId::random()).shared(), 5_000),
+        None
+    );
+    assert_eq!(try_put(&first, &ask(LeaseId::random()), 5_000), None);
+}
+
+#[test]
+fn an_owner_enters_again_under_its_fence() {
+    let other =
+        |lease| AcquireRequest::exclusive(Key::new("k").unwrap(), lease, "they".into(), TTL);
+    let (outer, inner) = (LeaseId::random(), LeaseId::random());
+    let record = granted(outer, None, 0);
+    assert_eq!(
+        try_put(&record, &ask(inner), 1),
+        None,
+        "only when it asks for that"
+    );
+    assert_eq!(try_put(&record, &other(inner).reentrant(), 1), None);
+    let entered = try_put(&record, &ask(inner).reentrant(), 5_000).unwrap();
+    assert_eq!(holders(&entered), [outer, inner]);
+    assert_eq!(entered.holders[1].fence, record.fence);
+    assert_eq!(entered.fence, record.fence);
+    // The key is free when the last of its entries is.
+    let left = put(release(
+        Some(&entered),
+        &ReleaseRequest::new(entered.key.clone(), outer),
+        at(6_000),
+    )
+    .write);
+    assert_eq!(try_put(&left, &other(outer), 14_999), None);
+    assert!(try_put(&left, &other(outer), 15_000).unwrap().fence > record.fence);
+    // What has expired is not entered again: that is a new grant.
+    let later = try_put(&record, &ask(inner).reentrant(), 10_000).unwrap();
+    assert!(later.fence > record.fence);
+}
+
+/// Readers that hold the key for as long as any, as many as it may have.
+fn crowd() -> LockRecord {
+    let mut record = granted(LeaseId::random(), None, 0);
+    let mut reader = record.holders.remove(0);
+    reader.mode = Mode::Shared;
+    for _ in 0..MAX_HOLDERS {
+        reader.lease = LeaseId::random();
+        record.holders.push(reader.clone());
+    }
+    record
+}
+
+#[test]
+fn a_key_has_no_more_live_holders_than_it_may_have() {
+    let mut record = crowd();
+    let reader = ask(LeaseId::random()).shared();
+    for one_more in [reader.clone(), reader.clone().reentrant()] {
+        let decision = acquire(Some(&record), &one_more, at(1));
+        assert_eq!(decision.write, Write::Keep);
+        let AcquireAnswer::Held(held) = decision.answer else {
+            panic!("one too many");
+        };
+        assert!(is_full(&held, &one_more));
+    }
+    // An owner that enters again takes a place as well.
+    let again = ask(LeaseId::random()).reentrant();
+    assert_eq!(acquire(Some(&record), &again, at(1)).write, Write::Keep);
+    // Who conflicts is told of the holders, who holds is granted again, and who has gone counts no more.
+    let writer = ask(LeaseId::random()).note("writer");
+    let writer = AcquireRequest {
+        owner: "they".into(),
+        ..writer
+    };
+    let AcquireAnswer::Held(held) = acquire(Some(&record), &writer, at(1)).answer else {
+        panic!("a writer beside readers");
+    };
+    assert!(!is_full(&held, &writer));
+    let holder = AcquireRequest {
+        lease: record.holders[7].lease,
+        ..reader.clone()
+    };
+    let repeated = acquire(Some(&record), &holder, at(1));
+    assert!(matches!(repeated.answer, AcquireAnswer::Granted(_)));
+    record.holders[7].expires_at = at(1);
+    let left = put(acquire(Some(&record), &reader, at(1)).write);
+    assert_eq!(left.holders.len(), MAX_HOLDERS);
+}
