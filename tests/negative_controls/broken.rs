@@ -1,5 +1,9 @@
 //! A store that is broken in one way of choice.
 
+mod acquires;
+mod permits;
+mod renewals;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -12,14 +16,12 @@ use std::{
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    Error, Fence, Key, LockState, Mode, Store,
-    limits::MAX_HOLDERS,
-    rules::{self, Decision, Write},
+    Error, Fence, Key, LockState, Store,
+    rules::{self, Write},
     store::{
-        Access, AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest,
-        ConvertAnswer, ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord,
-        Page, PermitAnswer, PermitId, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord, Page,
+        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
 };
 use parking_lot::Mutex;
@@ -170,167 +172,11 @@ impl Store for BrokenStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        let mut before = self.record(&request.key);
-        if let Some(before) = before.as_mut().filter(|_| self.is(Fault::DeadReadersBlock)) {
-            for reader in before
-                .holders
-                .iter_mut()
-                .filter(|it| it.mode == Mode::Shared)
-            {
-                reader.expires_at += Duration::from_secs(3600);
-            }
-        }
-        if self.is(Fault::NotAtomic) {
-            tokio::task::yield_now().await;
-        }
-        let mut request = request.clone();
-        if self.is(Fault::ForgetsLease) {
-            request.lease = LeaseId::random();
-        }
-        if let Access::Permits { of, .. } = &mut request.access
-            && self.is(Fault::PermitsWithoutCount)
-        {
-            *of = i64::MAX;
-        }
-        // One more finds a place, as if another had left it.
-        let full = before
-            .as_mut()
-            .filter(|before| before.holders.len() == MAX_HOLDERS);
-        let hidden = match full {
-            Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
-            _ => None,
-        };
-        let holder = before.as_ref().and_then(|before| before.holders.first());
-        match (self.fault, request.in_place_of) {
-            (Fault::TakesAnyPlace, Some(_)) => {
-                request.in_place_of = holder.map(|holder| holder.lease);
-            }
-            (Fault::TakesFreePlaces, Some(_)) if holder.is_none() => request.in_place_of = None,
-            _ => {}
-        }
-        let mut decision = rules::acquire(before.as_ref(), &request, self.now());
-        if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
-            record.holders.push(hidden);
-        }
-        if let (Fault::WhoMadeWayStays, Some(lease), Write::Put(record), Some(before)) = (
-            self.fault,
-            request.in_place_of,
-            &mut decision.write,
-            &before,
-        ) {
-            let stays = before.holders.iter().find(|holder| holder.lease == lease);
-            record.holders.extend(stays.cloned());
-        }
-        let refused = matches!(decision.answer, AcquireAnswer::Held(_));
-        match (&mut decision, before) {
-            (
-                Decision {
-                    write: write @ Write::Keep,
-                    ..
-                },
-                Some(mut record),
-            ) if refused => {
-                if self.is(Fault::LosersExtend) {
-                    for holder in &mut record.holders {
-                        holder.expires_at += request.ttl;
-                    }
-                    *write = Write::Put(record);
-                } else if self.is(Fault::LosersWrite) {
-                    record.fence = Fence::new(record.fence.get() + 1);
-                    *write = Write::Put(record);
-                }
-            }
-            (
-                Decision {
-                    write: Write::Put(record),
-                    answer: AcquireAnswer::Granted(grant),
-                },
-                before,
-            ) => {
-                let fence = match (self.fault, before) {
-                    (Fault::NoFence, _) => Some(Fence::new(1)),
-                    (Fault::FenceRestarts, before) => before
-                        .filter(|before| !before.holders.is_empty())
-                        .map(|before| Fence::new(before.fence.get() + 1))
-                        .or(Some(Fence::new(1))),
-                    _ => None,
-                };
-                if let Some(fence) = fence {
-                    (record.fence, record.holders[0].fence, grant.fence) = (fence, fence, fence);
-                }
-                if self.is(Fault::ExpiresEarly) {
-                    record.expires_at = grant.acquired_at + request.ttl / 2;
-                    record.holders[0].expires_at = record.expires_at;
-                }
-            }
-            _ => {}
-        }
-        self.write(&request.key, decision.write);
-        if let AcquireAnswer::Granted(grant) = &decision.answer {
-            self.fences.lock().insert(request.lease, grant.fence);
-        }
-        Ok(decision.answer)
+        self.acquire_wrongly(request).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
-        let mut answers = Vec::new();
-        for request in requests {
-            let record = self.record(&request.key);
-            let mut asked = request.clone();
-            if self.is(Fault::RenewsBlindly) {
-                let holder = record.as_ref().and_then(|record| record.holders.first());
-                asked.lease = holder.map_or(request.lease, |holder| holder.lease);
-            }
-            let now = self.now();
-            if let (Fault::TrustsWhatIsKnown, Some(known)) = (self.fault, asked.known) {
-                self.write(
-                    &request.key,
-                    rules::renew(record.as_ref(), &asked, now).write,
-                );
-                answers.push(Ok(RenewAnswer::Renewed(leasehold::store::Grant {
-                    fence: known.fence,
-                    acquired_at: known.acquired_at,
-                    expires_at: now + request.ttl,
-                    now,
-                })));
-                continue;
-            }
-            let mut decision = rules::renew(record.as_ref(), &asked, now);
-            if let (Fault::RenewalsShorten, Write::Put(record)) = (self.fault, &mut decision.write)
-            {
-                for holder in &mut record.holders {
-                    if holder.lease == asked.lease {
-                        holder.expires_at = now + asked.ttl;
-                    }
-                }
-                let latest = record.holders.iter().map(|holder| holder.expires_at).max();
-                record.expires_at = latest.unwrap_or(now);
-                decision.answer = rules::answer_renew(Some(record), asked.lease, now);
-            }
-            if !self.is(Fault::RenewalIsForgotten) {
-                self.write(&request.key, decision.write);
-            }
-            answers.push(Ok(match (self.fault, decision.answer) {
-                (Fault::RenewsBlindly, _) => {
-                    let now = self.now();
-                    let fence = self.fences.lock().get(&request.lease).copied();
-                    RenewAnswer::Renewed(leasehold::store::Grant {
-                        fence: fence.unwrap_or(Fence::new(1)),
-                        acquired_at: now,
-                        expires_at: now + request.ttl,
-                        now,
-                    })
-                }
-                (_, answer) => {
-                    if self.has_its_moment(Fault::RefusesSomeRenewals) {
-                        RenewAnswer::TakenOver
-                    } else {
-                        answer
-                    }
-                }
-            }));
-        }
-        Ok(answers)
+        self.renew_wrongly(requests).await
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
@@ -460,43 +306,7 @@ impl Store for BrokenStore {
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let mut request = request.clone();
-        if self.is(Fault::LimitersAreLocks) && self.record(&request.key).is_some() {
-            return Err(Error::NotALimiter {
-                key: request.key,
-                problem: "it is a lock".to_owned(),
-            });
-        }
-        let quota = request.quota;
-        let mut series = (request.key.clone(), quota.window(), quota.burst().is_some());
-        if self.is(Fault::AnotherWindowBlocks) {
-            (series.1, series.2) = (Duration::ZERO, false);
-        }
-        let mut record = self.limiters.lock().get(&series).cloned();
-        let now = self.now();
-        match (self.fault, &mut record) {
-            // As long as the way to a server and back.
-            (Fault::PermitsNotAtomic, _) => {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            (Fault::PermitsInPart, _) => {
-                let used = record.as_ref().map_or(0, |record| record.used as u32);
-                let left = quota.limit().saturating_sub(used);
-                request.permits = request.permits.min(left.max(1));
-            }
-            (Fault::SmoothIsFixed, _) => {
-                request.quota = leasehold::store::Quota::fixed(quota.limit(), quota.window())?;
-            }
-            // As long as somebody asks, it is the same window.
-            (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,
-            (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
-            _ => {}
-        }
-        let decision = rules::permit(record.as_ref(), &request, now);
-        if let Write::Put(record) = decision.write {
-            self.limiters.lock().insert(series, record);
-        }
-        Ok(decision.answer)
+        self.permit_wrongly(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -1,0 +1,120 @@
+//! What is wrong with the acquires of a broken store.
+
+use std::time::Duration;
+
+use leasehold::{
+    Error, Fence, Mode,
+    limits::MAX_HOLDERS,
+    rules::{self, Decision, Write},
+    store::{Access, AcquireAnswer, AcquireRequest, LeaseId},
+};
+
+use super::{BrokenStore, Fault};
+
+impl BrokenStore {
+    pub(super) async fn acquire_wrongly(
+        &self,
+        request: &AcquireRequest,
+    ) -> Result<AcquireAnswer, Error> {
+        let mut before = self.record(&request.key);
+        if let Some(before) = before.as_mut().filter(|_| self.is(Fault::DeadReadersBlock)) {
+            for reader in before
+                .holders
+                .iter_mut()
+                .filter(|it| it.mode == Mode::Shared)
+            {
+                reader.expires_at += Duration::from_secs(3600);
+            }
+        }
+        if self.is(Fault::NotAtomic) {
+            tokio::task::yield_now().await;
+        }
+        let mut request = request.clone();
+        if self.is(Fault::ForgetsLease) {
+            request.lease = LeaseId::random();
+        }
+        if let Access::Permits { of, .. } = &mut request.access
+            && self.is(Fault::PermitsWithoutCount)
+        {
+            *of = i64::MAX;
+        }
+        // One more finds a place, as if another had left it.
+        let full = before
+            .as_mut()
+            .filter(|before| before.holders.len() == MAX_HOLDERS);
+        let hidden = match full {
+            Some(full) if self.is(Fault::HoldersWithoutBound) => full.holders.pop(),
+            _ => None,
+        };
+        let holder = before.as_ref().and_then(|before| before.holders.first());
+        match (self.fault, request.in_place_of) {
+            (Fault::TakesAnyPlace, Some(_)) => {
+                request.in_place_of = holder.map(|holder| holder.lease);
+            }
+            (Fault::TakesFreePlaces, Some(_)) if holder.is_none() => request.in_place_of = None,
+            _ => {}
+        }
+        let mut decision = rules::acquire(before.as_ref(), &request, self.now());
+        if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
+            record.holders.push(hidden);
+        }
+        if let (Fault::WhoMadeWayStays, Some(lease), Write::Put(record), Some(before)) = (
+            self.fault,
+            request.in_place_of,
+            &mut decision.write,
+            &before,
+        ) {
+            let stays = before.holders.iter().find(|holder| holder.lease == lease);
+            record.holders.extend(stays.cloned());
+        }
+        let refused = matches!(decision.answer, AcquireAnswer::Held(_));
+        match (&mut decision, before) {
+            (
+                Decision {
+                    write: write @ Write::Keep,
+                    ..
+                },
+                Some(mut record),
+            ) if refused => {
+                if self.is(Fault::LosersExtend) {
+                    for holder in &mut record.holders {
+                        holder.expires_at += request.ttl;
+                    }
+                    *write = Write::Put(record);
+                } else if self.is(Fault::LosersWrite) {
+                    record.fence = Fence::new(record.fence.get() + 1);
+                    *write = Write::Put(record);
+                }
+            }
+            (
+                Decision {
+                    write: Write::Put(record),
+                    answer: AcquireAnswer::Granted(grant),
+                },
+                before,
+            ) => {
+                let fence = match (self.fault, before) {
+                    (Fault::NoFence, _) => Some(Fence::new(1)),
+                    (Fault::FenceRestarts, before) => before
+                        .filter(|before| !before.holders.is_empty())
+                        .map(|before| Fence::new(before.fence.get() + 1))
+                        .or(Some(Fence::new(1))),
+                    _ => None,
+                };
+                if let Some(fence) = fence {
+                    (record.fence, record.holders[0].fence, grant.fence) = (fence, fence, fence);
+                }
+                if self.is(Fault::ExpiresEarly) {
+                    record.expires_at = grant.acquired_at + request.ttl / 2;
+                    record.holders[0].expires_at = record.expires_at;
+                }
+            }
+            _ => {}
+        }
+        self.write(&request.key, decision.write);
+        if let AcquireAnswer::Granted(grant) = &decision.answer {
+            self.fences.lock().insert(request.lease, grant.fence);
+        }
+        Ok(decision.answer)
+    }
+}

@@ -1,0 +1,56 @@
+//! What is wrong with the limiters of a broken store.
+
+use std::time::Duration;
+
+use leasehold::{
+    Error,
+    rules::{self, Write},
+    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+};
+
+use super::{BrokenStore, Fault};
+
+impl BrokenStore {
+    pub(super) async fn permit_wrongly(
+        &self,
+        request: &PermitRequest,
+    ) -> Result<PermitAnswer, Error> {
+        let mut request = request.clone();
+        if self.is(Fault::LimitersAreLocks) && self.record(&request.key).is_some() {
+            return Err(Error::NotALimiter {
+                key: request.key,
+                problem: "it is a lock".to_owned(),
+            });
+        }
+        let quota = request.quota;
+        let mut series = (request.key.clone(), quota.window(), quota.burst().is_some());
+        if self.is(Fault::AnotherWindowBlocks) {
+            (series.1, series.2) = (Duration::ZERO, false);
+        }
+        let mut record = self.limiters.lock().get(&series).cloned();
+        let now = self.now();
+        match (self.fault, &mut record) {
+            // As long as the way to a server and back.
+            (Fault::PermitsNotAtomic, _) => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            (Fault::PermitsInPart, _) => {
+                let used = record.as_ref().map_or(0, |record| record.used as u32);
+                let left = quota.limit().saturating_sub(used);
+                request.permits = request.permits.min(left.max(1));
+            }
+            (Fault::SmoothIsFixed, _) => {
+                request.quota = Quota::fixed(quota.limit(), quota.window())?;
+            }
+            // As long as somebody asks, it is the same window.
+            (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,
+            (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
+            _ => {}
+        }
+        let decision = rules::permit(record.as_ref(), &request, now);
+        if let Write::Put(record) = decision.write {
+            self.limiters.lock().insert(series, record);
+        }
+        Ok(decision.answer)
+    }
+}
