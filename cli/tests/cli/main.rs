@@ -1,5 +1,6 @@
 //! The command `leasehold`, as it is used from a shell, on real stores.
 
+mod doctor;
 mod kills;
 mod pace;
 mod places;

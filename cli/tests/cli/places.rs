@@ -12,10 +12,7 @@ use mongodb::{Client, bson::Document};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{
-    Place,
-    sessions::{a_command_runs_under_a_lease, the_doctor_is_content},
-};
+use super::{Place, doctor, sessions::a_command_runs_under_a_lease};
 
 #[test]
 fn a_collection_of_another_name() {
@@ -57,7 +54,7 @@ fn stored_scripts() {
 
     let place = Place(format!("{}?scripts=stored", inline.0));
     place.leasehold(["prepare"]).with(0);
-    the_doctor_is_content(&place);
+    doctor::is_content(&place);
     a_command_runs_under_a_lease(&place);
 }
 
@@ -84,7 +81,7 @@ fn the_doctor_tells_of_a_pipeline() {
         }
         set_pipeline(engine, &index, "_none");
         place.leasehold(["prepare"]).with(0);
-        the_doctor_is_content(&place);
+        doctor::is_content(&place);
     }
 }
 

@@ -1,0 +1,116 @@
+//! What the doctor says of a store.
+
+use std::time::Instant;
+
+use leasehold::store::LeaseId;
+use leasehold_tests::engine::Engine;
+use mongodb::{Client, bson::doc};
+use tokio::runtime::Runtime;
+
+use super::Place;
+
+#[test]
+fn the_doctor_tells_a_replica_set_from_a_standalone_server() {
+    for (engine, topology) in [
+        (Engine::MongoDb, "standalone"),
+        (Engine::MongoDbReplicaSet, "replica set"),
+    ] {
+        let found = Place::on(engine).json(["doctor", "--json"]);
+        let findings = found["findings"].as_array().unwrap();
+        let kind = findings.iter().find(|it| it["what"] == "kind").unwrap();
+        assert_eq!(kind["value"]["topology"], topology, "{found:#}");
+    }
+}
+
+/// From a capped collection the server drops documents, those of live locks too.
+#[test]
+fn the_doctor_tells_of_a_capped_collection() {
+    let place = Place::on(Engine::MongoDb);
+    let made = async {
+        let client = Client::with_uri_str(&place.0).await.unwrap();
+        let database = client.default_database().unwrap();
+        let capped = database.create_collection("locks").capped(true).size(4096);
+        capped.await.unwrap();
+    };
+    Runtime::new().unwrap().block_on(made);
+    let ended = place.leasehold(["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+    let findings = found["findings"].as_array().unwrap();
+    let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+    assert_eq!(prepared["grade"], "bad", "{found:#}");
+    let refused = place.leasehold(["prepare"]);
+    for said in [prepared["text"].as_str().unwrap(), refused.saying(78)] {
+        assert!(said.contains("capped"), "{said}");
+    }
+}
+
+/// A user who may only look.
+#[test]
+fn the_doctor_tells_what_is_not_allowed() {
+    let address = Engine::MongoDbSecured.address();
+    let name = format!("reader-{}", LeaseId::random());
+    let read = doc! { "role": "read", "db": &name };
+    let user = doc! { "createUser": &name, "pwd": "hunter2", "roles": [read] };
+    let made = async {
+        let superuser = Client::with_uri_str(&address).await.unwrap();
+        let admin = superuser.database("admin");
+        admin.run_command(user).await.unwrap();
+    };
+    Runtime::new().unwrap().block_on(made);
+    let (_, host) = address.rsplit_once('@').unwrap();
+    let host = host.split(['/', '?']).next().unwrap();
+    let options = "authSource=admin&directConnection=true";
+    let place = Place(format!("mongodb://{name}:hunter2@{host}/{name}?{options}"));
+
+    let ended = place.leasehold(["doctor", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(ended.with(1)).unwrap();
+    let findings = found["findings"].as_array().unwrap();
+    let finding = |what| findings.iter().find(|it| it["what"] == what).unwrap();
+    assert_eq!(finding("reachable")["grade"], "good", "{found:#}");
+    assert_eq!(finding("allowed")["grade"], "bad", "{found:#}");
+    let text = finding("allowed")["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("no, an acquire failed") && text.contains("roles"),
+        "{text}"
+    );
+    place.leasehold(["run", "job", "--", "true"]).saying(77);
+    place.leasehold(["ls"]).with(0);
+    let other = Place(place.0.replace("hunter2", "wrong"));
+    for ended in [ended, other.leasehold(["doctor"]), other.leasehold(["ls"])] {
+        let all = ended.all();
+        assert!(!all.contains("hunter2") && !all.contains("wrong"), "{all}");
+    }
+}
+
+pub fn finds_no_index(place: &Place, grade: &str) {
+    let found = place.json(["doctor", "--json"]);
+    let findings = found["findings"].as_array().unwrap();
+    let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+    assert_eq!(prepared["grade"], grade, "{found:#}");
+    let text = prepared["text"].as_str().unwrap();
+    assert!(text.contains("`leasehold prepare`"), "{text}");
+    assert_eq!(found["healthy"], grade != "bad");
+}
+
+pub fn is_content(place: &Place) {
+    let start = Instant::now();
+    let found = place.json(["doctor", "--json"]);
+    let took = i64::try_from(start.elapsed().as_millis()).unwrap();
+    assert_eq!(found["healthy"], true, "{found:#}");
+    let findings = found["findings"].as_array().unwrap();
+    let what = |name: &str| &findings.iter().find(|it| it["what"] == name).unwrap()["value"];
+    assert!(what("reachable")["round_trip_ms"].as_f64().unwrap() > 0.0);
+    // The engine is on this host, so that it has the same clock: what is between the two is the time in which
+    // the doctor asked, and a moment for a file, whose clock is not set with that of the host.
+    let ahead = what("clock")["ahead_ms"].as_i64().unwrap();
+    assert!(
+        ahead.abs() <= took + 500,
+        "{ahead} ms, in a call of {took} ms"
+    );
+    let text = place.leasehold(["doctor"]);
+    let text = text.with(0);
+    assert!(
+        text.contains("allowed") && !text.contains('\u{1b}'),
+        "{text}"
+    );
+}
