@@ -1,5 +1,7 @@
-//! What goes over the wire: how many commands, with which concerns, and on which path the server
-//! carries them out.
+//! What goes over the wire: how many commands, and with which concerns.
+
+mod oplog;
+mod plans;
 
 use std::time::Duration;
 
@@ -12,8 +14,7 @@ use leasehold::{
 };
 use leasehold_tests::{long, many};
 use mongodb::{
-    Collection,
-    bson::{Bson, Document, doc},
+    bson::Document,
     options::{
         Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria,
         WriteConcern,
@@ -152,95 +153,6 @@ async fn thousands_of_kept_leases_are_renewed_by_a_handful_of_commands() {
     assert!((thousands..=enough).contains(&cost), "{cost} commands");
 }
 
-/// The plan of a command that was sent, as the server tells it.
-async fn stages(fixture: &Fixture, mut command: Document) -> Vec<String> {
-    // What belongs to the connection and not to the command.
-    for field in [
-        "lsid",
-        "$db",
-        "txnNumber",
-        "$clusterTime",
-        "writeConcern",
-        "readConcern",
-    ] {
-        command.remove(field);
-    }
-    let explained = fixture
-        .collection()
-        .await
-        .client()
-        .database(super::DATABASE)
-        .run_command(doc! { "explain": command, "verbosity": "queryPlanner" })
-        .await
-        .unwrap();
-    let mut stages = Vec::new();
-    let planner = explained.get_document("queryPlanner").unwrap();
-    collect_stages(planner.get("winningPlan").unwrap(), &mut stages);
-    stages
-}
-
-fn collect_stages(plan: &Bson, stages: &mut Vec<String>) {
-    match plan {
-        Bson::Document(plan) => {
-            stages.extend(plan.get_str("stage").ok().map(str::to_owned));
-            plan.values()
-                .for_each(|value| collect_stages(value, stages));
-        }
-        Bson::Array(plans) => plans.iter().for_each(|plan| collect_stages(plan, stages)),
-        _ => {}
-    }
-}
-
-#[tokio::test]
-async fn the_server_finds_the_document_on_its_shortest_path() {
-    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
-        let fixture = Fixture::new(engine);
-        let (collection, commands) = fixture.watched().await;
-        let store = MongoStore::new(&collection);
-        store.prepare().await.unwrap();
-        let leases = Leases::new(store);
-        let lease = leases.acquire("key", LONG).await.unwrap();
-        commands.take();
-
-        let held = leases.try_acquire("key", LONG).await.unwrap();
-        assert!(matches!(held, Attempt::Held(_)));
-        lease.renew().await.unwrap();
-        leases.inspect("key").await.unwrap();
-        lease.release().await.unwrap();
-        leases.evict("key").await.unwrap();
-
-        run_with_several_holders(&MongoStore::new(&collection)).await;
-
-        let sent = commands.take();
-        assert_eq!(sent.len(), 5 + WITH_SEVERAL_HOLDERS.len());
-        for command in sent {
-            let name = command.keys().next().cloned();
-            let stages = stages(&fixture, command).await;
-            // From 8.0 on the server says EXPRESS, before that IDHACK.
-            let short = stages
-                .iter()
-                .any(|stage| stage.starts_with("EXPRESS") || stage == "IDHACK");
-            let long = stages
-                .iter()
-                .any(|stage| ["FETCH", "IXSCAN", "COLLSCAN"].contains(&stage.as_str()));
-            assert!(short && !long, "{engine:?}: {name:?} runs as {stages:?}");
-        }
-    }
-}
-
-/// The control of the test above: a condition in the filter loses the path, and the test sees it.
-#[tokio::test]
-async fn a_condition_in_the_filter_would_lose_the_path() {
-    let fixture = Fixture::new(Engine::MongoDb);
-    fixture.store().await.prepare().await.unwrap();
-    let command = doc! {
-        "update": &fixture.name,
-        "updates": [{ "q": { "_id": "key", "schema": 1 }, "u": [{ "$set": { "fence": 1 } }] }],
-    };
-    let stages = stages(&fixture, command).await;
-    assert!(stages.iter().any(|stage| stage == "FETCH"), "{stages:?}");
-}
-
 #[tokio::test]
 async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaults() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
@@ -290,127 +202,6 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
         }
     }
     assert_eq!(writes, 8);
-}
-
-/// The oplog of a replica set has every write, so it tells whether there was one.
-struct Oplog {
-    entries: Collection<Document>,
-    ours: Document,
-}
-
-impl Oplog {
-    fn of(collection: &Collection<Document>) -> Self {
-        let local = collection.client().database("local");
-        Self {
-            entries: local.collection("oplog.rs"),
-            ours: doc! { "ns": collection.namespace().to_string(), "op": { "$ne": "n" } },
-        }
-    }
-
-    async fn writes(&self) -> u64 {
-        let ours = self.ours.clone();
-        self.entries.count_documents(ours).await.unwrap()
-    }
-}
-
-#[tokio::test]
-async fn fifty_losing_attempts_write_nothing() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let collection = fixture.collection().await;
-    let oplog = Oplog::of(&collection);
-    let leases = Leases::new(MongoStore::new(&collection));
-
-    let lease = leases.acquire("key", LONG).await.unwrap();
-    let before = oplog.writes().await;
-    assert!(
-        before > 0,
-        "a grant is in the oplog, or this test sees nothing"
-    );
-    for _ in 0..50 {
-        let attempt = leases.try_acquire("key", LONG).await.unwrap();
-        assert!(matches!(attempt, Attempt::Held(_)));
-    }
-    assert_eq!(oplog.writes().await, before);
-
-    lease.release().await.unwrap();
-    assert_eq!(oplog.writes().await, before + 1);
-}
-
-#[tokio::test]
-async fn what_is_refused_beside_other_holders_writes_nothing() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let collection = fixture.collection().await;
-    let oplog = Oplog::of(&collection);
-    let store = MongoStore::new(&collection);
-    let [one, two, stranger] = [(); 3].map(|()| LeaseId::random());
-    let others = |lease| AcquireRequest::exclusive(key(), lease, "they".into(), LONG);
-
-    // Two holders of permits, and then two readers.
-    for permits in [true, false] {
-        let mine = |lease| {
-            if permits {
-                ask(lease).permits(2, 4)
-            } else {
-                ask(lease).shared()
-            }
-        };
-        assert!(granted(&store, &mine(one)).await);
-        assert!(granted(&store, &mine(two)).await);
-        let before = oplog.writes().await;
-        for _ in 0..10 {
-            let refused = if permits {
-                others(stranger).shared()
-            } else {
-                others(stranger).permits(1, 4)
-            };
-            for refused in [
-                refused.clone(),
-                refused.reentrant(),
-                others(stranger).permits(1, 4),
-                others(stranger).permits(1, 4).reentrant(),
-                others(stranger).reentrant(),
-                others(stranger),
-            ] {
-                assert!(!granted(&store, &refused).await, "{refused:?}");
-            }
-            // A lease is granted once, whatever it asks for.
-            for again in [mine(one), ask(two).reentrant(), ask(one).shared()] {
-                assert!(granted(&store, &again).await);
-            }
-            for lease in [one, two, stranger] {
-                let upgrade = ConvertRequest::upgrade(key(), lease);
-                assert!(!converted(&store, &upgrade).await);
-            }
-            let held_on = ReleaseRequest::new(key(), stranger).min_hold(LONG, LeaseId::random());
-            store.release(&held_on).await.unwrap();
-        }
-        assert_eq!(oplog.writes().await, before);
-
-        let mut written = before;
-        for lease in [one, two] {
-            let release = ReleaseRequest::new(key(), lease);
-            store.release(&release).await.unwrap();
-            written += 1;
-            assert_eq!(oplog.writes().await, written, "the control");
-        }
-    }
-
-    // A conversion to what the grant is already, and one of no document at all.
-    assert!(granted(&store, &ask(one).shared()).await);
-    let before = oplog.writes().await;
-    let downgrade = ConvertRequest::downgrade(key(), one);
-    assert!(converted(&store, &downgrade).await);
-    let nowhere = ConvertRequest::upgrade(Key::new("nowhere").unwrap(), one);
-    assert_eq!(
-        store.convert(&nowhere).await.unwrap(),
-        ConvertAnswer::Expired
-    );
-    assert_eq!(oplog.writes().await, before);
-    let upgrade = ConvertRequest::upgrade(key(), one);
-    for _ in 0..2 {
-        assert!(converted(&store, &upgrade).await);
-        assert_eq!(oplog.writes().await, before + 1, "once");
-    }
 }
 
 /// To look at a document costs less than a change that is refused.

@@ -1,0 +1,134 @@
+//! What is refused writes nothing, not even to the oplog.
+
+use leasehold::{
+    Attempt, Key, Leases, MongoStore, Store,
+    store::{AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseRequest},
+};
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+};
+
+use super::{ask, converted, granted, key};
+use crate::{Engine, Fixture, LONG};
+
+/// The oplog of a replica set has every write, so it tells whether there was one.
+struct Oplog {
+    entries: Collection<Document>,
+    ours: Document,
+}
+
+impl Oplog {
+    fn of(collection: &Collection<Document>) -> Self {
+        let local = collection.client().database("local");
+        Self {
+            entries: local.collection("oplog.rs"),
+            ours: doc! { "ns": collection.namespace().to_string(), "op": { "$ne": "n" } },
+        }
+    }
+
+    async fn writes(&self) -> u64 {
+        let ours = self.ours.clone();
+        self.entries.count_documents(ours).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn fifty_losing_attempts_write_nothing() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let oplog = Oplog::of(&collection);
+    let leases = Leases::new(MongoStore::new(&collection));
+
+    let lease = leases.acquire("key", LONG).await.unwrap();
+    let before = oplog.writes().await;
+    assert!(
+        before > 0,
+        "a grant is in the oplog, or this test sees nothing"
+    );
+    for _ in 0..50 {
+        let attempt = leases.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(attempt, Attempt::Held(_)));
+    }
+    assert_eq!(oplog.writes().await, before);
+
+    lease.release().await.unwrap();
+    assert_eq!(oplog.writes().await, before + 1);
+}
+
+#[tokio::test]
+async fn what_is_refused_beside_other_holders_writes_nothing() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let oplog = Oplog::of(&collection);
+    let store = MongoStore::new(&collection);
+    let [one, two, stranger] = [(); 3].map(|()| LeaseId::random());
+    let others = |lease| AcquireRequest::exclusive(key(), lease, "they".into(), LONG);
+
+    // Two holders of permits, and then two readers.
+    for permits in [true, false] {
+        let mine = |lease| {
+            if permits {
+                ask(lease).permits(2, 4)
+            } else {
+                ask(lease).shared()
+            }
+        };
+        assert!(granted(&store, &mine(one)).await);
+        assert!(granted(&store, &mine(two)).await);
+        let before = oplog.writes().await;
+        for _ in 0..10 {
+            let refused = if permits {
+                others(stranger).shared()
+            } else {
+                others(stranger).permits(1, 4)
+            };
+            for refused in [
+                refused.clone(),
+                refused.reentrant(),
+                others(stranger).permits(1, 4),
+                others(stranger).permits(1, 4).reentrant(),
+                others(stranger).reentrant(),
+                others(stranger),
+            ] {
+                assert!(!granted(&store, &refused).await, "{refused:?}");
+            }
+            // A lease is granted once, whatever it asks for.
+            for again in [mine(one), ask(two).reentrant(), ask(one).shared()] {
+                assert!(granted(&store, &again).await);
+            }
+            for lease in [one, two, stranger] {
+                let upgrade = ConvertRequest::upgrade(key(), lease);
+                assert!(!converted(&store, &upgrade).await);
+            }
+            let held_on = ReleaseRequest::new(key(), stranger).min_hold(LONG, LeaseId::random());
+            store.release(&held_on).await.unwrap();
+        }
+        assert_eq!(oplog.writes().await, before);
+
+        let mut written = before;
+        for lease in [one, two] {
+            let release = ReleaseRequest::new(key(), lease);
+            store.release(&release).await.unwrap();
+            written += 1;
+            assert_eq!(oplog.writes().await, written, "the control");
+        }
+    }
+
+    // A conversion to what the grant is already, and one of no document at all.
+    assert!(granted(&store, &ask(one).shared()).await);
+    let before = oplog.writes().await;
+    let downgrade = ConvertRequest::downgrade(key(), one);
+    assert!(converted(&store, &downgrade).await);
+    let nowhere = ConvertRequest::upgrade(Key::new("nowhere").unwrap(), one);
+    assert_eq!(
+        store.convert(&nowhere).await.unwrap(),
+        ConvertAnswer::Expired
+    );
+    assert_eq!(oplog.writes().await, before);
+    let upgrade = ConvertRequest::upgrade(key(), one);
+    for _ in 0..2 {
+        assert!(converted(&store, &upgrade).await);
+        assert_eq!(oplog.writes().await, before + 1, "once");
+    }
+}
