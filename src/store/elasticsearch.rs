@@ -6,7 +6,6 @@
 
 mod acquire;
 mod answer;
-mod dialect;
 mod error;
 mod guarded;
 mod index_store;
@@ -18,6 +17,7 @@ mod protocol;
 mod scripts;
 mod send;
 mod setup;
+mod statements;
 mod transport;
 
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl<C: Transport> Store for IndexStore<C> {
         match requests {
             [] => return Ok(Vec::new()),
             [request] => {
-                let change = self.dialect.renew(request);
+                let change = self.statements.renew(request);
                 let outcome = self.change(&request.key, change).await?;
                 return Ok(vec![self.renewed(request, outcome.as_ref())]);
             }
@@ -86,7 +86,7 @@ impl<C: Transport> Store for IndexStore<C> {
         }
         let changes = requests
             .iter()
-            .map(|request| (&request.key, self.dialect.renew(request)));
+            .map(|request| (&request.key, self.statements.renew(request)));
         let outcomes = self.change_many(changes.collect()).await?;
         let renewed = |(request, outcome): (&RenewRequest, Result<Option<Outcome>, Error>)| {
             self.renewed(request, outcome?.as_ref())
@@ -95,7 +95,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        let change = self.dialect.convert(request);
+        let change = self.statements.convert(request);
         let Some(outcome) = self.change(&request.key, change).await? else {
             return Ok(ConvertAnswer::Expired);
         };
@@ -104,7 +104,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        let change = self.dialect.release(request);
+        let change = self.statements.release(request);
         let outcome = self.change(&request.key, change).await?;
         self.released(&request.key, outcome).await
     }
@@ -120,7 +120,7 @@ impl<C: Transport> Store for IndexStore<C> {
         let prepared = |request: &BatchRequest| match request {
             BatchRequest::Acquire(request) => self.prepared_acquire(request),
             BatchRequest::Release(request) => PreparedAcquire {
-                change: self.dialect.release(request),
+                change: self.statements.release(request),
                 at: None,
             },
         };
@@ -148,7 +148,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        let change = self.dialect.inspect(key);
+        let change = self.statements.inspect(key);
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
@@ -161,9 +161,9 @@ impl<C: Transport> Store for IndexStore<C> {
         if request.after.is_none() {
             // A search sees only what was written before the last refresh. One refresh serves all pages of a
             // list.
-            self.ask(&self.dialect.refresh()).await?;
+            self.ask(&self.statements.refresh()).await?;
         }
-        let answer = self.ask(&self.dialect.search(request)).await?;
+        let answer = self.ask(&self.statements.search(request)).await?;
         let Some(hits) = answer["hits"]["hits"].as_array() else {
             return Err(self.malformed("it has no hits"));
         };
@@ -193,7 +193,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        let change = self.dialect.evict(key);
+        let change = self.statements.evict(key);
         let Some(outcome) = self.change(key, change).await? else {
             return Ok(None);
         };
@@ -211,7 +211,7 @@ impl<C: Transport> Store for IndexStore<C> {
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
-        let change = self.dialect.remove_expired(key);
+        let change = self.statements.remove_expired(key);
         match self
             .change(key, change)
             .await?
@@ -232,10 +232,10 @@ impl<C: Transport> Store for IndexStore<C> {
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.located().await?;
-        self.ask(&self.dialect.refresh()).await?;
+        self.ask(&self.statements.refresh()).await?;
         // The search of a `_delete_by_query` may run on a replica, and goes by the clock of that node.
         let retention = retention.saturating_add(CLOCK_MARGIN);
-        let answer = self.ask(&self.dialect.purge(retention)).await?;
+        let answer = self.ask(&self.statements.purge(retention)).await?;
         match answer["deleted"].as_u64() {
             Some(deleted) if answer["failures"].as_array().is_none_or(Vec::is_empty) => Ok(deleted),
             _ => Err(Error::Store {

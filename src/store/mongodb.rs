@@ -9,7 +9,6 @@ mod change;
 mod change_stream;
 mod concern;
 mod decode;
-mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
 mod fence_filter;
@@ -21,6 +20,7 @@ mod protocol;
 mod read;
 mod release;
 mod renew;
+mod statements;
 pub(crate) mod transaction;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
@@ -229,7 +229,7 @@ impl Store for MongoStore {
         let found = self
             .change(
                 &request.key,
-                dialect::convert(request, self.retention),
+                statements::convert(request, self.retention),
                 false,
             )
             .await?;

@@ -1,5 +1,5 @@
 //! Random texts that a database, an address or a script might take for something else: for the tests of
-//! the dialects.
+//! the statements.
 
 /// What has a meaning somewhere, and what lies beside the surrogates and at the ends of Unicode.
 const PIECES: [&str; 56] = [

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 
 use super::{
     answer::Outcome,
-    dialect::{self, Change},
     index_store::IndexStore,
+    statements::{self, Change},
     transport::Transport,
 };
 use crate::{
@@ -32,9 +32,9 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
         let now = self.clock.at(Instant::now())?;
         let index = self.located().await.ok()?;
-        let get = self.dialect.get(&request.key)?;
+        let get = self.statements.get(&request.key)?;
         let found = self.send(&get).await.ok()?.ok()?;
-        if found["_index"] != *index || found["_id"] != *dialect::id(&request.key) {
+        if found["_index"] != *index || found["_id"] != *statements::id(&request.key) {
             return None;
         }
         let record = json::lock(&found["_source"], &request.key).ok()?;
@@ -52,7 +52,7 @@ impl<C: Transport> IndexStore<C> {
     /// earlier answer has told the time a moment ago, and a refusal is judged by that time. A grant always
     /// includes the time at which it was written.
     pub(super) fn prepared_acquire(&self, request: &AcquireRequest) -> PreparedAcquire {
-        let change = self.dialect.acquire(request);
+        let change = self.statements.acquire(request);
         match self.clock.at(Instant::now()).filter(|_| request.fresh) {
             None => PreparedAcquire { change, at: None },
             at => PreparedAcquire {
@@ -73,7 +73,7 @@ impl<C: Transport> IndexStore<C> {
             // The node refused, but by the time that is estimated here no holder is live: the last one
             // expires at about this moment. The request is sent again, for an answer that includes the time.
             AcquireAnswer::Held(held) if at.is_some() && held.holders().is_empty() => {
-                let change = self.dialect.acquire(request);
+                let change = self.statements.acquire(request);
                 let outcome = self.change(&request.key, change).await?;
                 self.judged(request, None, outcome)
             }

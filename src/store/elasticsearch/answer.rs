@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::{dialect, error::Refusal};
+use super::{error::Refusal, statements};
 use crate::{
     model::{Error, Holder, Key, LimiterRecord, LockRecord},
     store::json,
@@ -197,7 +197,7 @@ impl Outcome {
 /// The lock and the time in a hit of a search.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
     let found = json::lock(&hit["_source"], key)?;
-    if hit["_id"] != *dialect::id(key) {
+    if hit["_id"] != *statements::id(key) {
         return Err(not_a_lock(key, "it is the document of another key"));
     }
     let now = hit["fields"]["now"][0]

@@ -16,9 +16,9 @@ use serde_json::Value;
 use self::change::object;
 use super::{
     answer::{Answer, Effect, Outcome},
-    dialect::{Change, Dialect, Target},
     index_store::IndexStore,
     send::is_missing_index,
+    statements::{Change, Statements, Target},
     transport::Transport,
 };
 use crate::model::{Error, Fence, Key};
@@ -165,7 +165,7 @@ impl<C: Transport> GuardedIndex<C> {
     /// sent yet.
     pub fn new(client: C, index: impl Into<String>, fence: Fence) -> Self {
         Self {
-            store: IndexStore::of(client, Dialect::of_documents(index.into())),
+            store: IndexStore::of(client, Statements::of_documents(index.into())),
             fence,
             is_index: Arc::default(),
             index: Arc::default(),
@@ -231,7 +231,10 @@ impl<C: Transport> GuardedIndex<C> {
     ) -> Result<(), Error> {
         let id = Key::new(id)?;
         let document = object(&document, C::NAME)?;
-        let change = self.store.dialect.guarded_index(&id, self.fence, document);
+        let change = self
+            .store
+            .statements
+            .guarded_index(&id, self.fence, document);
         match self.change(&id, change).await? {
             Some(outcome) => outcome.passed(self.fence, C::NAME).map(drop),
             None => Err(self.store.malformed("an upsert found no document")),
@@ -258,7 +261,10 @@ impl<C: Transport> GuardedIndex<C> {
     ) -> Result<bool, Error> {
         let id = Key::new(id)?;
         let partial = object(&partial, C::NAME)?;
-        let change = self.store.dialect.guarded_update(&id, self.fence, partial);
+        let change = self
+            .store
+            .statements
+            .guarded_update(&id, self.fence, partial);
         match self.change(&id, change).await? {
             Some(outcome) => outcome.passed(self.fence, C::NAME).map(|_| true),
             None => Ok(false),
@@ -280,7 +286,7 @@ impl<C: Transport> GuardedIndex<C> {
     /// As [above](GuardedIndex#cancel-safety).
     pub async fn delete(&self, id: impl AsRef<str>) -> Result<bool, Error> {
         let id = Key::new(id)?;
-        let change = self.store.dialect.guarded_delete(&id, self.fence);
+        let change = self.store.statements.guarded_delete(&id, self.fence);
         match self.change(&id, change).await?.map(|it| it.effect) {
             Some(Effect::Deleted) => Ok(true),
             None => Ok(false),
@@ -296,7 +302,7 @@ impl<C: Transport> GuardedIndex<C> {
     }
 
     async fn claimed(&self, id: &Key) -> Result<Option<Value>, Error> {
-        let change = self.store.dialect.guarded_claim(id, self.fence);
+        let change = self.store.statements.guarded_claim(id, self.fence);
         match self.change(id, change).await? {
             Some(outcome) => outcome.passed(self.fence, C::NAME).map(Some),
             None => Ok(None),
@@ -324,21 +330,21 @@ impl<C: Transport> GuardedIndex<C> {
     }
 
     async fn answer(&self, change: Change) -> Result<Answer, Error> {
-        let IndexStore { dialect, .. } = &self.store;
+        let IndexStore { statements, .. } = &self.store;
         if !self.is_index.load(Ordering::Relaxed) {
-            let request = dialect.update(change.clone());
+            let request = statements.update(change.clone());
             let answer = self.store.change_once(&request).await?;
             if !is_missing_index(&answer) {
                 return Ok(answer);
             }
             // The name is no alias. There may be an index of that name, or nothing, or the node has just
             // started and does not know the indices yet.
-            if let Err(refusal) = self.store.send(&dialect.look()).await? {
+            if let Err(refusal) = self.store.send(&statements.look()).await? {
                 return Ok(Answer::refused(refusal));
             }
             self.is_index.store(true, Ordering::Relaxed);
         }
-        let request = dialect.update_at(change, Target::Any);
+        let request = statements.update_at(change, Target::Any);
         self.store.change_once(&request).await
     }
 }
@@ -347,9 +353,12 @@ impl<C> fmt::Debug for GuardedIndex<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the client, which would show the credentials.
         f.debug_struct("GuardedIndex")
-            .field("index", &self.store.dialect.alias())
+            .field("index", &self.store.statements.alias())
             .field("fence", &self.fence)
-            .field("stored_scripts", &self.store.dialect.uses_stored_scripts())
+            .field(
+                "stored_scripts",
+                &self.store.statements.uses_stored_scripts(),
+            )
             .finish_non_exhaustive()
     }
 }

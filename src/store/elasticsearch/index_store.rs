@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{dialect::Dialect, place::Place, transport::Transport};
+use super::{place::Place, statements::Statements, transport::Transport};
 use crate::store::clock::ServerClock;
 
 /// Keeps locks in an index of Elasticsearch or OpenSearch, one document a key.
@@ -104,7 +104,7 @@ use crate::store::clock::ServerClock;
 #[derive(Clone)]
 pub struct IndexStore<C> {
     pub(super) client: C,
-    pub(super) dialect: Dialect,
+    pub(super) statements: Statements,
     pub(super) replicas: Option<u32>,
     pub(super) clock: Arc<ServerClock>,
     pub(super) place: Arc<Place>,
@@ -116,13 +116,13 @@ impl<C: Transport> IndexStore<C> {
     /// [`prepare`](IndexStore::prepare) names the index after the alias, with the suffix `-v1`. The second
     /// alias has the suffix `-write` ([where the locks are](IndexStore#where-the-locks-are)).
     pub fn new(client: C, alias: impl Into<String>) -> Self {
-        Self::of(client, Dialect::of_locks(alias.into()))
+        Self::of(client, Statements::of_locks(alias.into()))
     }
 
-    pub(super) fn of(client: C, dialect: Dialect) -> Self {
+    pub(super) fn of(client: C, statements: Statements) -> Self {
         Self {
             client,
-            dialect,
+            statements,
             replicas: None,
             clock: Arc::default(),
             place: Arc::default(),
@@ -150,7 +150,7 @@ impl<C: Transport> IndexStore<C> {
     /// between the two is removed from the copies in sync, and the write is acknowledged without it. With or
     /// without this option an acknowledged write is on every copy in sync.
     pub fn wait_for_active_shards(mut self, copies: u32) -> Self {
-        self.dialect.wait_for_active_shards(copies);
+        self.statements.wait_for_active_shards(copies);
         self
     }
 
@@ -158,7 +158,7 @@ impl<C: Transport> IndexStore<C> {
     /// instead of including them: for clusters that forbid inline scripts (`script.allowed_types: stored`).
     /// [`prepare`](IndexStore::prepare) then needs the right to store scripts.
     pub fn stored_scripts(mut self) -> Self {
-        self.dialect.use_stored_scripts();
+        self.statements.use_stored_scripts();
         self
     }
 }
@@ -167,9 +167,9 @@ impl<C> fmt::Debug for IndexStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the client, which would show the credentials.
         f.debug_struct("IndexStore")
-            .field("alias", &self.dialect.alias())
+            .field("alias", &self.statements.alias())
             .field("replicas", &self.replicas)
-            .field("stored_scripts", &self.dialect.uses_stored_scripts())
+            .field("stored_scripts", &self.statements.uses_stored_scripts())
             .finish_non_exhaustive()
     }
 }

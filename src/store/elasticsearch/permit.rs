@@ -4,9 +4,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    dialect::{Change, Dialect, LIMITER, millis},
     index_store::IndexStore,
     scripts::PERMIT,
+    statements::{Change, LIMITER, Statements, millis},
     transport::Transport,
 };
 use crate::{
@@ -20,7 +20,7 @@ const LIMITERS: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41
 
 impl<C: Transport> IndexStore<C> {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
-        let change = self.dialect.permit(request);
+        let change = self.statements.permit(request);
         let Some(outcome) = self.change(&request.key, change).await? else {
             return Err(self.malformed("an upsert found no document"));
         };
@@ -31,7 +31,7 @@ impl<C: Transport> IndexStore<C> {
     }
 }
 
-impl Dialect {
+impl Statements {
     pub(crate) fn permit(&self, request: &PermitRequest) -> Change {
         let quota = &request.quota;
         let params = json!({

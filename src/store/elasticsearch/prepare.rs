@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    dialect::Request,
     index_store::IndexStore,
     scripts::SCRIPTS,
     setup::{fit_for_locks, missing_aliases},
+    statements::Request,
     transport::Transport,
 };
 use crate::model::Error;
@@ -34,20 +34,20 @@ impl<C: Transport> IndexStore<C> {
     ///
     /// Dropping the future leaves what was created up to then. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
-        if self.dialect.uses_stored_scripts() {
+        if self.statements.uses_stored_scripts() {
             for script in SCRIPTS {
-                self.confirmed(self.dialect.store_script(script)).await?;
+                self.confirmed(self.statements.store_script(script)).await?;
             }
         }
         let mut behind = BTreeSet::new();
-        for alias in self.dialect.aliases() {
+        for alias in self.statements.aliases() {
             behind.extend(self.behind(alias).await?);
         }
         match &*Vec::from_iter(behind) {
             [] => {}
             [index] => return self.adopt(index).await,
             several => {
-                let [alias, write_alias] = self.dialect.aliases();
+                let [alias, write_alias] = self.statements.aliases();
                 let several = several.join(" and ");
                 return Err(self.not_prepared(format!(
                     "its aliases {alias} and {write_alias} are on several indices, {several}: take \
@@ -55,10 +55,15 @@ impl<C: Transport> IndexStore<C> {
                 )));
             }
         }
-        match self.send(&self.dialect.create_index(self.replicas)).await? {
+        match self
+            .send(&self.statements.create_index(self.replicas))
+            .await?
+        {
             Ok(answer) => self.confirm(&answer),
             // Another process has just created the index, or the index has lost its aliases.
-            Err(refusal) if refusal.is_existing_index() => self.adopt(&self.dialect.index()).await,
+            Err(refusal) if refusal.is_existing_index() => {
+                self.adopt(&self.statements.index()).await
+            }
             Err(refusal) => Err(refusal.classify(C::NAME, None)),
         }
     }
@@ -83,7 +88,7 @@ impl<C: Transport> IndexStore<C> {
 
     /// The indices that have this alias.
     async fn behind(&self, alias: &str) -> Result<Vec<String>, Error> {
-        match self.send(&self.dialect.get_alias(alias)).await? {
+        match self.send(&self.statements.get_alias(alias)).await? {
             Ok(Value::Object(found)) => Ok(found.keys().cloned().collect()),
             Ok(_) => Err(self.malformed("it names no indices")),
             Err(refusal) if refusal.is_missing() => Ok(Vec::new()),
@@ -93,15 +98,15 @@ impl<C: Transport> IndexStore<C> {
 
     /// Adds the missing parts of the mapping and the missing aliases to an index, if it is fit for locks.
     async fn adopt(&self, index: &str) -> Result<(), Error> {
-        let answer = self.ask(&self.dialect.describe(index)).await?;
+        let answer = self.ask(&self.statements.describe(index)).await?;
         let description = &answer[index];
         fit_for_locks(index, description).map_err(|problem| self.not_prepared(problem))?;
-        self.confirmed(self.dialect.put_mapping(index, description))
+        self.confirmed(self.statements.put_mapping(index, description))
             .await?;
-        match &*missing_aliases(description, self.dialect.aliases()) {
+        match &*missing_aliases(description, self.statements.aliases()) {
             [] => Ok(()),
             missing => {
-                let put = self.dialect.put_aliases(index, missing);
+                let put = self.statements.put_aliases(index, missing);
                 self.confirmed(put).await
             }
         }

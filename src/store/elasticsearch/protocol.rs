@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    dialect::{Body, Change, Dialect, Method, Request},
     scripts::{HOLDERS, LOCK, SCRIPTS, Script},
+    statements::{Body, Change, Method, Request, Statements},
 };
 use crate::store::{protocol as fixed, protocol::Tree};
 
@@ -79,45 +79,45 @@ fn written(request: Request) -> String {
 }
 
 fn requests() -> Vec<(String, String)> {
-    let dialect = Dialect::of_locks("app-locks".into());
+    let statements = Statements::of_locks("app-locks".into());
     let mut requests = Vec::new();
     let mut add = |name: &str, request: Request| requests.push((name.to_owned(), written(request)));
-    let one = |change: Change| dialect.update(change);
+    let one = |change: Change| statements.update(change);
     for (name, request) in fixed::acquires() {
-        add(name, one(dialect.acquire(&request)));
+        add(name, one(statements.acquire(&request)));
     }
-    let renewal = dialect.renew(&fixed::renewal());
+    let renewal = statements.renew(&fixed::renewal());
     add("renew", one(renewal.clone()));
-    add("renew many", dialect.bulk(vec![renewal]));
-    add("release", one(dialect.release(&fixed::release())));
+    add("renew many", statements.bulk(vec![renewal]));
+    add("release", one(statements.release(&fixed::release())));
     let held_on = fixed::release_with_a_minimum_hold();
-    add("release min hold", one(dialect.release(&held_on)));
+    add("release min hold", one(statements.release(&held_on)));
     for (name, request) in fixed::conversions() {
-        add(name, one(dialect.convert(&request)));
+        add(name, one(statements.convert(&request)));
     }
     let key = fixed::key();
-    add("evict", one(dialect.evict(&key)));
-    add("remove expired", one(dialect.remove_expired(&key)));
-    add("inspect", one(dialect.inspect(&key)));
-    add("refresh", dialect.refresh());
-    add("list", dialect.search(&fixed::page()));
+    add("evict", one(statements.evict(&key)));
+    add("remove expired", one(statements.remove_expired(&key)));
+    add("inspect", one(statements.inspect(&key)));
+    add("refresh", statements.refresh());
+    add("list", statements.search(&fixed::page()));
     for (name, request) in fixed::permits() {
-        add(name, one(dialect.permit(&request)));
+        add(name, one(statements.permit(&request)));
     }
     add(
         "purge",
-        dialect.purge(fixed::RETENTION + super::CLOCK_MARGIN),
+        statements.purge(fixed::RETENTION + super::CLOCK_MARGIN),
     );
-    add("index", dialect.get_index());
-    let [alias, write_alias] = dialect.aliases();
-    add("alias", dialect.get_alias(alias));
-    add("write alias", dialect.get_alias(write_alias));
-    add("create", dialect.create_index(None));
+    add("index", statements.get_index());
+    let [alias, write_alias] = statements.aliases();
+    add("alias", statements.get_alias(alias));
+    add("write alias", statements.get_alias(write_alias));
+    add("create", statements.create_index(None));
     add(
         "mapping",
-        dialect.put_mapping(&dialect.index(), &Value::Null),
+        statements.put_mapping(&statements.index(), &Value::Null),
     );
-    let put = dialect.put_aliases(&dialect.index(), &dialect.aliases());
+    let put = statements.put_aliases(&statements.index(), &statements.aliases());
     add("put aliases", put);
     requests
 }

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::{
     answer::{self, Answer, Outcome},
-    dialect::{Body, Change, Request},
     error::{Refusal, unanswered},
     index_store::IndexStore,
+    statements::{Body, Change, Request},
     transport::Transport,
     transport::{SealedRequest, SealedResponse},
 };
@@ -35,15 +35,15 @@ impl<C: Transport> IndexStore<C> {
 
     /// Asks for the index behind the aliases, and requires that it is fit for locks.
     pub(super) async fn locate(&self) -> Result<String, Error> {
-        let refusal = match self.send(&self.dialect.get_index()).await? {
+        let refusal = match self.send(&self.statements.get_index()).await? {
             Ok(answer) => {
-                let index = self.dialect.located(&answer);
+                let index = self.statements.located(&answer);
                 return index.map_err(|problem| self.not_prepared(problem));
             }
             Err(refusal) => refusal,
         };
         let knows = if refusal.is_missing_index() {
-            self.knows(&self.dialect.look_at_both()).await?
+            self.knows(&self.statements.look_at_both()).await?
         } else {
             Knows::Nothing
         };
@@ -80,11 +80,11 @@ impl<C: Transport> IndexStore<C> {
     pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let index = self.located().await?;
         let id = change.id().to_owned();
-        let request = self.dialect.update(change);
+        let request = self.statements.update(change);
         let mut answer = self.change_once(&request).await?;
         let mut knows = Knows::Nothing;
         if is_missing_index(&answer) {
-            knows = self.knows(&self.dialect.look()).await?;
+            knows = self.knows(&self.statements.look()).await?;
             match knows {
                 // The index has been created meanwhile. If the node refuses the change again, the name is no
                 // alias.
@@ -194,14 +194,14 @@ impl<C: Transport> IndexStore<C> {
             .map(|(key, change)| (*key, change.id().to_owned()))
             .collect();
         let changes = changes.into_iter().map(|(_, change)| change).collect();
-        let answer = self.ask(&self.dialect.bulk(changes)).await?;
+        let answer = self.ask(&self.statements.bulk(changes)).await?;
         let answers = answer::read_bulk(answer);
         if answers.len() != keys.len() {
             return Err(self.malformed("it has not as many items as there were changes"));
         }
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {
-            match self.knows(&self.dialect.look()).await? {
+            match self.knows(&self.statements.look()).await? {
                 Knows::Nothing => self.place.forget(&index),
                 // The index exists again, or the node will soon know it, so a retry can succeed.
                 Knows::Index | Knows::NotYet => recovers = true,

@@ -1,10 +1,10 @@
-//! The requests that set up an index: pure functions, as the rest of the dialect.
+//! The requests that set up an index: pure functions, as all statements.
 
 use serde_json::{Value, json};
 
 use super::{
-    dialect::{Body, Dialect, Method, Query, Request, encoded, look_at},
     scripts::Script,
+    statements::{Body, Method, Query, Request, Statements, encoded, look_at},
 };
 
 /// The version of the mapping, which `prepare` writes into it, and into the name of a new index.
@@ -18,7 +18,7 @@ const NO_PIPELINE: &str = "_none";
 /// How long a node waits for the master, which knows the indices.
 const MASTER_TIMEOUT: &str = "5s";
 
-impl Dialect {
+impl Statements {
     /// The name of a new index.
     pub(crate) fn index(&self) -> String {
         format!("{}-v{VERSION}", self.alias())
@@ -294,8 +294,8 @@ fn mapping() -> Value {
 mod tests {
     use super::*;
 
-    fn dialect() -> Dialect {
-        Dialect::of_locks("locks".into())
+    fn statements() -> Statements {
+        Statements::of_locks("locks".into())
     }
 
     fn ours() -> Value {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn located(description: Value) -> Result<String, String> {
-        dialect().located(&json!({ "locks-v1": description }))
+        statements().located(&json!({ "locks-v1": description }))
     }
 
     #[test]
@@ -383,7 +383,7 @@ mod tests {
     fn what_others_have_noted_in_the_mapping_stays() {
         let mut theirs = ours();
         theirs["mappings"]["_meta"] = json!({ "owner": "team", "leasehold_schema": 0 });
-        let put = dialect().put_mapping("locks-v1", &theirs);
+        let put = statements().put_mapping("locks-v1", &theirs);
         let Body::Json(mapping) = put.body else {
             panic!("{put:?}");
         };
@@ -393,14 +393,14 @@ mod tests {
 
     #[test]
     fn two_indices_are_none() {
-        let two = dialect().located(&json!({ "locks-v1": ours(), "locks-2": ours() }));
+        let two = statements().located(&json!({ "locks-v1": ours(), "locks-2": ours() }));
         let told = two.unwrap_err();
         assert!(
             told.contains("locks-v1") && told.contains("locks-2"),
             "{told}"
         );
         for nonsense in [json!({}), json!([]), json!(null), json!("locks-v1")] {
-            assert!(dialect().located(&nonsense).is_err());
+            assert!(statements().located(&nonsense).is_err());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::dialect::{Body, Method, Request};
+use super::statements::{Body, Method, Request};
 use crate::model::Cause;
 
 /// The time limit of a request. Without it a request on a dead connection would never end. The default

@@ -4,8 +4,9 @@ use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
 
 use super::{
-    MongoStore, decode, dialect,
+    MongoStore, decode,
     error::{classify_insert, is_race},
+    statements,
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
@@ -20,7 +21,10 @@ impl MongoStore {
     /// A `find` costs the server half of what a change does that is refused (`held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
         let now = self.clock.at(Instant::now())?;
-        let looked = self.locks.reads().find_one(dialect::filter(&request.key));
+        let looked = self
+            .locks
+            .reads()
+            .find_one(statements::filter(&request.key));
         let document = looked.await.ok()??;
         let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
         match rules::acquire(Some(&record), request, now).answer {
@@ -42,11 +46,11 @@ impl MongoStore {
     ) -> Result<Option<AcquireAnswer>, Error> {
         let locks = self.locks.writes().await?;
         let sent = Instant::now();
-        let alone = dialect::take_over_sole(request, self.retention);
+        let alone = statements::take_over_sole(request, self.retention);
         let hasty = alone.is_some();
-        let update = alone.unwrap_or_else(|| dialect::acquire(request, self.retention));
+        let update = alone.unwrap_or_else(|| statements::acquire(request, self.retention));
         let outcome = locks
-            .find_one_and_update(dialect::filter(&request.key), update)
+            .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
             .return_document(ReturnDocument::After)
             .await;
@@ -92,7 +96,7 @@ impl MongoStore {
         let found = self
             .change(
                 &request.key,
-                dialect::acquire(request, self.retention),
+                statements::acquire(request, self.retention),
                 upsert,
             )
             .await?;

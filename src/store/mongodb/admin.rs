@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
 
-use super::{MongoStore, decode, dialect, error::classify};
+use super::{MongoStore, decode, error::classify, statements};
 use crate::{
     messages::Eviction,
     model::{Error, Key},
@@ -18,8 +18,8 @@ impl MongoStore {
             .locks
             .writes()
             .await?
-            .find_one_and_update(dialect::filter(key), dialect::evict(self.retention))
-            .projection(dialect::projection())
+            .find_one_and_update(statements::filter(key), statements::evict(self.retention))
+            .projection(statements::projection())
             .return_document(ReturnDocument::After)
             .await
             .map_err(classify);
@@ -43,7 +43,7 @@ impl MongoStore {
             .locks
             .writes()
             .await?
-            .delete_one(dialect::expired(key))
+            .delete_one(statements::expired(key))
             .await
             .map_err(classify)?;
         if removed.deleted_count > 0 {
@@ -56,8 +56,8 @@ impl MongoStore {
     pub(super) async fn purge_expired(&self, retention: Duration) -> Result<u64, Error> {
         let mut purged = 0;
         for dead in [
-            dialect::expired_since(retention),
-            dialect::over_since(retention),
+            statements::expired_since(retention),
+            statements::over_since(retention),
         ] {
             let locks = self.locks.writes().await?;
             let removed = locks.delete_many(dead).await.map_err(classify)?;

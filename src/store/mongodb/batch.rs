@@ -7,8 +7,8 @@ use super::{
     bulk::{BulkResult, statement},
     concern::Deployment,
     decode::{self, timed},
-    dialect,
     error::{is_statement_race, statement_failed},
+    statements,
 };
 use crate::{
     messages::{
@@ -38,14 +38,14 @@ impl MongoStore {
                 let upsert = request.in_place_of.is_none();
                 statement(
                     &request.key,
-                    dialect::acquire(request, self.retention),
+                    statements::acquire(request, self.retention),
                     upsert,
                 )
             }
             // With an upsert the statement also fails if there is no document.
             BatchRequest::Release(request) => statement(
                 &request.key,
-                dialect::release_or_fail(request, self.retention),
+                statements::release_or_fail(request, self.retention),
                 true,
             ),
         });
@@ -114,7 +114,7 @@ impl MongoStore {
         };
         match code(error) {
             // The statement may have looked for a sole holder only. The lease may be there beside others.
-            Some(dialect::NOT_HELD) => self.release_beside(request).await,
+            Some(statements::NOT_HELD) => self.release_beside(request).await,
             _ => {
                 let error = statement_failed(error);
                 Err(self.explain_failure(&request.key, error).await)
@@ -124,6 +124,6 @@ impl MongoStore {
 }
 
 fn code(error: &mongodb::bson::Document) -> Option<i32> {
-    let code = error.get("code").and_then(dialect::integer)?;
+    let code = error.get("code").and_then(statements::integer)?;
     i32::try_from(code).ok()
 }

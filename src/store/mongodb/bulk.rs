@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, concern::DurableCollection, decode, dialect, error::classify};
+use super::{MongoStore, concern::DurableCollection, decode, error::classify, statements};
 use crate::model::{Cause, Error, Key};
 
 /// The result of a command with many changes.
@@ -36,7 +36,7 @@ impl Changed {
 
 /// One change among many, of the document of this key.
 pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Document {
-    let mut statement = doc! { "q": dialect::filter(key), "u": update };
+    let mut statement = doc! { "q": statements::filter(key), "u": update };
     if upsert {
         statement.insert("upsert", true);
     }
@@ -82,7 +82,7 @@ impl MongoStore {
     ) -> Result<Changed, Error> {
         let answer = self.send_all(statements, concern).await?;
         let number = |field| {
-            let number = answer.get(field).and_then(dialect::integer);
+            let number = answer.get(field).and_then(statements::integer);
             number.and_then(|number| usize::try_from(number).ok())
         };
         Ok(Changed {
@@ -131,7 +131,7 @@ impl MongoStore {
             .locks
             .reads()
             .find(doc! { "_id": { "$in": keys } })
-            .projection(dialect::projection())
+            .projection(statements::projection())
             .batch_size(all)
             .await
             .map_err(classify)?;
@@ -164,7 +164,7 @@ fn failures(mut answer: Document) -> HashMap<usize, Document> {
             let mongodb::bson::Bson::Document(error) = error else {
                 return None;
             };
-            let index = error.get("index").and_then(dialect::integer)?;
+            let index = error.get("index").and_then(statements::integer)?;
             Some((usize::try_from(index).ok()?, error))
         })
         .collect()

@@ -9,8 +9,8 @@ use mongodb::{
 use super::{
     MAX_SENDS, MongoStore,
     decode::{self, Decoded},
-    dialect,
     error::{STORE, cause, classify_insert, is_race},
+    statements,
 };
 use crate::{
     model::{Cause, Error, Key, LockRecord},
@@ -33,7 +33,7 @@ impl MongoStore {
         upsert: bool,
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
         let change = Change {
-            filter: dialect::filter(key),
+            filter: statements::filter(key),
             update,
             upsert,
         };
@@ -57,7 +57,7 @@ impl MongoStore {
             let outcome = locks
                 .find_one_and_update(change.filter.clone(), change.update.clone())
                 .upsert(change.upsert)
-                .projection(dialect::projection())
+                .projection(statements::projection())
                 .return_document(ReturnDocument::After)
                 .await;
             let document = match outcome {

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
 use super::{
-    dialect::{utc, whole},
     error::STORE,
+    statements::{utc, whole},
 };
 use crate::{
     model::{Cause, Error, Key, LIMITER_SCHEMA, LimiterRecord, LockRecord, PermitId},
@@ -37,7 +37,7 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
     stored::lock(&Raw(Some(document)), key)
 }
 
-/// A lock from an answer with the dialect's projection.
+/// A lock from an answer with `statements::projection`.
 ///
 /// # Errors
 ///
@@ -77,12 +77,12 @@ pub(crate) fn timed(
         })
 }
 
-/// The `_id` of the document in an answer with the dialect's projection, if it is a text.
+/// The `_id` of the document in an answer with `statements::projection`, if it is a text.
 pub(crate) fn id(answer: &RawDocument) -> Option<&str> {
     shown(answer).get_str("_id").ok()
 }
 
-/// The document in an answer with the dialect's projection; the answer itself if it is a stored image.
+/// The document in an answer with `statements::projection`; the answer itself if it is a stored image.
 pub(crate) fn shown(answer: &RawDocument) -> &RawDocument {
     match get(answer, "document") {
         Some(RawBsonRef::Document(document)) if !is_stored_image(answer) => document,
@@ -146,7 +146,7 @@ impl Fields for Raw<'_> {
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-/// A limiter from an answer with the dialect's projection.
+/// A limiter from an answer with `statements::projection`.
 ///
 /// # Errors
 ///

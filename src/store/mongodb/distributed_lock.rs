@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::{
     MAX_SENDS,
     concern::DurableCollection,
-    dialect::integer,
     error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race},
+    statements::integer,
 };
 use crate::{
     model::{Cause, Error, Key, after, validation},

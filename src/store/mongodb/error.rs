@@ -10,7 +10,7 @@ use mongodb::{
     },
 };
 
-use super::dialect::integer;
+use super::statements::integer;
 use crate::model::{Cause, Error};
 
 /// The name of the store in messages.

@@ -2,7 +2,7 @@
 
 use mongodb::bson::RawDocument;
 
-use super::{MongoStore, change::Change, decode::limiter, dialect};
+use super::{MongoStore, change::Change, decode::limiter, statements};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Cause, Error},
@@ -12,8 +12,8 @@ use crate::{
 impl MongoStore {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let change = Change {
-            filter: dialect::limiter_filter(request),
-            update: dialect::permit(request),
+            filter: statements::limiter_filter(request),
+            update: statements::permit(request),
             upsert: true,
         };
         let decode = |document: &RawDocument| limiter(document, &request.key);

@@ -2,12 +2,12 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{bulk::statement, concern::majority, dialect, prepare};
+use super::{bulk::statement, concern::majority, prepare, statements};
 use crate::store::{protocol as fixed, protocol::Tree};
 
 /// The expressions that have a name on the page.
 fn parts() -> Vec<(&'static str, Bson)> {
-    let parts = dialect::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
+    let parts = statements::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
     let parts = parts.into_iter().map(|(name, part)| (name, part.into()));
     parts.chain([("durable", majority().into())]).collect()
 }
@@ -77,8 +77,8 @@ fn find_and_modify(
 }
 
 fn change(update: Vec<Document>, upsert: bool) -> String {
-    let key = dialect::filter(&fixed::key());
-    find_and_modify(key, update, upsert, dialect::projection())
+    let key = statements::filter(&fixed::key());
+    find_and_modify(key, update, upsert, statements::projection())
 }
 
 fn update(update: Vec<Document>) -> String {
@@ -87,7 +87,7 @@ fn update(update: Vec<Document>) -> String {
 
 fn update_with(update: Vec<Document>, concern: Document) -> String {
     let options = doc! { "writeConcern": concern };
-    let key = dialect::filter(&fixed::key());
+    let key = statements::filter(&fixed::key());
     call(
         "db.locks.updateOne",
         &[key.into(), update.into(), options.into()],
@@ -109,7 +109,7 @@ fn batch_with(statements: Vec<Document>, concern: Document) -> String {
     let keys = doc! { "_id": { "$in": [fixed::key().as_str()] } };
     let look = call(
         "db.locks.find",
-        &[keys.into(), dialect::projection().into()],
+        &[keys.into(), statements::projection().into()],
     );
     format!("{}\n\n{look}", call("db.runCommand", &[command.into()]))
 }
@@ -121,7 +121,10 @@ fn delete(function: &str, filter: Document) -> String {
 
 fn list() -> String {
     let page = fixed::page();
-    let found = [dialect::page(&page).into(), dialect::projection().into()];
+    let found = [
+        statements::page(&page).into(),
+        statements::projection().into(),
+    ];
     let found = call("db.locks.find", &found);
     format!("{found}.sort({{ _id: 1 }}).limit({})", page.limit)
 }
@@ -153,15 +156,15 @@ fn statements() -> Vec<(String, String)> {
     }
     for (name, request) in fixed::acquires() {
         let upsert = request.in_place_of.is_none();
-        match dialect::take_over_sole(&request, fixed::RETENTION) {
+        match statements::take_over_sole(&request, fixed::RETENTION) {
             // The lease id is new, so the time of the grant in the answer is the server's time now.
             Some(alone) => {
-                let sent = find_and_modify(dialect::filter(&key), alone, upsert, doc! {});
+                let sent = find_and_modify(statements::filter(&key), alone, upsert, doc! {});
                 add(name, sent);
             }
             None => add(
                 name,
-                change(dialect::acquire(&request, fixed::RETENTION), upsert),
+                change(statements::acquire(&request, fixed::RETENTION), upsert),
             ),
         }
     }
@@ -171,30 +174,30 @@ fn statements() -> Vec<(String, String)> {
         .find(|request| request.in_place_of.is_some());
     add(
         "acquire handover again",
-        change(dialect::acquire(again.unwrap(), fixed::RETENTION), false),
+        change(statements::acquire(again.unwrap(), fixed::RETENTION), false),
     );
-    let renewal = dialect::renew(&fixed::renewal(), fixed::RETENTION);
+    let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
     add("renew", change(renewal.clone(), false));
     add("renew many", batch(vec![statement(&key, renewal, false)]));
     let (renewal, retention) = (fixed::renewal(), fixed::RETENTION);
-    let together = dialect::renew_together(&[&renewal], renewal.ttl, retention);
+    let together = statements::renew_together(&[&renewal], renewal.ttl, retention);
     add("renew together", batch(vec![together]));
     let release = fixed::release();
     let undoable = || doc! { "w": 1 };
-    let alone = dialect::release_sole(&release);
+    let alone = statements::release_sole(&release);
     add("release alone", update_with(alone, undoable()));
     add(
         "release",
-        update(dialect::release(&release, fixed::RETENTION)),
+        update(statements::release(&release, fixed::RETENTION)),
     );
     let held_on = fixed::release_with_a_minimum_hold();
     add(
         "release min hold",
-        update(dialect::release(&held_on, fixed::RETENTION)),
+        update(statements::release(&held_on, fixed::RETENTION)),
     );
-    let together = dialect::release_together(&[&release]);
+    let together = statements::release_together(&[&release]);
     add("release together", batch_with(vec![together], undoable()));
-    let one_of_many = dialect::release_or_fail(&release.clone().alone(), fixed::RETENTION);
+    let one_of_many = statements::release_or_fail(&release.clone().alone(), fixed::RETENTION);
     add(
         "release many",
         batch(vec![statement(&key, one_of_many, true)]),
@@ -202,27 +205,36 @@ fn statements() -> Vec<(String, String)> {
     for (name, request) in fixed::conversions() {
         add(
             name,
-            change(dialect::convert(&request, fixed::RETENTION), false),
+            change(statements::convert(&request, fixed::RETENTION), false),
         );
     }
-    add("evict", change(dialect::evict(fixed::RETENTION), false));
-    let expired = dialect::expired(&key);
+    add("evict", change(statements::evict(fixed::RETENTION), false));
+    let expired = statements::expired(&key);
     add("remove expired", delete("db.locks.deleteOne", expired));
-    let shown = [dialect::filter(&key).into(), dialect::projection().into()];
+    let shown = [
+        statements::filter(&key).into(),
+        statements::projection().into(),
+    ];
     add("inspect", call("db.locks.findOne", &shown));
     add("list", list());
     for (name, request) in fixed::permits() {
-        let (id, fields) = (dialect::limiter_filter(&request), dialect::projection());
+        let (id, fields) = (
+            statements::limiter_filter(&request),
+            statements::projection(),
+        );
         add(
             name,
-            find_and_modify(id, dialect::permit(&request), true, fields),
+            find_and_modify(id, statements::permit(&request), true, fields),
         );
     }
     let dead = delete(
         "db.locks.deleteMany",
-        dialect::expired_since(fixed::RETENTION),
+        statements::expired_since(fixed::RETENTION),
     );
-    let over = delete("db.locks.deleteMany", dialect::over_since(fixed::RETENTION));
+    let over = delete(
+        "db.locks.deleteMany",
+        statements::over_since(fixed::RETENTION),
+    );
     add("purge", format!("{dead}\n\n{over}"));
     add("prepare", indexes());
     statements

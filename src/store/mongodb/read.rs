@@ -5,8 +5,8 @@ use mongodb::bson::{RawDocumentBuf, doc};
 use super::{
     MongoStore,
     decode::{self, timed},
-    dialect,
     error::classify,
+    statements,
 };
 use crate::{
     messages::{ListRequest, Page},
@@ -19,8 +19,8 @@ impl MongoStore {
     pub(super) async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
         self.locks
             .reads()
-            .find_one(dialect::filter(key))
-            .projection(dialect::projection())
+            .find_one(statements::filter(key))
+            .projection(statements::projection())
             .await
             .map_err(classify)
     }
@@ -38,8 +38,8 @@ impl MongoStore {
         let mut found = self
             .locks
             .reads()
-            .find(dialect::page(request))
-            .projection(dialect::projection())
+            .find(statements::page(request))
+            .projection(statements::projection())
             .sort(doc! { "_id": 1 })
             .limit(limit)
             .await

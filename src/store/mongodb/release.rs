@@ -13,8 +13,8 @@ use super::{
     MongoStore,
     bulk::{Changed, unread},
     decode::{self, timed},
-    dialect,
     error::{STORE, classify},
+    statements,
 };
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},
@@ -29,7 +29,8 @@ const JUST_NOW: TimeDelta = TimeDelta::seconds(5);
 impl MongoStore {
     /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
     pub(super) async fn release_sole(&self, request: &ReleaseRequest) -> Result<bool, Error> {
-        self.update(request, dialect::release_sole(request)).await
+        self.update(request, statements::release_sole(request))
+            .await
     }
 
     /// Releases a lease if it is in the document of its key, beside others or not.
@@ -38,7 +39,7 @@ impl MongoStore {
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
         if self
-            .update(request, dialect::release(request, self.retention))
+            .update(request, statements::release(request, self.retention))
             .await?
         {
             return Ok(ReleaseAnswer::Released);
@@ -58,7 +59,7 @@ impl MongoStore {
         &self,
         requests: &[&ReleaseRequest],
     ) -> Result<Vec<Result<ReleaseAnswer, Error>>, Error> {
-        let statement = dialect::release_together(requests);
+        let statement = statements::release_together(requests);
         let changed = self.send_undoable_changes(vec![statement]).await?;
         if changed == Changed::all(requests.len()) {
             return Ok(vec![Ok(ReleaseAnswer::Released); requests.len()]);
@@ -108,7 +109,7 @@ impl MongoStore {
             self.locks.writes().await?
         };
         let changed = locks
-            .update_one(dialect::filter(&request.key), update)
+            .update_one(statements::filter(&request.key), update)
             .await
             .map_err(classify);
         match changed {

@@ -20,8 +20,8 @@ use super::{
     bulk::{BulkResult, Changed, statement},
     concern::Deployment,
     decode::{self, timed},
-    dialect,
     error::{STORE, statement_failed},
+    statements,
 };
 use crate::{
     messages::{Grant, RenewAnswer, RenewAnswers, RenewRequest},
@@ -36,7 +36,11 @@ const GRAIN: Duration = Duration::from_millis(10);
 impl MongoStore {
     pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
         let found = self
-            .change(&request.key, dialect::renew(request, self.retention), false)
+            .change(
+                &request.key,
+                statements::renew(request, self.retention),
+                false,
+            )
             .await?;
         Ok(match found {
             Some((record, now)) => rules::answer_renew(Some(&record), request.lease, now),
@@ -77,7 +81,7 @@ impl MongoStore {
         }
         let statements = by_ttl
             .iter()
-            .map(|(ttl, requests)| dialect::renew_together(requests, *ttl, self.retention));
+            .map(|(ttl, requests)| statements::renew_together(requests, *ttl, self.retention));
         let proves = self.locks.deployment().await? != Deployment::Sharded;
         let sent = Instant::now();
         let changed = self.send_changes(statements.collect()).await?;
@@ -117,7 +121,7 @@ impl MongoStore {
             return Ok(());
         }
         let sent = |renewal: &&mut Renewal<'_>| {
-            let update = dialect::renew(renewal.request, self.retention);
+            let update = statements::renew(renewal.request, self.retention);
             statement(&renewal.request.key, update, false)
         };
         let statements = singly.iter().map(sent).collect();

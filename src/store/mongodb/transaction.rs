@@ -11,8 +11,8 @@ use mongodb::{
 use super::{
     MongoStore,
     decode::{self, timed},
-    dialect,
     error::{STORE, cause, classify, code},
+    statements,
 };
 use crate::model::{Error, Key, LockRecord};
 
@@ -36,8 +36,8 @@ impl MongoStore {
         let touched = self
             .locks
             .reads()
-            .find_one_and_update(dialect::filter(key), dialect::touch(ObjectId::new()))
-            .projection(dialect::projection())
+            .find_one_and_update(statements::filter(key), statements::touch(ObjectId::new()))
+            .projection(statements::projection())
             .return_document(ReturnDocument::After)
             .session(session)
             .await

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::super::{
     answer::{Effect, Outcome},
-    dialect::{Change, Dialect},
     scripts::{GUARDED_CLAIM, GUARDED_DELETE, GUARDED_INDEX, GUARDED_UPDATE},
+    statements::{Change, Statements},
 };
 use crate::model::{Cause, Error, Fence, Key};
 
-impl Dialect {
+impl Statements {
     /// Asks for the whole document without a filter, because a filter drops empty objects from lists.
     pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_CLAIM, params(fence))
@@ -32,7 +32,7 @@ impl Dialect {
             .showing(fence_alone())
     }
 
-    /// Without the document in the answer, for the same reason as [`Dialect::remove_expired`].
+    /// Without the document in the answer, for the same reason as [`Statements::remove_expired`].
     pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
             .showing(json!(false))
@@ -86,13 +86,13 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::dialect::{Body, Request, Target};
+    use super::super::super::statements::{Body, Request, Target};
     use super::*;
 
     const FENCE: Fence = Fence::new(7);
 
-    fn dialect() -> Dialect {
-        Dialect::of_documents("orders".into())
+    fn statements() -> Statements {
+        Statements::of_documents("orders".into())
     }
 
     fn id(text: &str) -> Key {
@@ -107,12 +107,12 @@ mod tests {
     }
 
     fn all(id: &Key, fence: Fence, document: &Value) -> [Change; 4] {
-        let dialect = dialect();
+        let statements = statements();
         [
-            dialect.guarded_claim(id, fence),
-            dialect.guarded_index(id, fence, document.clone()),
-            dialect.guarded_update(id, fence, document.clone()),
-            dialect.guarded_delete(id, fence),
+            statements.guarded_claim(id, fence),
+            statements.guarded_index(id, fence, document.clone()),
+            statements.guarded_update(id, fence, document.clone()),
+            statements.guarded_delete(id, fence),
         ]
     }
 
@@ -121,7 +121,7 @@ mod tests {
         let one = all(&id("1"), FENCE, &json!({ "total": 1 }));
         let other = all(&id("2"), Fence::new(8), &json!({ "name": "'; return; //" }));
         for (one, other) in one.into_iter().zip(other) {
-            let [one, other] = [one, other].map(|change| dialect().update(change));
+            let [one, other] = [one, other].map(|change| statements().update(change));
             let (one, other) = (body(&one), body(&other));
             assert_eq!(one["script"]["source"], other["script"]["source"]);
             assert_eq!(one["script"]["params"]["fence"], 7);
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn only_a_whole_document_may_be_the_first() {
         let upserts = all(&id("1"), FENCE, &json!({})).map(|change| {
-            let sent = dialect().update(change);
+            let sent = statements().update(change);
             body(&sent)["scripted_upsert"] == true
         });
         assert_eq!(upserts, [false, true, false, false]);
@@ -143,12 +143,12 @@ mod tests {
     /// that is known to exist.
     #[test]
     fn an_alias_is_required_unless_the_index_is_known() {
-        let change = |text| dialect().guarded_claim(&id(text), FENCE);
+        let change = |text| statements().guarded_claim(&id(text), FENCE);
         let required = ("require_alias", "true".into());
-        let first = dialect().update_at(change("a/b"), Target::Alias);
+        let first = statements().update_at(change("a/b"), Target::Alias);
         assert_eq!(first.path, "orders/_update/a%2Fb");
         assert!(first.query.contains(&required));
-        let known = dialect().update_at(change("a/b"), Target::Any);
+        let known = statements().update_at(change("a/b"), Target::Any);
         assert!(!known.query.iter().any(|(name, _)| *name == "require_alias"));
         for (sent, shown) in [(first, "a known alias"), (known, "a known index")] {
             let retries = sent.query.iter().any(|it| it.0 == "retry_on_conflict");
@@ -156,7 +156,7 @@ mod tests {
             assert!(retries && !refreshes, "{shown}");
         }
         for (target, expected) in [(Target::Alias, true), (Target::Any, false)] {
-            let Body::Lines(lines) = dialect().update_at(change(".."), target).body else {
+            let Body::Lines(lines) = statements().update_at(change(".."), target).body else {
                 panic!("a path drops the dots");
             };
             assert_eq!(lines[0]["update"]["_id"], "..");

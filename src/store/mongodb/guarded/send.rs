@@ -11,8 +11,8 @@ use mongodb::{
 use super::super::{
     MAX_SENDS,
     concern::DurableCollection,
-    dialect::integer,
     error::{DUPLICATE_KEY, classify, code},
+    statements::integer,
 };
 use crate::{
     model::{Error, Fence},

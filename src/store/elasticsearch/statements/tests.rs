@@ -18,8 +18,8 @@ fn ask(text: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
 }
 
-fn acquire(dialect: &Dialect, text: &str) -> Request {
-    dialect.update(dialect.acquire(&ask(text)))
+fn acquire(statements: &Statements, text: &str) -> Request {
+    statements.update(statements.acquire(&ask(text)))
 }
 
 fn json(request: &Request) -> &Value {
@@ -38,7 +38,7 @@ fn lines_of(request: &Request) -> &[Value] {
 
 #[test]
 fn a_script_is_the_same_text_for_every_request() {
-    let dialect = Dialect::of_locks("locks".into());
+    let statements = Statements::of_locks("locks".into());
     let several = ask("the other").permits(2, 4).reentrant();
     let pairs = [
         [ask("one"), ask("the other").note("nightly")],
@@ -46,7 +46,7 @@ fn a_script_is_the_same_text_for_every_request() {
     ];
     for pair in pairs {
         let bodies = pair.map(|request| {
-            let sent = dialect.update(dialect.acquire(&request));
+            let sent = statements.update(statements.acquire(&request));
             match &sent.body {
                 Body::Lines(lines) => lines[1].clone(),
                 _ => json(&sent).clone(),
@@ -60,9 +60,9 @@ fn a_script_is_the_same_text_for_every_request() {
 
 #[test]
 fn stored_scripts_are_named_and_not_sent() {
-    let mut dialect = Dialect::of_locks("locks".into());
-    dialect.use_stored_scripts();
-    let sent = acquire(&dialect, "key");
+    let mut statements = Statements::of_locks("locks".into());
+    statements.use_stored_scripts();
+    let sent = acquire(&statements, "key");
     let script = &json(&sent)["script"];
     assert_eq!(script["id"], ACQUIRE.stored_name());
     assert_eq!(script["source"], Value::Null);
@@ -70,8 +70,8 @@ fn stored_scripts_are_named_and_not_sent() {
 
 #[test]
 fn a_key_is_one_segment_of_the_path() {
-    let dialect = Dialect::of_locks("locks".into());
-    let sent = acquire(&dialect, "a/b?c#d é.");
+    let statements = Statements::of_locks("locks".into());
+    let sent = acquire(&statements, "a/b?c#d é.");
     assert_eq!(sent.path, "locks%2Dwrite/_update/a%2Fb%3Fc%23d%20%C3%A9%2E");
     assert!(sent.query.contains(&("require_alias", "true".into())));
     assert!(!sent.query.iter().any(|(name, _)| *name == "refresh"));
@@ -79,9 +79,9 @@ fn a_key_is_one_segment_of_the_path() {
 
 #[test]
 fn keys_that_a_path_would_drop_go_in_the_body() {
-    let dialect = Dialect::of_locks("locks".into());
+    let statements = Statements::of_locks("locks".into());
     for dots in [".", ".."] {
-        let sent = acquire(&dialect, dots);
+        let sent = acquire(&statements, dots);
         assert_eq!(sent.path, "locks%2Dwrite/_bulk");
         let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], dots);
@@ -92,20 +92,20 @@ fn keys_that_a_path_would_drop_go_in_the_body() {
 /// An `_update` that was overtaken by another change is queued again, and may be overtaken again.
 #[test]
 fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
-    let dialect = Dialect::of_locks("locks".into());
+    let statements = Statements::of_locks("locks".into());
     let lease = LeaseId::random();
     let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
     let crowded = [
-        dialect.acquire(&ask("key").shared()),
-        dialect.acquire(&ask("key").permits(1, 4)),
-        dialect.acquire(&ask("key").reentrant()),
-        dialect.renew(&RenewRequest::new(
+        statements.acquire(&ask("key").shared()),
+        statements.acquire(&ask("key").permits(1, 4)),
+        statements.acquire(&ask("key").reentrant()),
+        statements.renew(&RenewRequest::new(
             key("key"),
             lease,
             Duration::from_secs(1),
         )),
-        dialect.release(&ReleaseRequest::new(key("key"), lease)),
-        dialect.permit(&PermitRequest::new(
+        statements.release(&ReleaseRequest::new(key("key"), lease)),
+        statements.permit(&PermitRequest::new(
             key("key"),
             PermitId::random(),
             quota,
@@ -113,7 +113,7 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
         )),
     ];
     for change in crowded {
-        let sent = dialect.update(change);
+        let sent = statements.update(change);
         assert_eq!(sent.path, "locks%2Dwrite/_bulk", "{sent:?}");
         let [action, _] = lines_of(&sent) else {
             panic!("{sent:?}");
@@ -121,13 +121,13 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
         assert_eq!(action["update"]["require_alias"], true);
     }
     let alone = [
-        dialect.acquire(&ask("key")),
-        dialect.convert(&ConvertRequest::upgrade(key("key"), lease)),
-        dialect.inspect(&key("key")),
-        dialect.remove_expired(&key("key")),
+        statements.acquire(&ask("key")),
+        statements.convert(&ConvertRequest::upgrade(key("key"), lease)),
+        statements.inspect(&key("key")),
+        statements.remove_expired(&key("key")),
     ];
     for change in alone {
-        let sent = dialect.update(change);
+        let sent = statements.update(change);
         assert_eq!(sent.path, "locks%2Dwrite/_update/key", "{sent:?}");
     }
 }
@@ -149,7 +149,7 @@ fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
 #[test]
 fn an_endless_retention_or_minimum_hold_stays_within_the_dates() {
     assert!(chrono::DateTime::from_timestamp_millis(2 * millis(Duration::MAX)).is_some());
-    let purge = Dialect::of_locks("locks".into()).purge(Duration::MAX);
+    let purge = Statements::of_locks("locks".into()).purge(Duration::MAX);
     let dead = &json(&purge)["query"]["bool"]["should"][0];
     let range = &dead["bool"]["filter"][1]["range"];
     assert_eq!(range["fence.time"]["lt"], "now-2000000000s");
@@ -167,9 +167,9 @@ fn no_time_of_this_process_is_sent() {
             _ => {}
         }
     }
-    let dialect = Dialect::of_locks("locks".into());
+    let statements = Statements::of_locks("locks".into());
     let list = ListRequest::new(Filter::new().owner("me"), Some(key("k")), 10);
-    let requests = [acquire(&dialect, "k"), dialect.search(&list)];
+    let requests = [acquire(&statements, "k"), statements.search(&list)];
     for request in requests {
         let mut found = Vec::new();
         numbers(json(&request), &mut found);
@@ -182,8 +182,8 @@ fn no_time_of_this_process_is_sent() {
 
 #[test]
 fn random_texts_are_parameters_and_one_segment_of_the_path() {
-    let dialect = Dialect::of_locks("locks".into());
-    let script = json(&acquire(&dialect, "tame"))["script"]["source"].clone();
+    let statements = Statements::of_locks("locks".into());
+    let script = json(&acquire(&statements, "tame"))["script"]["source"].clone();
     let mut random = Texts::new(0);
     for number in 0..1_000 {
         let [name, owner] = [(); 2].map(|()| random.good(1, MAX_KEY_BYTES));
@@ -192,15 +192,15 @@ fn random_texts_are_parameters_and_one_segment_of_the_path() {
             owner: owner.as_str().into(),
             ..ask(&name).note(&*note)
         };
-        let change = dialect.acquire(&request);
-        let sent = dialect.update(change.clone());
+        let change = statements.acquire(&request);
+        let sent = statements.update(change.clone());
         if ![".", ".."].contains(&&*name) {
             let id = sent.path.strip_prefix("locks%2Dwrite/_update/").unwrap();
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'%';
             assert!(id.bytes().all(plain), "{id}");
             assert_eq!(percent_decode_str(id).decode_utf8().unwrap(), name);
         }
-        let sent = dialect.bulk(vec![change]);
+        let sent = statements.bulk(vec![change]);
         let lines = lines_of(&sent);
         assert_eq!(lines[0]["update"]["_id"], *name);
         for line in lines {
@@ -215,13 +215,13 @@ fn random_texts_are_parameters_and_one_segment_of_the_path() {
 
         let quota = Quota::fixed(10, Duration::from_secs(1 + number)).unwrap();
         let permit = PermitRequest::new(key(&name), PermitId::random(), quota, 2);
-        let permit = dialect.update(dialect.permit(&permit));
+        let permit = statements.update(statements.permit(&permit));
         let lines = lines_of(&permit);
         let id = lines[0]["update"]["_id"].as_str().unwrap();
         assert!(id.starts_with("limiter:") && id.len() < 64, "{id}");
         assert_eq!(lines[1]["script"]["params"]["key"], *name);
         let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
-        let list = dialect.search(&list).body;
+        let list = statements.search(&list).body;
         let Body::Json(list) = list else {
             panic!("{list:?}");
         };
@@ -234,20 +234,24 @@ fn random_texts_are_parameters_and_one_segment_of_the_path() {
 
 #[test]
 fn each_write_waits_for_as_many_copies_as_the_user_says() {
-    let waits = |dialect: &Dialect| {
-        let one = dialect.update(dialect.acquire(&ask("key")));
-        let many = dialect.bulk(vec![dialect.acquire(&ask("key"))]);
+    let waits = |statements: &Statements| {
+        let one = statements.update(statements.acquire(&ask("key")));
+        let many = statements.bulk(vec![statements.acquire(&ask("key"))]);
         [one, many].map(|sent| {
             let mut waits = sent.query.into_iter();
             let copies = waits.find(|(name, _)| *name == "wait_for_active_shards");
             copies.map(|(_, copies)| copies.into_owned())
         })
     };
-    let mut dialect = Dialect::of_locks("locks".into());
-    assert_eq!(waits(&dialect), [None, None], "it is a matter of the index");
-    dialect.wait_for_active_shards(2);
+    let mut statements = Statements::of_locks("locks".into());
     assert_eq!(
-        waits(&dialect),
+        waits(&statements),
+        [None, None],
+        "it is a matter of the index"
+    );
+    statements.wait_for_active_shards(2);
+    assert_eq!(
+        waits(&statements),
         [Some("2".to_owned()), Some("2".to_owned())]
     );
 }

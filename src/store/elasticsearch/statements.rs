@@ -50,9 +50,9 @@ const WRITE_ALIAS: &str = "-write";
 /// node that was killed).
 const SHARD_TIMEOUT: &str = "5s";
 
-/// The names that requests are sent to, and the options of all requests.
+/// Makes all changes and requests: it knows the names that they go to, and the options that they share.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialect {
+pub(crate) struct Statements {
     /// The name that the user gives.
     alias: String,
     /// The name that operations are sent to.
@@ -61,7 +61,7 @@ pub(crate) struct Dialect {
     active_shards: Option<u32>,
 }
 
-impl Dialect {
+impl Statements {
     /// For locks, whose operations go to the [write alias](Self::write_alias).
     pub(crate) fn of_locks(alias: String) -> Self {
         let target = format!("{alias}{WRITE_ALIAS}");

@@ -51,7 +51,7 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     twice.collect()
 }
 
-/// Every change that the dialect knows.
+/// Every change that there is a statement for.
 fn changes() -> Vec<Vec<Document>> {
     let (key, lease) = (key("k"), LeaseId::random());
     let asked = asked(&ask("k"));

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     super::scripts::NOW,
-    Dialect, id,
+    Statements, id,
     request::{Body, Method, Query, Request, look_at},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     model::{Key, LIMITER_SCHEMA, SCHEMA},
 };
 
-impl Dialect {
+impl Statements {
     /// The document of a key; `None` for a key that a path would drop.
     pub(crate) fn get(&self, key: &Key) -> Option<Request> {
         if [".", ".."].contains(&key.as_str()) {
