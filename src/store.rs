@@ -8,6 +8,9 @@
 pub(crate) mod clock;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod elasticsearch;
+#[cfg(test)]
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+mod hostile_texts;
 #[cfg(any(feature = "elasticsearch", feature = "opensearch", feature = "sqlite"))]
 pub(crate) mod json;
 #[cfg(any(
@@ -22,7 +25,7 @@ pub(crate) mod memory;
 pub(crate) mod mongodb;
 #[cfg(test)]
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-mod protocol;
+mod protocol_pages;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 #[cfg(any(
@@ -32,9 +35,6 @@ pub(crate) mod sqlite;
     feature = "sqlite"
 ))]
 pub(crate) mod stored;
-#[cfg(test)]
-#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-mod text;
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 

@@ -13,7 +13,7 @@ mod permit;
 mod place;
 mod prepare;
 #[cfg(test)]
-mod protocol;
+mod protocol_pages;
 mod scripts;
 mod send;
 mod setup;

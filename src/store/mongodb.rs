@@ -16,7 +16,7 @@ pub(crate) mod guarded;
 mod permit;
 mod prepare;
 #[cfg(test)]
-mod protocol;
+mod protocol_pages;
 mod read;
 mod release;
 mod renew;

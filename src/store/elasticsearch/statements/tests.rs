@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     messages::{Filter, ListRequest, PermitRequest},
     model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
-    store::text::Texts,
+    store::hostile_texts::Texts,
 };
 
 fn key(text: &str) -> Key {

@@ -10,7 +10,7 @@ use crate::{
         AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest,
     },
     model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
-    store::text::Texts,
+    store::hostile_texts::Texts,
 };
 
 fn key(text: &str) -> Key {

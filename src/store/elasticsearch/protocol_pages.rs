@@ -6,7 +6,7 @@ use super::{
     scripts::{HOLDERS, LOCK, SCRIPTS, Script},
     statements::{Body, Change, Method, Request, Statements},
 };
-use crate::store::{protocol as fixed, protocol::Tree};
+use crate::store::{protocol_pages as fixed, protocol_pages::Tree};
 
 /// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
 /// that some other crate may ask for.

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{bulk::statement, concern::majority, prepare, statements};
-use crate::store::{protocol as fixed, protocol::Tree};
+use crate::store::{protocol_pages as fixed, protocol_pages::Tree};
 
 /// The expressions that have a name on the page.
 fn parts() -> Vec<(&'static str, Bson)> {
