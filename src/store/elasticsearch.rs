@@ -5,12 +5,12 @@
 #![allow(clippy::indexing_slicing)]
 
 mod acquire;
+mod aliased_index;
 mod answer;
 mod error;
 mod guarded;
 mod index_store;
 mod permit;
-mod place;
 mod prepare;
 #[cfg(test)]
 mod protocol_pages;

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{place::Place, statements::Statements, transport::Transport};
+use super::{aliased_index::AliasedIndex, statements::Statements, transport::Transport};
 use crate::store::clock::ServerClock;
 
 /// Keeps locks in an index of Elasticsearch or OpenSearch, one document a key.
@@ -107,7 +107,7 @@ pub struct IndexStore<C> {
     pub(super) statements: Statements,
     pub(super) replicas: Option<u32>,
     pub(super) clock: Arc<ServerClock>,
-    pub(super) place: Arc<Place>,
+    pub(super) aliased_index: Arc<AliasedIndex>,
 }
 
 impl<C: Transport> IndexStore<C> {
@@ -125,7 +125,7 @@ impl<C: Transport> IndexStore<C> {
             statements,
             replicas: None,
             clock: Arc::default(),
-            place: Arc::default(),
+            aliased_index: Arc::default(),
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) enum Knows {
 impl<C: Transport> IndexStore<C> {
     /// The name of the index that the locks are in.
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
-        self.place.get(self.locate()).await
+        self.aliased_index.get(self.locate()).await
     }
 
     /// Asks for the index behind the aliases, and requires that it is fit for locks.
@@ -89,7 +89,7 @@ impl<C: Transport> IndexStore<C> {
                 // The index has been created meanwhile. If the node refuses the change again, the name is no
                 // alias.
                 Knows::Index => answer = self.change_once(&request).await?,
-                Knows::Nothing => self.place.forget(&index),
+                Knows::Nothing => self.aliased_index.forget(&index),
                 Knows::NotYet => {}
             }
         }
@@ -115,7 +115,7 @@ impl<C: Transport> IndexStore<C> {
                 if let Error::Contention { .. } = error {
                     // An ingest pipeline that changes the id also leads to contention: the write then carries
                     // the version of this document, and conflicts with that of the other one.
-                    self.place.doubt(index, Instant::now());
+                    self.aliased_index.doubt(index, Instant::now());
                 }
                 Err(error)
             }
@@ -126,7 +126,7 @@ impl<C: Transport> IndexStore<C> {
     /// The error for an answer about another document or index. The next operation looks up the index again,
     /// because the aliases may lead to another one by now, or the index may have ingest pipelines.
     pub(super) fn other_index(&self, index: &str, problem: String) -> Error {
-        self.place.forget(index);
+        self.aliased_index.forget(index);
         self.misdirected(problem)
     }
 
@@ -202,7 +202,7 @@ impl<C: Transport> IndexStore<C> {
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {
             match self.knows(&self.statements.look()).await? {
-                Knows::Nothing => self.place.forget(&index),
+                Knows::Nothing => self.aliased_index.forget(&index),
                 // The index exists again, or the node will soon know it, so a retry can succeed.
                 Knows::Index | Knows::NotYet => recovers = true,
             }

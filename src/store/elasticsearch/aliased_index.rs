@@ -31,7 +31,7 @@ const DOUBT: Duration = Duration::from_secs(10);
 
 /// The index, once it is known.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct AliasedIndex {
     known: RwLock<Option<Arc<str>>>,
     doubted: RwLock<Option<Instant>>,
     /// How many requests have begun.
@@ -40,7 +40,7 @@ pub(super) struct Place {
     turn: Mutex<Option<(u64, Error)>>,
 }
 
-impl Place {
+impl AliasedIndex {
     /// The name of the index. This request asks for it if it is not known yet.
     pub(super) async fn get(
         &self,
@@ -88,7 +88,7 @@ impl Place {
         self.known.read().clone()
     }
 
-    /// [Forgets](Place::forget) the index because of contention, but at most every ten seconds.
+    /// [Forgets](AliasedIndex::forget) the index because of contention, but at most every ten seconds.
     pub(super) fn doubt(&self, index: &str, now: Instant) {
         let mut doubted = self.doubted.write();
         let since = doubted.map(|at| now.saturating_duration_since(at));
@@ -137,8 +137,8 @@ mod tests {
 
     #[tokio::test]
     async fn all_who_come_at_once_are_served_by_one_request() {
-        let (place, asked) = (Place::default(), Asked::default());
-        let told = join_all((0..100).map(|_| place.get(asked.saying(Ok("a"))))).await;
+        let (index, asked) = (AliasedIndex::default(), Asked::default());
+        let told = join_all((0..100).map(|_| index.get(asked.saying(Ok("a"))))).await;
         assert!(
             told.iter()
                 .all(|it| it.as_deref().is_ok_and(|it| it == "a"))
@@ -150,23 +150,23 @@ mod tests {
     /// for them: one of them sends another request, whose failure all of them get.
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
-        let (place, asked) = (Place::default(), Asked::default());
-        let told = join_all((0..100).map(|_| place.get(asked.saying(Err(()))))).await;
+        let (index, asked) = (AliasedIndex::default(), Asked::default());
+        let told = join_all((0..100).map(|_| index.get(asked.saying(Err(()))))).await;
         assert!(told.iter().all(Result::is_err));
         assert_eq!(asked.times(), 2);
-        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
+        assert!(index.get(asked.saying(Ok("a"))).await.is_ok());
         assert_eq!(asked.times(), 3);
     }
 
     /// A request that began before this caller came says nothing about the time since.
     #[tokio::test]
     async fn who_comes_while_a_request_is_under_way_does_not_take_its_failure() {
-        let (place, asked) = (Place::default(), Asked::default());
-        let first = place.get(asked.saying(Err(())));
+        let (index, asked) = (AliasedIndex::default(), Asked::default());
+        let first = index.get(asked.saying(Err(())));
         let second = async {
             tokio::task::yield_now().await;
             assert_eq!(asked.times(), 1, "the first is under way");
-            place.get(asked.saying(Ok("a"))).await
+            index.get(asked.saying(Ok("a"))).await
         };
         let (first, second) = tokio::join!(first, second);
         assert!(first.is_err() && second.is_ok());
@@ -174,19 +174,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_that_goes_leaves_the_turn_to_the_next() {
-        let (place, asked) = (Place::default(), Asked::default());
-        let gone = timeout(Duration::from_millis(1), place.get(pending())).await;
+        let (index, asked) = (AliasedIndex::default(), Asked::default());
+        let gone = timeout(Duration::from_millis(1), index.get(pending())).await;
         assert!(gone.is_err());
-        assert!(place.get(asked.saying(Ok("a"))).await.is_ok());
+        assert!(index.get(asked.saying(Ok("a"))).await.is_ok());
     }
 
     #[tokio::test]
     async fn only_the_index_that_is_known_is_forgotten() {
-        let (place, asked) = (Place::default(), Asked::default());
+        let (index, asked) = (AliasedIndex::default(), Asked::default());
         for (forgotten, times) in [("other", 1), ("a", 2)] {
-            place.get(asked.saying(Ok("a"))).await.unwrap();
-            place.forget(forgotten);
-            place.get(asked.saying(Ok("a"))).await.unwrap();
+            index.get(asked.saying(Ok("a"))).await.unwrap();
+            index.forget(forgotten);
+            index.get(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times);
         }
     }
@@ -194,11 +194,11 @@ mod tests {
     /// The request that is never answered runs in a task of its own, so that it goes on beside the other.
     #[tokio::test(start_paused = true)]
     async fn a_request_without_an_answer_holds_up_the_others_for_a_bounded_time() {
-        let (place, asked) = (Arc::new(Place::default()), Asked::default());
-        let hanging = place.clone();
+        let (index, asked) = (Arc::new(AliasedIndex::default()), Asked::default());
+        let hanging = index.clone();
         let hanging = tokio::spawn(async move { hanging.get(pending()).await });
         tokio::task::yield_now().await;
-        let told = timeout(LIMIT * 2, place.get(asked.saying(Ok("a")))).await;
+        let told = timeout(LIMIT * 2, index.get(asked.saying(Ok("a")))).await;
         assert!(told.is_ok());
         let error = hanging.await.unwrap().unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
@@ -206,11 +206,11 @@ mod tests {
 
     #[tokio::test]
     async fn contention_is_a_reason_to_ask_anew_now_and_then() {
-        let (place, asked, start) = (Place::default(), Asked::default(), Instant::now());
+        let (index, asked, start) = (AliasedIndex::default(), Asked::default(), Instant::now());
         for (after, times) in [(0, 1), (1, 2), (11, 2), (12, 3), (13, 3)] {
-            let told = place.get(asked.saying(Ok("a"))).await.unwrap();
+            let told = index.get(asked.saying(Ok("a"))).await.unwrap();
             assert_eq!(asked.times(), times, "after {after} s");
-            place.doubt(&told, start + Duration::from_secs(after));
+            index.doubt(&told, start + Duration::from_secs(after));
         }
     }
 }
