@@ -28,7 +28,7 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use mongodb::{Collection, bson::RawDocumentBuf};
 
-use self::concern::DurableCollection;
+use self::concern::Collections;
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
@@ -125,7 +125,7 @@ const MAX_CONCURRENT: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct MongoStore {
-    locks: DurableCollection<RawDocumentBuf>,
+    locks: Collections<RawDocumentBuf>,
     retention: Duration,
     /// Whether releases are acknowledged as everything else is.
     durable_releases: bool,
@@ -136,7 +136,7 @@ impl MongoStore {
     /// A store in this collection. Nothing is sent yet.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
-            locks: DurableCollection::new(collection),
+            locks: Collections::new(collection),
             retention: RETENTION,
             durable_releases: false,
             clock: Arc::default(),
@@ -281,7 +281,7 @@ impl Store for MongoStore {
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
         match requests {
             [] => Ok(Vec::new()),
-            many => self.many(many).await,
+            many => self.carry_out_batch(many).await,
         }
     }
 

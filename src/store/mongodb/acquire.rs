@@ -44,11 +44,11 @@ impl MongoStore {
         &self,
         request: &AcquireRequest,
     ) -> Result<Option<AcquireAnswer>, Error> {
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         let sent = Instant::now();
-        let alone = statements::take_over_sole(request, self.retention);
-        let hasty = alone.is_some();
-        let update = alone.unwrap_or_else(|| statements::acquire(request, self.retention));
+        let take_over = statements::take_over_sole(request, self.retention);
+        let is_take_over = take_over.is_some();
+        let update = take_over.unwrap_or_else(|| statements::acquire(request, self.retention));
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
@@ -72,7 +72,7 @@ impl MongoStore {
             }
             // The statement of `take_over_sole` also refuses beside a holder that has expired, so the full
             // statement has to decide.
-            None if hasty => None,
+            None if is_take_over => None,
             None => self.clock.at(sent),
         };
         let Some(now) = now else {

@@ -16,7 +16,7 @@ impl MongoStore {
     pub(super) async fn evict_all(&self, key: &Key) -> Result<Option<Eviction>, Error> {
         let evicted = self
             .locks
-            .writes()
+            .durable_writes()
             .await?
             .find_one_and_update(statements::filter(key), statements::evict(self.retention))
             .projection(statements::projection())
@@ -41,7 +41,7 @@ impl MongoStore {
     pub(super) async fn remove_if_expired(&self, key: &Key) -> Result<bool, Error> {
         let removed = self
             .locks
-            .writes()
+            .durable_writes()
             .await?
             .delete_one(statements::expired(key))
             .await
@@ -59,7 +59,7 @@ impl MongoStore {
             statements::expired_since(retention),
             statements::over_since(retention),
         ] {
-            let locks = self.locks.writes().await?;
+            let locks = self.locks.durable_writes().await?;
             let removed = locks.delete_many(dead).await.map_err(classify)?;
             purged += removed.deleted_count;
         }

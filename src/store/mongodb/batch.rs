@@ -20,14 +20,17 @@ use crate::{
 };
 
 impl MongoStore {
-    pub(super) async fn many(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+    pub(super) async fn carry_out_batch(
+        &self,
+        requests: &[BatchRequest],
+    ) -> Result<BatchAnswers, Error> {
         // A write concern is that of the whole command, so only those that may be undone go together.
         let plain = requests.iter().map(|request| match request {
             BatchRequest::Release(request) if self.is_plain(request) => Some(request),
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
         });
         if let Some(releases) = plain.collect::<Option<Vec<_>>>()
-            && self.locks.deployment().await? != Deployment::Sharded
+            && self.locks.ask_deployment().await? != Deployment::Sharded
         {
             let answers = self.release_together(&releases).await?.into_iter();
             let answers = answers.map(|answer| answer.map(BatchAnswer::Release));
@@ -53,17 +56,17 @@ impl MongoStore {
             BatchRequest::Acquire(request) => Some(request.key.as_str()),
             BatchRequest::Release(_) => None,
         });
-        let left = self
+        let result = self
             .change_many(statements.collect(), shown.collect())
             .await?;
         // Some requests have to be sent once more. They run concurrently.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {
                 BatchRequest::Acquire(request) => {
-                    BatchAnswer::Acquire(self.acquired(&left, index, request).await?)
+                    BatchAnswer::Acquire(self.acquired(&result, index, request).await?)
                 }
                 BatchRequest::Release(request) => {
-                    BatchAnswer::Release(self.released(&left, index, request).await?)
+                    BatchAnswer::Release(self.released(&result, index, request).await?)
                 }
             })
         });
@@ -73,11 +76,11 @@ impl MongoStore {
     /// The lease is granted if it is in its document.
     async fn acquired(
         &self,
-        left: &BulkResult,
+        result: &BulkResult,
         index: usize,
         request: &AcquireRequest,
     ) -> Result<AcquireAnswer, Error> {
-        if let Some(error) = left.failed.get(&index) {
+        if let Some(error) = result.failed.get(&index) {
             // Another request inserted the key at the same moment.
             if is_statement_race(error) {
                 return self.acquire_again(request).await;
@@ -85,7 +88,7 @@ impl MongoStore {
             let error = statement_failed(error);
             return Err(self.explain_failure(&request.key, error).await);
         }
-        let answer = match left.documents.get(request.key.as_str()) {
+        let answer = match result.documents.get(request.key.as_str()) {
             Some(document) => {
                 let (record, now) = timed(decode::lock(document, &request.key)?)?;
                 rules::answer_acquire(&record, request.lease, now)
@@ -105,11 +108,11 @@ impl MongoStore {
     /// The lease was released if its statement did not fail.
     async fn released(
         &self,
-        left: &BulkResult,
+        result: &BulkResult,
         index: usize,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
-        let Some(error) = left.failed.get(&index) else {
+        let Some(error) = result.failed.get(&index) else {
             return Ok(ReleaseAnswer::Released);
         };
         match code(error) {

@@ -19,8 +19,8 @@ use crate::model::{Cause, Error};
 ///
 /// [`Error::Store`] if it cannot be one.
 pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
-    let raw = written_by_the_one_name(value).or_else(|| written_by_the_other(value));
-    let written = known(raw).and_then(|raw| Document::try_from(raw).map_err(Cause::from));
+    let raw = write_with_bson_3(value).or_else(|| write_with_bson_2(value));
+    let written = from_either(raw).and_then(|raw| Document::try_from(raw).map_err(Cause::from));
     written.map_err(failed)
 }
 
@@ -31,11 +31,11 @@ pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
 /// [`Error::Store`] if it is none of this type.
 pub(crate) fn value<T: DeserializeOwned>(document: &RawDocumentBuf) -> Result<T, Error> {
     let bytes = document.as_bytes();
-    let value = read_by_the_one_name(bytes).or_else(|| read_by_the_other(bytes));
-    known(value).map_err(failed)
+    let value = read_with_bson_3(bytes).or_else(|| read_with_bson_2(bytes));
+    from_either(value).map_err(failed)
 }
 
-fn known<T>(outcome: Option<Result<T, Cause>>) -> Result<T, Cause> {
+fn from_either<T>(outcome: Option<Result<T, Cause>>) -> Result<T, Cause> {
     outcome.unwrap_or_else(|| Err(Cause::text("this version of bson is not known")))
 }
 
@@ -44,28 +44,28 @@ fn failed(source: Cause) -> Error {
     Error::Store { store, source }
 }
 
-fn written_by_the_one_name<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
+fn write_with_bson_3<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
-    serialize_to_raw_document_buf(value).told()
+    serialize_to_raw_document_buf(value).if_present()
 }
 
-fn written_by_the_other<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
+fn write_with_bson_2<T: Serialize>(value: &T) -> Option<Result<RawDocumentBuf, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
-    to_raw_document_buf(value).told()
+    to_raw_document_buf(value).if_present()
 }
 
-fn read_by_the_one_name<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
+fn read_with_bson_3<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
-    deserialize_from_slice(bytes).told()
+    deserialize_from_slice(bytes).if_present()
 }
 
-fn read_by_the_other<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
+fn read_with_bson_2<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause>> {
     #[allow(unused_imports)]
     use mongodb::bson::*;
-    from_slice(bytes).told()
+    from_slice(bytes).if_present()
 }
 
 /// This version of `bson` has no function of that name.
@@ -91,18 +91,18 @@ fn from_slice(_: &[u8]) -> Absent {
     Absent
 }
 
-trait Told<T> {
-    fn told(self) -> Option<Result<T, Cause>>;
+trait IfPresent<T> {
+    fn if_present(self) -> Option<Result<T, Cause>>;
 }
 
-impl<T> Told<T> for Absent {
-    fn told(self) -> Option<Result<T, Cause>> {
+impl<T> IfPresent<T> for Absent {
+    fn if_present(self) -> Option<Result<T, Cause>> {
         None
     }
 }
 
-impl<T, E: StdError + Send + Sync + 'static> Told<T> for Result<T, E> {
-    fn told(self) -> Option<Result<T, Cause>> {
+impl<T, E: StdError + Send + Sync + 'static> IfPresent<T> for Result<T, E> {
+    fn if_present(self) -> Option<Result<T, Cause>> {
         Some(self.map_err(Cause::from))
     }
 }

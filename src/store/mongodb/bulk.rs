@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 
-use super::{MongoStore, concern::DurableCollection, decode, error::classify, statements};
+use super::{MongoStore, concern::Collections, decode, error::classify, statements};
 use crate::model::{Cause, Error, Key};
 
 /// The result of a command with many changes.
@@ -71,7 +71,7 @@ impl MongoStore {
         &self,
         statements: Vec<Document>,
     ) -> Result<Changed, Error> {
-        let concern = DurableCollection::<RawDocumentBuf>::undoable_concern();
+        let concern = Collections::<RawDocumentBuf>::undoable_concern();
         self.send_changes_with(statements, concern).await
     }
 

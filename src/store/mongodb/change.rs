@@ -51,7 +51,7 @@ impl MongoStore {
         change: Change,
         decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         let mut carried_out = false;
         for _ in 0..MAX_SENDS {
             let outcome = locks

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How long the server waits for an event before it answers that there is none.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_AWAIT_TIME: Duration = Duration::from_secs(1);
 /// The error of a standalone server.
 const NO_CHANGE_STREAMS: i32 = 40_573;
 
@@ -44,10 +44,12 @@ impl MongoStore {
             .pipeline(pipeline())
             // A change stream accepts no other read concern.
             .read_concern(ReadConcern::majority())
-            .max_await_time(LOOK)
+            .max_await_time(MAX_AWAIT_TIME)
             .await;
         match opened {
-            Ok(events) => Ok(Some(stream::try_unfold(events.with_type(), look).boxed())),
+            Ok(events) => Ok(Some(
+                stream::try_unfold(events.with_type(), next_event).boxed(),
+            )),
             Err(error) if code(&error) == Some(NO_CHANGE_STREAMS) => Ok(None),
             Err(error) => Err(classify(error)),
         }
@@ -56,7 +58,7 @@ impl MongoStore {
 
 /// Takes the next event, or asks the server once for one. `None` if the server has closed the stream, which
 /// would be the answer to each further request, without a pause.
-async fn look(
+async fn next_event(
     mut events: ChangeStream<Document>,
 ) -> Result<Option<(Vec<Key>, ChangeStream<Document>)>, Error> {
     let event = events.next_if_any().await.map_err(classify)?;

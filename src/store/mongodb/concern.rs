@@ -1,7 +1,13 @@
-//! Write concern and read preference, whatever the defaults of a client and a collection are.
+//! What acknowledges a write, whatever the defaults of the client and the collection are:
 //!
-//! A write is acknowledged when a majority has it in its journal, so that it survives the loss of any
-//! minority, and that all of them are killed at once. Two settings for that look superfluous:
+//! | write | replica set, sharded cluster | standalone server |
+//! |---|---|---|
+//! | durable | a majority, each member with the write in its journal (`w: "majority"`, `j: true`) | the server, with the write in its journal (`w: 1`, `j: true`) |
+//! | durable, after `journal(false)` | a majority (`w: "majority"`) | the server (`w: "majority"`) |
+//! | undoable | the primary alone, perhaps before the write is in its journal (`w: 1`) | the server, likewise (`w: 1`) |
+//!
+//! A durable write survives the loss of any minority, and that all members are killed at once. Two of its settings look
+//! superfluous:
 //!
 //! - `j: true`, because a majority alone includes the journal only where a replica set was not set up with
 //!   `writeConcernMajorityJournalDefault: false`.
@@ -34,12 +40,14 @@ const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
 /// a replica set, where `w: 1` is not enough.
 const STANDALONE_FOR: Duration = Duration::from_secs(10);
 
-/// A collection whose writes are acknowledged when they are durable, and whose reads go to the primary.
+/// One collection under the write concerns of the table above. Its reads go to the primary.
 #[derive(Clone)]
-pub(crate) struct DurableCollection<T: Send + Sync> {
+pub(crate) struct Collections<T: Send + Sync> {
+    /// For durable writes to a replica set or a sharded cluster, and for reads.
     majority: Collection<T>,
+    /// For durable writes to a standalone server.
     standalone: Collection<T>,
-    /// Acknowledged by the primary alone, which need not have the write in its journal.
+    /// For undoable writes.
     primary: Collection<T>,
     /// Whether `j: true` is sent. Otherwise the server decides.
     journal: bool,
@@ -58,7 +66,7 @@ pub(super) enum Deployment {
     Sharded,
 }
 
-impl<T: Send + Sync> DurableCollection<T> {
+impl<T: Send + Sync> Collections<T> {
     /// The same collection, with concerns and a read preference of its own.
     pub(crate) fn new<U: Send + Sync>(collection: &Collection<U>) -> Self {
         Self::with(collection, true)
@@ -109,10 +117,10 @@ impl<T: Send + Sync> DurableCollection<T> {
         client.database_with_options(database, options.build())
     }
 
-    /// For writes. The first call asks the server for its kind. A standalone server is asked again now and
-    /// then.
-    pub(crate) async fn writes(&self) -> Result<&Collection<T>, Error> {
-        Ok(if self.is_standalone().await? {
+    /// For writes that have to be durable. The first call asks the server for its kind. A standalone server is asked
+    /// again now and then.
+    pub(crate) async fn durable_writes(&self) -> Result<&Collection<T>, Error> {
+        Ok(if self.ask_whether_standalone().await? {
             &self.standalone
         } else {
             &self.majority
@@ -129,20 +137,20 @@ impl<T: Send + Sync> DurableCollection<T> {
         doc! { "w": 1 }
     }
 
-    /// The write concern of [`writes`](Self::writes), for a command that is built by hand.
+    /// The write concern of [`durable_writes`](Self::durable_writes), for a command that is built by hand.
     pub(crate) async fn write_concern(&self) -> Result<Document, Error> {
-        let standalone = self.is_standalone().await?;
+        let standalone = self.ask_whether_standalone().await?;
         Ok(written_out(standalone, self.journal))
     }
 
-    async fn is_standalone(&self) -> Result<bool, Error> {
+    async fn ask_whether_standalone(&self) -> Result<bool, Error> {
         // Without `j: true` there is no wait for the journal that a standalone server could leave out.
-        Ok(self.journal && self.deployment().await? == Deployment::Standalone)
+        Ok(self.journal && self.ask_deployment().await? == Deployment::Standalone)
     }
 
     /// The kind of deployment behind the client. The server is asked once, and a standalone server now and
     /// then.
-    pub(super) async fn deployment(&self) -> Result<Deployment, Error> {
+    pub(super) async fn ask_deployment(&self) -> Result<Deployment, Error> {
         let known = *self.known.lock();
         match known {
             Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
@@ -152,13 +160,13 @@ impl<T: Send + Sync> DurableCollection<T> {
             None => {}
         }
         let asked = Instant::now();
-        let deployment = ask(self.majority.client()).await?;
+        let deployment = deployment_behind(self.majority.client()).await?;
         *self.known.lock() = Some((deployment, asked));
         Ok(deployment)
     }
 }
 
-async fn ask(client: &Client) -> Result<Deployment, Error> {
+async fn deployment_behind(client: &Client) -> Result<Deployment, Error> {
     let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
     let admin = client.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 });

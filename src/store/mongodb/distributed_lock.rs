@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     MAX_SENDS,
-    concern::DurableCollection,
+    concern::Collections,
     error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race},
     statements::integer,
 };
@@ -77,7 +77,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone)]
 pub struct MongoDistributedLock {
-    locks: DurableCollection<Document>,
+    locks: Collections<Document>,
 }
 
 /// A lock that [`MongoDistributedLock::acquire`] granted. Dropping it releases nothing: the lock then stays
@@ -117,7 +117,7 @@ impl MongoDistributedLock {
     /// Locks in this collection. Nothing is sent yet.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
-            locks: DurableCollection::new(collection),
+            locks: Collections::new(collection),
         }
     }
 
@@ -145,7 +145,7 @@ impl MongoDistributedLock {
             let unique = IndexOptions::builder().unique(true).build();
             let keys = doc! { "key": 1 };
             let index = IndexModel::builder().keys(keys).options(unique).build();
-            match locks.writes().await?.create_index(index).await {
+            match locks.durable_writes().await?.create_index(index).await {
                 Ok(_) => Ok(()),
                 Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => {
                     let text = twice.kind.to_string();
@@ -184,15 +184,15 @@ impl MongoDistributedLock {
         let this = self.clone();
         runtime::call("acquire", CALL_TIMEOUT, async move {
             let sent = Instant::now();
-            let look = this.read(&key).await?;
-            match look.expire {
-                Some(expire) if expire >= look.now => return Ok(None),
+            let read = this.read(&key).await?;
+            match read.expire {
+                Some(expire) if expire >= read.now => return Ok(None),
                 Some(_) => {
                     this.delete_expired(&key).await?;
                 }
                 None => {}
             }
-            this.count_up(key, ttl, look.now, sent + ttl).await
+            this.count_up(key, ttl, read.now, sent + ttl).await
         })
         .await
     }
@@ -262,7 +262,7 @@ impl MongoDistributedLock {
 
     /// The lock and the server's time, in one command. `$inc` has no place in a pipeline and `$$NOW` none
     /// outside one, so the increment needs a time that was read before.
-    async fn read(&self, key: &Key) -> Result<Look, Error> {
+    async fn read(&self, key: &Key) -> Result<LockRead, Error> {
         let lock = doc! { "$lookup": {
             "from": self.locks.reads().name(),
             "pipeline": [
@@ -302,7 +302,7 @@ impl MongoDistributedLock {
             let expire = lock.as_document().and_then(|lock| lock.get("expire"));
             expire.and_then(integer).ok_or_else(not_a_lock)
         });
-        Ok(Look {
+        Ok(LockRead {
             expire: expire.transpose()?,
             now,
         })
@@ -313,14 +313,14 @@ impl MongoDistributedLock {
             "key": key.as_str(),
             "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] },
         };
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         let removed = locks.delete_one(expired).await.map_err(classify)?;
         Ok(removed.deleted_count > 0)
     }
 
     async fn delete_own(&self, key: &Key, holder: Uuid) -> Result<bool, Error> {
         let own = doc! { "key": key.as_str(), "holder": holder.to_string() };
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         let removed = locks.delete_one(own).await.map_err(classify)?;
         Ok(removed.deleted_count > 0)
     }
@@ -343,7 +343,7 @@ impl MongoDistributedLock {
                 "holder": holder.to_string(),
             },
         };
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         for _ in 0..MAX_SENDS {
             let counted = locks
                 .find_one_and_update(doc! { "key": key.as_str() }, update.clone())
@@ -387,7 +387,7 @@ fn in_the_way(value: &str) -> &'static str {
 }
 
 /// The result of the read, in milliseconds of the server's clock.
-struct Look {
+struct LockRead {
     expire: Option<i64>,
     now: i64,
 }

@@ -14,12 +14,12 @@ use serde::Serialize;
 
 use self::{
     actions::{
-        Change, Delete, Find, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate, Insert,
-        Update,
+        Change, Delete, FindAndUpdate, GuardedDelete, GuardedFind, GuardedInsert, GuardedUpdate,
+        Insert, Update,
     },
     send::{Creates, Target},
 };
-use super::{bson_compat, concern::DurableCollection};
+use super::{bson_compat, concern::Collections};
 use crate::model::{Error, Fence};
 
 /// Writes to the application's own collection that are refused once a later holder has written.
@@ -105,7 +105,7 @@ use crate::model::{Error, Fence};
 /// for an answer without a limit: put `tokio::time::timeout` around it. With a session it runs in the
 /// caller's task, as the driver's own writes do.
 pub struct GuardedCollection<T: Send + Sync> {
-    documents: DurableCollection<Document>,
+    documents: Collections<Document>,
     types: PhantomData<fn() -> T>,
     fence: Fence,
 }
@@ -115,7 +115,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
     /// handed over.
     pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
         Self {
-            documents: DurableCollection::new(collection),
+            documents: Collections::new(collection),
             types: PhantomData,
             fence,
         }
@@ -160,7 +160,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         filter: Document,
         update: impl Into<UpdateModifications>,
     ) -> GuardedFind<'static, T> {
-        let statement = Find {
+        let statement = FindAndUpdate {
             target: self.target(filter, Creates::Nothing),
             update: self.fence.stamp(update),
         };
@@ -195,7 +195,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
             } else {
                 doc! { "$setOnInsert": first }
             };
-            Find {
+            FindAndUpdate {
                 target: self.target(by_id(id), Creates::Upsert),
                 update: self.fence.stamp(update),
             }

@@ -22,7 +22,7 @@ use crate::{
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The TTL index on `expires_at` that `prepare` made before locks had a date for their clean-up.
-const ONCE_OURS: &str = "leasehold_expires_at";
+const FORMER_INDEX: &str = "leasehold_expires_at";
 
 /// A TTL index.
 pub(super) struct Index {
@@ -61,7 +61,7 @@ impl MongoStore {
             for index in indexes(this.retention) {
                 this.create(index).await?;
             }
-            this.without_early_removal().await
+            this.forbid_early_removal().await
         })
         .await
     }
@@ -120,7 +120,7 @@ impl MongoStore {
             .keys(doc! { index.field: 1 })
             .options(options)
             .build();
-        let locks = self.locks.writes().await?;
+        let locks = self.locks.durable_writes().await?;
         match locks.create_index(model).await {
             Ok(_) => Ok(()),
             Err(conflict) if code(&conflict).is_some_and(|at| INDEX_CONFLICTS.contains(&at)) => {
@@ -139,20 +139,20 @@ impl MongoStore {
 
     /// Drops the TTL index on `expires_at` that earlier versions created, and refuses any other such index:
     /// both remove a document although its fence is ahead of the clock.
-    async fn without_early_removal(&self) -> Result<(), Error> {
+    async fn forbid_early_removal(&self) -> Result<(), Error> {
         let indexes = self.locks.reads().list_indexes().await.map_err(classify)?;
         let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
         for index in indexes.into_iter().filter(removes_by_expiry) {
             let name = index.options.and_then(|options| options.name);
             let name = name.unwrap_or_default();
-            if name != ONCE_OURS {
+            if name != FORMER_INDEX {
                 let problem = format!(
                     "its TTL index {name} on expires_at removes locks whose fence is ahead of the clock, \
                      drop it"
                 );
                 return Err(not_prepared(problem));
             }
-            match self.locks.writes().await?.drop_index(name).await {
+            match self.locks.durable_writes().await?.drop_index(name).await {
                 // Another process has dropped it already.
                 Err(gone) if code(&gone) == Some(INDEX_NOT_FOUND) => {}
                 dropped => dropped.map_err(classify)?,

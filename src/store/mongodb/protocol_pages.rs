@@ -158,8 +158,8 @@ fn statements() -> Vec<(String, String)> {
         let upsert = request.in_place_of.is_none();
         match statements::take_over_sole(&request, fixed::RETENTION) {
             // The lease id is new, so the time of the grant in the answer is the server's time now.
-            Some(alone) => {
-                let sent = find_and_modify(statements::filter(&key), alone, upsert, doc! {});
+            Some(take_over) => {
+                let sent = find_and_modify(statements::filter(&key), take_over, upsert, doc! {});
                 add(name, sent);
             }
             None => add(
@@ -184,8 +184,8 @@ fn statements() -> Vec<(String, String)> {
     add("renew together", batch(vec![together]));
     let release = fixed::release();
     let undoable = || doc! { "w": 1 };
-    let alone = statements::release_sole(&release);
-    add("release alone", update_with(alone, undoable()));
+    let sole = statements::release_sole(&release);
+    add("release alone", update_with(sole, undoable()));
     add(
         "release",
         update(statements::release(&release, fixed::RETENTION)),

@@ -106,7 +106,7 @@ impl MongoStore {
         let locks = if request.undoable && !self.durable_releases {
             self.locks.undoable_writes()
         } else {
-            self.locks.writes().await?
+            self.locks.durable_writes().await?
         };
         let changed = locks
             .update_one(statements::filter(&request.key), update)

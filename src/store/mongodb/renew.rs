@@ -31,7 +31,7 @@ use crate::{
 
 /// The tolerance between a time span of two dates of the server, in whole milliseconds, and one that is
 /// measured here.
-const GRAIN: Duration = Duration::from_millis(10);
+const CLOCK_SLACK: Duration = Duration::from_millis(10);
 
 impl MongoStore {
     pub(super) async fn renew_one(&self, request: &RenewRequest) -> Result<RenewAnswer, Error> {
@@ -82,7 +82,7 @@ impl MongoStore {
         let statements = by_ttl
             .iter()
             .map(|(ttl, requests)| statements::renew_together(requests, *ttl, self.retention));
-        let proves = self.locks.deployment().await? != Deployment::Sharded;
+        let proves = self.locks.ask_deployment().await? != Deployment::Sharded;
         let sent = Instant::now();
         let changed = self.send_changes(statements.collect()).await?;
         if proves
@@ -186,7 +186,7 @@ fn confirmed(answer: RenewAnswer, request: &RenewRequest) -> RenewAnswer {
 /// Whether a lease that is live was renewed by the statement that was sent at this instant, or by another one
 /// since.
 fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
-    grant.expires_in() + sent.elapsed() + GRAIN >= request.ttl
+    grant.expires_in() + sent.elapsed() + CLOCK_SLACK >= request.ttl
 }
 
 /// The answer to a renewal, from the document as a find shows it, and the server's time.

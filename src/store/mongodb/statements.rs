@@ -21,8 +21,8 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
-    LONGEST, cleanup_at, holders, is_live, is_lock, lock, make_sense, millis, next_fence,
-    replace_if,
+    MAX_DURATION_MILLIS, cleanup_at, holders, is_live, is_lock, lock, make_sense, millis,
+    next_fence, replace_if,
 };
 
 pub(crate) use self::{
@@ -98,7 +98,7 @@ pub(crate) fn expired_since(retention: Duration) -> Document {
 }
 
 fn removable(retention: Duration) -> Document {
-    let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
+    let since = doc! { "$subtract": ["$$NOW", millis(retention).min(MAX_DURATION_MILLIS)] };
     doc! { "$and": [
         is_lock(),
         { "$lte": [{ "$ifNull": ["$expires_at", "$released_at"] }, since.clone()] },

@@ -134,7 +134,7 @@ impl Statement for Update {
 /// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
-    pub(super) statement: Result<Find, Error>,
+    pub(super) statement: Result<FindAndUpdate, Error>,
     pub(super) session: Option<&'a mut ClientSession>,
     pub(super) read_as: PhantomData<T>,
 }
@@ -166,14 +166,14 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> IntoFuture for GuardedFind
     }
 }
 
-pub(super) struct Find {
+pub(super) struct FindAndUpdate {
     pub(super) target: Target,
     pub(super) update: UpdateModifications,
 }
 
 /// The driver returns the raw document, which is then read as the type of the application. If the driver read
 /// it, the error of a document that does not fit the type would look like that of a lost answer.
-impl Statement for Find {
+impl Statement for FindAndUpdate {
     type Answer = Option<RawDocumentBuf>;
 
     fn target(&self) -> &Target {

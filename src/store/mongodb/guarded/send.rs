@@ -10,7 +10,7 @@ use mongodb::{
 
 use super::super::{
     MAX_SENDS,
-    concern::DurableCollection,
+    concern::Collections,
     error::{DUPLICATE_KEY, classify, code},
     statements::integer,
 };
@@ -37,7 +37,7 @@ pub(super) trait Statement: Send + Sync + 'static {
 
 /// The documents that a write is for, and its fence.
 pub(super) struct Target {
-    pub(super) documents: DurableCollection<Document>,
+    pub(super) documents: Collections<Document>,
     pub(super) fence: Fence,
     /// The filter of the user.
     pub(super) filter: Document,
@@ -84,7 +84,7 @@ async fn write<S: Statement>(
     mut session: Option<&mut ClientSession>,
 ) -> Result<S::Answer, Error> {
     let target = statement.target();
-    let documents = target.documents.writes().await?;
+    let documents = target.documents.durable_writes().await?;
     let in_session = session.is_some();
     let mut sent = 0;
     loop {

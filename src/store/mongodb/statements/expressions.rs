@@ -9,12 +9,12 @@ use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 
 /// A thousand years, in milliseconds: the bound of durations, so that sums and differences stay within the
 /// range of dates.
-pub(super) const LONGEST: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
+pub(super) const MAX_DURATION_MILLIS: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
 /// Clean-up dates go up in steps of a power of ten milliseconds, at most of this one: 1,000 s.
-const STEP_DIGITS: u32 = 6;
+const MAX_STEP_DIGITS: u32 = 6;
 /// The end of the year 9999.
-const LAST: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
+const MAX_DATE: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
 
 /// The form of a lease id.
 const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\z";
@@ -172,12 +172,12 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
 /// The date goes up in steps of 1,000 s, or of a shorter time for a short retention, and never down. So most
 /// grants, renewals and releases of a key that is in use leave its entry in the index where it is.
 pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Duration) -> Document {
-    let retention = millis(retention).min(LONGEST);
-    let digits = (retention / 24).max(1).ilog10().min(STEP_DIGITS);
+    let retention = millis(retention).min(MAX_DURATION_MILLIS);
+    let digits = (retention / 24).max(1).ilog10().min(MAX_STEP_DIGITS);
     let step = 10_i64.pow(digits);
     // Numbers are cut off towards zero, so the step is added. The clock has passed the next fence in the second
     // millisecond after this one.
-    let kept = millis(later).min(LONGEST) + retention + step + 2;
+    let kept = millis(later).min(MAX_DURATION_MILLIS) + retention + step + 2;
     let newest = doc! { "$max": ["$fence", { "$toLong": date.into() }] };
     doc! { "$max": ["$cleanup_at", { "$add": [
         bson::DateTime::from_millis(kept),
@@ -187,7 +187,7 @@ pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Dura
 
 /// A date of a document, to which a duration can be added.
 pub(super) fn bounded(date: impl Into<Bson>) -> Document {
-    doc! { "$min": [date.into(), LAST] }
+    doc! { "$min": [date.into(), MAX_DATE] }
 }
 
 /// In a new document there is no fence. The sum is null then, which `$max` leaves out.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
-    LONGEST, any, bounded, cleanup_at, from_now, has, holders, is_held, is_lease, is_list, is_live,
-    is_lock, is_sole, lock, make_sense, millis, next_fence, released, replace_if, replace_or,
-    with_holders,
+    MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has, holders, is_held, is_lease,
+    is_list, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence, released, replace_if,
+    replace_or, with_holders,
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
@@ -160,7 +160,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     let (sole, list) = match request.min_hold {
         None => (released(), holders_that(other)),
         Some(MinHold { time, placeholder }) => {
-            let time = millis(time).min(LONGEST);
+            let time = millis(time).min(MAX_DURATION_MILLIS);
             let until = |acquired_at: &str| {
                 // A time that makes no sense is long past.
                 let is_date = doc! { "$eq": [{ "$type": acquired_at }, "date"] };

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{LONGEST, literal, millis};
+use super::expressions::{MAX_DURATION_MILLIS, literal, millis};
 use crate::{
     messages::PermitRequest,
     model::{LIMITER_SCHEMA, Quota},
     rules::{CLOCK_STEP, YEAR},
 };
 
-const NANOS: i64 = 1_000_000;
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// Finds the document of a limiter. Its id is a document, while that of a lock is a text, so a lock may have
 /// the same key. The server takes the same short path to it.
@@ -27,7 +27,7 @@ fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
 
 /// Every limiter that may be removed.
 pub(crate) fn over_since(retention: Duration) -> Document {
-    let since = doc! { "$subtract": ["$$NOW", millis(retention).min(LONGEST)] };
+    let since = doc! { "$subtract": ["$$NOW", millis(retention).min(MAX_DURATION_MILLIS)] };
     doc! {
         "limiter": LIMITER_SCHEMA,
         "over_at": { "$type": "date" },
@@ -49,7 +49,7 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
             let used = doc! { "$cond": ["$$newest", "$used", 0_i64] };
             let debt = doc! { "$subtract": [
                 { "$min": [used, quota.credit_nanos()] },
-                { "$multiply": [elapsed, NANOS] },
+                { "$multiply": [elapsed, NANOS_PER_MILLI] },
             ] };
             doc! { "$max": [0_i64, debt] }
         }
