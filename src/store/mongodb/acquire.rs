@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl MongoStore {
-    /// Looks at the document of a key that was held a moment ago. `None` if the request may be granted, or that is
-    /// not known.
+    /// Looks at the document of a key that was held a moment ago, and returns the holders if they refuse the request.
+    /// `None` if they do not, or if that is not known: the caller then sends the acquire.
     ///
     /// A `find` costs the server half of what a change does that is refused (`held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
@@ -79,15 +79,15 @@ impl MongoStore {
             return Ok(None);
         };
         let answer = rules::answer_acquire(&found.at(now)?, request.lease, now);
-        // A refusal without a live holder: the last of them has expired since the server refused, so the
-        // request is sent again.
+        // The server refused, and by now no holder is live: the last one has expired meanwhile, so the caller sends the
+        // request again.
         Ok(match answer {
             AcquireAnswer::Held(held) if held.holders().is_empty() => None,
             answer => Some(answer),
         })
     }
 
-    /// Asks for a lease that may have been granted before.
+    /// Asks for a lease that an earlier request may have been granted.
     pub(super) async fn acquire_again(
         &self,
         request: &AcquireRequest,

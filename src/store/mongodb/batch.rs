@@ -24,7 +24,8 @@ impl MongoStore {
         &self,
         requests: &[BatchRequest],
     ) -> Result<BatchAnswers, Error> {
-        // A write concern is that of the whole command, so only those that may be undone go together.
+        // A command has one write concern, so releases go by one statement if a failover may undo each of them, and
+        // there is nothing else in the batch. On a sharded cluster the number of changed documents proves nothing.
         let plain = requests.iter().map(|request| match request {
             BatchRequest::Release(request) if self.is_plain(request) => Some(request),
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
@@ -59,7 +60,7 @@ impl MongoStore {
         let result = self
             .change_many(statements.collect(), shown.collect())
             .await?;
-        // Some requests have to be sent once more. They run concurrently.
+        // Some requests have to be sent once more. Those run concurrently.
         let answers = requests.iter().enumerate().map(async |(index, request)| {
             Ok(match request {
                 BatchRequest::Acquire(request) => {
@@ -73,7 +74,7 @@ impl MongoStore {
         Ok(join_all(answers).await)
     }
 
-    /// The lease is granted if it is in its document.
+    /// The answer to an acquire of the batch: the lease is granted if it is in its document.
     async fn acquired(
         &self,
         result: &BulkResult,
@@ -96,8 +97,8 @@ impl MongoStore {
             None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
         };
         match answer {
-            // The holder has gone between the two commands, so the request is sent again. That holder may
-            // have been this lease itself, so the request is not fresh any more.
+            // The holder has gone between the two commands, so the request is sent again. The holder may have been
+            // this lease itself, so the request is not fresh any more.
             AcquireAnswer::Held(held) if held.holders().is_empty() => {
                 self.acquire_again(request).await
             }
@@ -105,7 +106,7 @@ impl MongoStore {
         }
     }
 
-    /// The lease was released if its statement did not fail.
+    /// The answer to a release of the batch: the lease was released if its statement did not fail.
     async fn released(
         &self,
         result: &BulkResult,

@@ -1,9 +1,12 @@
 //! A value of the application as the document that the driver would send, and back.
 //!
-//! The two majors of `bson` that an application may choose for the driver have the same functions under
-//! two names, and neither has the other's. The function that both have writes some values, such as UUIDs,
-//! otherwise than the driver does. So both names are asked for, in a scope of their own where those of
-//! `bson` come first, and one of them is ours and says that it is not there.
+//! This module exists for compatibility and not for speed: the crate has to compile with both major versions of `bson`
+//! that an application may choose for the driver.
+//!
+//! The two have the same functions under two names, and neither has the other's. The function that both have
+//! writes some values, such as UUIDs, otherwise than the driver does. So this module calls both names, each in a scope
+//! where the names of `bson` hide those of this module. Where `bson` lacks a name, the function of this module is
+//! called, which returns [`Absent`].
 
 use std::error::Error as StdError;
 
@@ -68,7 +71,7 @@ fn read_with_bson_2<T: DeserializeOwned>(bytes: &[u8]) -> Option<Result<T, Cause
     from_slice(bytes).if_present()
 }
 
-/// This version of `bson` has no function of that name.
+/// The result of a function that this version of `bson` lacks.
 struct Absent;
 
 #[allow(dead_code)]
@@ -91,6 +94,7 @@ fn from_slice(_: &[u8]) -> Absent {
     Absent
 }
 
+/// The result of a function that may be absent; `None` if it is.
 trait IfPresent<T> {
     fn if_present(self) -> Option<Result<T, Cause>>;
 }

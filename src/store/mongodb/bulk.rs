@@ -66,7 +66,7 @@ impl MongoStore {
         self.send_changes_with(statements, concern).await
     }
 
-    /// The same with changes that a failover may undo.
+    /// As [`send_changes`](Self::send_changes), for changes that a failover may undo.
     pub(super) async fn send_undoable_changes(
         &self,
         statements: Vec<Document>,
@@ -145,7 +145,7 @@ impl MongoStore {
     }
 }
 
-/// The error if the documents could not be read after the changes were made.
+/// The error of a read that failed after the changes were made.
 pub(super) fn unread(error: Error) -> Error {
     Error::Interrupted {
         store: "MongoDB",

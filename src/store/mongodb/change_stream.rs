@@ -5,11 +5,11 @@
 //! - A release by the last holder, and an eviction, remove the lease or the list of holders, and put nothing in its
 //!   place.
 //! - After a release by one of several holders the list of holders is shorter, and those behind it move up.
-//!   Under a minimum hold the holder has another lease id instead. A downgrade writes a list, or changes a mode. None
-//!   of these changes the fence.
+//!   With a minimum hold the list keeps its length, and the holder has another lease id. A downgrade writes a list, or
+//!   changes a mode. None of these changes the fence.
 //!
 //! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
-//! reentrant grant keeps the fence, but it only adds a holder. It is sent all the same if it also removes
+//! reentrant grant keeps the fence, but it only adds a holder. Its event is sent all the same if the grant also removes
 //! holders that have expired, which does no harm.
 
 use std::time::Duration;
@@ -30,9 +30,9 @@ use crate::{
     store::FreedKeys,
 };
 
-/// How long the server waits for an event before it answers that there is none.
+/// How long the server waits for an event, at most, before it answers that there is none.
 const MAX_AWAIT_TIME: Duration = Duration::from_secs(1);
-/// The error of a standalone server.
+/// The code with which a standalone server refuses to open a change stream.
 const NO_CHANGE_STREAMS: i32 = 40_573;
 
 impl MongoStore {
@@ -117,7 +117,8 @@ fn has_room() -> Document {
             "regex": r"^holders(\.[0-9]+\.(lease|mode))?$",
         } },
     } } };
-    // In the place of a sole lease a list is written by a downgrade, and by a reentrant grant, which makes no room.
+    // A downgrade and a reentrant grant of a sole holder both write a list and remove `lease`. Of the two only the
+    // downgrade makes room, and the first holder of its list is shared.
     let first = doc! { "$arrayElemAt": ["$updateDescription.updatedFields.holders.mode", 0] };
     let removed = list("$updateDescription.removedFields".into());
     let renamed = doc! { "$and": [renamed, { "$or": [
@@ -132,8 +133,8 @@ fn has_room() -> Document {
             { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
             { "$or": [fewer, renamed] },
         ] },
-        // A replacement does not show what was there before, so each lock passes that no lease has by itself.
-        // Replacements are rare, and a needless hint is harmless.
+        // The event of a replacement does not show what was there before, so it passes for each lock without a sole
+        // holder. Replacements are rare, and a needless hint is harmless.
         { "$and": [
             { "$eq": ["$fullDocument.schema", SCHEMA] },
             { "$eq": [{ "$type": "$fullDocument.lease" }, "missing"] },

@@ -6,8 +6,8 @@
 //! | durable, after `journal(false)` | a majority (`w: "majority"`) | the server (`w: "majority"`) |
 //! | undoable | the primary alone, perhaps before the write is in its journal (`w: 1`) | the server, likewise (`w: 1`) |
 //!
-//! A durable write survives the loss of any minority, and that all members are killed at once. Two of its settings look
-//! superfluous:
+//! With the journal a durable write survives the loss of any minority, and that all members are killed at once. Two of
+//! its settings look superfluous:
 //!
 //! - `j: true`, because a majority alone includes the journal only where a replica set was not set up with
 //!   `writeConcernMajorityJournalDefault: false`.
@@ -143,19 +143,20 @@ impl<T: Send + Sync> Collections<T> {
         Ok(written_out(standalone, self.journal))
     }
 
+    /// Whether durable writes go to [`standalone`](Self::standalone).
     async fn ask_whether_standalone(&self) -> Result<bool, Error> {
-        // Without `j: true` there is no wait for the journal that a standalone server could leave out.
+        // The two write concerns differ in the wait for the journal, which `journal(false)` does without.
         Ok(self.journal && self.ask_deployment().await? == Deployment::Standalone)
     }
 
-    /// The kind of deployment behind the client. The server is asked once, and a standalone server now and
-    /// then.
+    /// The kind of deployment behind the client. Asks the server, unless it is known: a standalone server is asked
+    /// again now and then, and others are asked once.
     pub(super) async fn ask_deployment(&self) -> Result<Deployment, Error> {
         let known = *self.known.lock();
         match known {
             Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
-            // These are not asked again. If a standalone server takes the place of a set, it is sent
-            // `w: "majority"` as the set was, and may acknowledge a write before it is in the journal.
+            // Sets and sharded clusters are not asked again. If a standalone server takes the place of a set, it is
+            // sent `w: "majority"` as the set was, and may acknowledge a write before it is in the journal.
             Some((deployment, _)) => return Ok(deployment),
             None => {}
         }

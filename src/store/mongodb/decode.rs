@@ -27,7 +27,7 @@ pub(crate) struct Decoded<R = LockRecord> {
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
-/// A lock from a document. Whether it is damaged depends on the time.
+/// A lock from a document. [`Found::at`] decides whether the document is damaged, which depends on the time.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ impl Fields for Raw<'_> {
     fn number(&self, field: &str) -> Field<i64> {
         self.read(field, |value| match value {
             RawBsonRef::Double(number) => Some(number as i64),
-            // Its digits are not needed: what is that long is no fence.
+            // A double has all digits of a number that can be a fence.
             RawBsonRef::Decimal128(number) => Some(number.to_string().parse::<f64>().ok()? as i64),
             value => integer(value),
         })

@@ -53,10 +53,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The Java services stay as they are. A losing Java service pushes the `expire` of a lock of ours
 /// back, its `releaseLock` frees it, and its clock decides when it takes over. There is no fence.
 ///
-/// Who loses writes too. A lock that is released between the two commands of an acquire, the read that finds nothing
-/// or the delete, and the increment of a contender that came second, is inserted again by that increment. If that
-/// contender is a Java service, which takes the value 2 of its second increment for a loss, the lock is then held by
-/// nobody for a whole expiry.
+/// A contender that loses writes too. A lock that is released between the two commands of an acquire, the read that
+/// finds nothing or the delete, and the increment of a contender that came second, is inserted again by that increment.
+/// If that contender is a Java service, which takes the value 2 of its second increment for a loss, the lock is then
+/// held by nobody for a whole expiry.
 ///
 /// # Example
 ///

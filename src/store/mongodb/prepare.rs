@@ -21,7 +21,7 @@ use crate::{
 /// How long `prepare` may take: to build an index on a collection in use takes time.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The TTL index on `expires_at` that `prepare` made before locks had a date for their clean-up.
+/// The TTL index on `expires_at` that earlier versions created, before locks had a clean-up date.
 const FORMER_INDEX: &str = "leasehold_expires_at";
 
 /// A TTL index.

@@ -1,9 +1,12 @@
 //! Releases: single ones by a command each, many plain ones by one statement for all.
 //!
-//! That statement matches only documents that one of the leases has by itself, each at most once. So if the number of
-//! changed documents is that of the leases, each was released. Otherwise the documents are read: the statement leaves
-//! the lease in those that it has changed. As they are released before the end of their leases, only an eviction or
-//! damage can have come in between, or other holders of the same key.
+//! That statement matches only documents whose sole holder is one of the leases, each at most once. So if the number of
+//! changed documents is that of the leases, each was released. The leases are released before they end, so the number
+//! falls short only after an eviction or damage, or if a key has got several holders. Then the documents are read:
+//!
+//! - The statement leaves the lease in the field `released`. A lease that is there was released.
+//! - If the key was granted to another a moment ago, the lease may have been released before, and the error says so.
+//! - Any other lease is released by a command of its own.
 
 use chrono::TimeDelta;
 use futures::future::join_all;
@@ -23,7 +26,7 @@ use crate::{
     store::explained,
 };
 
-/// Longer than the time between a statement and the look at what it left.
+/// How old a grant may be that was made after the statement: longer than the time until the document is read.
 const JUST_NOW: TimeDelta = TimeDelta::seconds(5);
 
 impl MongoStore {
@@ -88,7 +91,7 @@ impl MongoStore {
         }
         let (record, now) = timed(decode::lock(document, &request.key)?)?;
         match rules::inspect(&record, now).holders.as_slice() {
-            // It may have been released by this statement, and the key granted to another since.
+            // The statement may have released the lease, and the key was then granted to another.
             [other] if other.lease != request.lease && now - other.acquired_at < JUST_NOW => {
                 let source = Cause::text("the key was granted to another at the same moment");
                 Err(Error::Interrupted {

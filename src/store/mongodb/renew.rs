@@ -1,8 +1,8 @@
 //! Renewals: one by a command that answers with the document, many by one command for all.
 //!
-//! Leases that are likely to have their key by themselves are renewed by one statement for all of a ttl,
-//! whose filter names the keys and the leases. The statement matches only documents of those leases, and each
-//! of them at most once. So if the number of changed documents is that of the leases, each was renewed, and
+//! Leases whose holder knows of their grant that it is exclusive (`request.known`) are renewed by one statement for all
+//! of a ttl, whose filter names the keys and the leases. The statement matches only documents whose sole holder is one
+//! of the leases, each at most once. So if the number of changed documents is that of the leases, each was renewed, and
 //! no document has to be read. Otherwise the documents are read, and each lease that is live there and not
 //! renewed is sent again, in a statement of its own.
 //!
@@ -29,8 +29,7 @@ use crate::{
     rules,
 };
 
-/// The tolerance between a time span of two dates of the server, in whole milliseconds, and one that is
-/// measured here.
+/// Slack for comparing the server's clock with ours when judging whether the ttl is fresh.
 const CLOCK_SLACK: Duration = Duration::from_millis(10);
 
 impl MongoStore {
@@ -159,8 +158,8 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// The answer to a renewal that is known to be carried out by the number of changed documents alone: the
-/// lease lives for its ttl from when the statement was carried out.
+/// The answer to a renewal of which the number of changed documents proves that it was carried out: the lease lives for
+/// its ttl from then on. `None` if the holder knows nothing of the grant.
 fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     let known = request.known?;
     Some(RenewAnswer::Renewed(Grant {
@@ -171,8 +170,8 @@ fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     }))
 }
 
-/// The answer with no more than a majority has confirmed: the document may show a later renewal of the same
-/// lease, which is still under way.
+/// The answer without an expiry that a majority may not have confirmed: the document may show a later renewal of the
+/// same lease, which is still under way.
 fn confirmed(answer: RenewAnswer, request: &RenewRequest) -> RenewAnswer {
     match answer {
         RenewAnswer::Renewed(grant) => RenewAnswer::Renewed(Grant {

@@ -1,10 +1,10 @@
 //! The rules as statements of MongoDB: pure functions from a request to what is sent.
 //!
-//! Each change is an update pipeline of one `$replaceWith`, behind a filter on `_id` alone (but for
-//! `renew_together`, which is for many documents): the server then takes its shortest path to the document,
-//! which a condition in the filter would lose. The conditions are in the pipeline. If they do not hold, the
-//! pipeline returns `$$ROOT`, which the server recognises as no change and does not write; a release in a
-//! batch fails then.
+//! Each change is an update pipeline of one `$replaceWith`. The filter of a change of one document is on `_id` alone:
+//! the server then takes its shortest path to the document, which a condition in the filter would lose. The statements
+//! for many documents, `renew_together` and `release_together`, filter on `lease` too. All other conditions are in the
+//! pipeline. If they do not hold, the pipeline returns `$$ROOT`, which the server recognises as no change and does not
+//! write. Only `release_or_fail` fails instead.
 //!
 //! In a pipeline, text that comes from outside always stands in `$literal`: a key such as `$fence` would
 //! otherwise be read as a path.
@@ -44,8 +44,8 @@ pub(crate) fn filter(key: &Key) -> Document {
     doc! { "_id": key.as_str() }
 }
 
-/// The document, and the server's time, which is not stored. The whole document costs the server less than a list of its
-/// fields.
+/// The document, and the server's time, which is not stored. The whole document costs the server less than a list of
+/// its fields.
 pub(crate) fn projection() -> Document {
     doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
@@ -117,8 +117,8 @@ pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
     replace_if(known, touched)
 }
 
-/// The expressions that stand in many statements, by the names that `docs/protocol/mongodb.md` has for them. A later
-/// one may have an earlier one in it.
+/// The expressions that stand in many statements, by the names that `docs/protocol/mongodb.md` has for them. An
+/// expression may contain those that come before it.
 #[cfg(test)]
 pub(crate) fn parts(
     key: &Key,

@@ -21,7 +21,7 @@ const ILLEGAL_OPERATION: i32 = 20;
 const NO_TRANSACTIONS: &str =
     "a standalone server has no transactions; a replica set has, also one of a single member";
 /// Parts of the driver's messages for a second start of a transaction, and for any start on a standalone
-/// server. The driver has no other way to tell them apart.
+/// server. Nothing else tells the two errors apart.
 const IN_PROGRESS: &str = "already in progress";
 const UNSUPPORTED: &str = "not supported by this deployment";
 
@@ -69,7 +69,7 @@ pub(crate) async fn ensure_in_transaction(
         ErrorKind::Transaction { message, .. } if message.contains(UNSUPPORTED) => {
             Err(not_enforceable(key, NO_TRANSACTIONS))
         }
-        // The session cannot be in a transaction, and the error says why.
+        // With any other refusal to start one the session is in no transaction, and the error says why.
         ErrorKind::Transaction { .. } => Err(Error::Store {
             store: STORE,
             source: cause(error),

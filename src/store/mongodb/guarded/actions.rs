@@ -130,7 +130,7 @@ impl Statement for Update {
     }
 }
 
-/// An update of one document that returns the updated document, made by
+/// A write: it updates one document, or records the fence in it, and returns the document as it is after that. Made by
 /// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {

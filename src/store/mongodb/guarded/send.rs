@@ -31,7 +31,7 @@ pub(super) trait Statement: Send + Sync + 'static {
         session: Option<&mut ClientSession>,
     ) -> impl Future<Output = Result<Self::Answer, DriverError>> + Send;
 
-    /// Whether it has written a document.
+    /// Whether the statement has written a document, by its answer.
     fn has_written(answer: &Self::Answer) -> bool;
 }
 

@@ -7,13 +7,13 @@ use mongodb::bson::{self, Bson, Document, doc};
 
 use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 
-/// A thousand years, in milliseconds: the bound of durations, so that sums and differences stay within the
-/// range of dates.
+/// The longest duration that a statement has, a thousand years: with it sums and differences stay within the range of
+/// dates.
 pub(super) const MAX_DURATION_MILLIS: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
-/// Clean-up dates go up in steps of a power of ten milliseconds, at most of this one: 1,000 s.
+/// Clean-up dates go up in steps of a power of ten milliseconds. This is the greatest exponent: 1,000 s.
 const MAX_STEP_DIGITS: u32 = 6;
-/// The end of the year 9999.
+/// The latest date that a duration is added to, the end of the year 9999.
 const MAX_DATE: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
 
 /// The form of a lease id.
@@ -48,17 +48,17 @@ pub(super) fn is_new(key: &Key) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": literal(key.as_str()) }] }
 }
 
-/// Whether nobody has the key. A missing expiry sorts before every date.
+/// Whether the key has no live holder. A missing expiry sorts before every date.
 pub(super) fn is_free() -> Document {
     doc! { "$lte": ["$expires_at", "$$NOW"] }
 }
 
-/// Whether somebody has the key.
+/// Whether the key has a live holder.
 pub(super) fn is_held() -> Document {
     doc! { "$gt": ["$expires_at", "$$NOW"] }
 }
 
-/// Whether this lease has the key by itself, live or not.
+/// Whether this lease is the sole holder, live or not.
 pub(super) fn is_sole(lease: LeaseId) -> Document {
     doc! { "$eq": ["$lease", lease.to_string()] }
 }
@@ -68,8 +68,8 @@ pub(super) fn is_list() -> Document {
     doc! { "$and": [{ "$lte": ["$lease", Bson::Null] }, { "$isArray": "$holders" }] }
 }
 
-/// The holders as a list, also if there is only one or none. Not a list if the document does not tell who has the
-/// key.
+/// The holders as a list, also if there is only one or none. The value is no list if the document has a live holder and
+/// does not tell who that is.
 pub(super) fn holders() -> Document {
     let sole = doc! {
         "lease": "$lease",
@@ -90,7 +90,7 @@ pub(super) fn holders() -> Document {
     } }
 }
 
-/// Whether each of these holders has all that decides who else may have the key.
+/// Whether this is a list of holders, each with valid fields where a rule looks at them.
 pub(super) fn make_sense(holders: &str) -> Document {
     let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
     let makes_sense = doc! { "$and": [
@@ -125,10 +125,11 @@ pub(super) fn is_live() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
 }
 
-/// A document of this key and fence, which may be cleaned up from this date on. What waiters and jobs have written
-/// stays.
+/// A document of this key, with this fence and clean-up date. The fields `waiters` and `done`, which a later version
+/// may have written, stay.
 ///
-/// The fields that come and go stand last: the server logs a change of a field, and all fields behind one that is new.
+/// The fields that come and go stand last, because behind a new field the server logs all fields, and otherwise only
+/// those that change.
 pub(super) fn lock(
     fence: impl Into<Bson>,
     cleanup_at: impl Into<Bson>,
@@ -146,7 +147,7 @@ pub(super) fn lock(
     lock
 }
 
-/// The document of a key that nobody has any more. It may be cleaned up as early as before.
+/// The document of a key without holders. Its clean-up date stays as it was.
 pub(super) fn released() -> Document {
     lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
 }
@@ -165,9 +166,9 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
     } }
 }
 
-/// The date from which the TTL index removes a document: what somebody has until this much after this date, and the
-/// next fence, both have to be past for the retention. The fence has to, because without the document the next one
-/// is taken from the clock.
+/// The date from which the TTL index removes a document. Two moments then have to be past for the retention: the end of
+/// the last lease, which is `later` after `date`, and the next fence, because without the document the next fence is
+/// taken from the clock.
 ///
 /// The date goes up in steps of 1,000 s, or of a shorter time for a short retention, and never down. So most
 /// grants, renewals and releases of a key that is in use leave its entry in the index where it is.
@@ -175,8 +176,8 @@ pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Dura
     let retention = millis(retention).min(MAX_DURATION_MILLIS);
     let digits = (retention / 24).max(1).ilog10().min(MAX_STEP_DIGITS);
     let step = 10_i64.pow(digits);
-    // Numbers are cut off towards zero, so the step is added. The clock has passed the next fence in the second
-    // millisecond after this one.
+    // `$trunc` cuts a number off towards zero, so one step is added. Two milliseconds are added because the clock has
+    // passed the next fence only in the second millisecond after the present fence.
     let kept = millis(later).min(MAX_DURATION_MILLIS) + retention + step + 2;
     let newest = doc! { "$max": ["$fence", { "$toLong": date.into() }] };
     doc! { "$max": ["$cleanup_at", { "$add": [
@@ -185,12 +186,12 @@ pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Dura
     ] }] }
 }
 
-/// A date of a document, to which a duration can be added.
+/// A date of a document, bounded so that a duration can be added to it.
 pub(super) fn bounded(date: impl Into<Bson>) -> Document {
     doc! { "$min": [date.into(), MAX_DATE] }
 }
 
-/// In a new document there is no fence. The sum is null then, which `$max` leaves out.
+/// The fence of the next grant. In a new document there is no fence: the sum is null then, which `$max` leaves out.
 pub(super) fn next_fence() -> Document {
     doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
 }

@@ -22,8 +22,8 @@ pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Docu
     }
 }
 
-/// Grants the lease in the place of another, if that has the key by itself. `None` for a request
-/// that is not for the place of another, or not for the whole key, or reentrant.
+/// Grants the lease in the place of another, if that one is the sole holder. `None` for a request that is not for the
+/// place of another, or not for the whole key, or reentrant.
 pub(crate) fn take_over_sole(
     request: &AcquireRequest,
     retention: Duration,
@@ -52,7 +52,7 @@ fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     replace_if(free, sole(request, retention))
 }
 
-/// The document of a lock that this lease has by itself.
+/// The document of a lock with this lease as its sole holder.
 fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     let mut held = doc! {
         "lease": request.lease.to_string(),
@@ -91,7 +91,7 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let place = doc! { "$lt": [{ "$size": "$$live" }, MAX_HOLDERS as i64] };
     let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
-    // Also one that has expired makes way.
+    // The lease that makes way has to be in the document, and may have expired.
     room.extend(request.in_place_of.map(|lease| {
         let listed = doc! { "$ifNull": ["$holders.lease", []] };
         doc! { "$or": [is_sole(lease), { "$in": [lease.to_string(), listed] }] }
@@ -107,7 +107,7 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
     let granted = lock(
         doc! { "$max": ["$fence", "$$fence"] },
-        // What the others have is in the date already.
+        // The expiries of the other holders are in the clean-up date already, which never goes down.
         cleanup_at("$$NOW", request.ttl, retention),
         doc! {
             "holders": { "$concatArrays": ["$$live", [holder(request, expires_at)]] },

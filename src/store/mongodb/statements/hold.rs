@@ -1,7 +1,8 @@
 //! The rules of renewals, conversions and releases as update pipelines of MongoDB.
 //!
-//! The statements for many documents, and for a lease that is likely to have its key by itself, look for the lease in
-//! the document alone. The others also look for it in the list of holders.
+//! A sole holder stands in the document itself, several stand in a list. `renew_together`, `release_together` and
+//! `release_sole`, and `release_or_fail` for a request that is `alone`, look for a sole holder only. The other
+//! statements also look at the list.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
     } } }]
 }
 
-/// Gives each of these leases, if it is live and has its key by itself, this ttl anew.
+/// Gives each of these leases, if it is live and a sole holder, this ttl anew.
 pub(crate) fn renew_together(
     requests: &[&RenewRequest],
     ttl: Duration,
@@ -105,21 +106,22 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
 /// not among the holders.
 pub(crate) const NOT_HELD: i32 = 241;
 
-/// Drops the lease if it has the key by itself. The date of the document's clean-up stays as it is.
+/// Drops the lease if it is the sole holder. The clean-up date stays as it is.
 pub(crate) fn release_sole(request: &ReleaseRequest) -> Vec<Document> {
     release_sole_or(request, "$$ROOT".into())
 }
 
-/// Drops the lease from the holders. If it is live and its minimum hold is not over, it stays until then,
+/// Drops the lease from the holders. If it is live and its minimum hold is not over, the holder stays until then,
 /// under another lease id, which no request has.
 pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     release_or(request, retention, "$$ROOT".into())
 }
 
-/// The same for a command with many changes, whose answer shows of each change only whether it failed: this
-/// one fails if it drops no lease.
+/// As [`release`], for a command with many changes, whose answer shows of each change only whether it failed: this
+/// statement fails if it drops no lease.
 pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
-    // Not a constant: the server would evaluate that, and fail, before it looks at the document.
+    // The text is made from the document, because the server would evaluate a constant, and fail, before it looks at
+    // the document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$lease" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
     if request.alone && request.min_hold.is_none() {
@@ -129,8 +131,7 @@ pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> 
     }
 }
 
-/// Drops each of these leases, if it has its key by itself. The lease stays in the document as the one that was
-/// released.
+/// Drops each of these leases, if it is a sole holder. The field `released` of its document then has the lease.
 pub(crate) fn release_together(requests: &[&ReleaseRequest]) -> Document {
     let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
     let mut dropped = released();
@@ -162,7 +163,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
         Some(MinHold { time, placeholder }) => {
             let time = millis(time).min(MAX_DURATION_MILLIS);
             let until = |acquired_at: &str| {
-                // A time that makes no sense is long past.
+                // A time of acquisition that is no date counts as long past.
                 let is_date = doc! { "$eq": [{ "$type": acquired_at }, "date"] };
                 doc! { "$cond": [is_date, { "$add": [bounded(acquired_at), time] }, Bson::Null] }
             };

@@ -13,8 +13,8 @@ use crate::{
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// Finds the document of a limiter. Its id is a document, while that of a lock is a text, so a lock may have
-/// the same key. The server takes the same short path to it.
+/// Finds the document of a limiter, on the server's shortest path too. The id of a limiter is a document, while that of
+/// a lock is a text, so a lock may have the same key.
 pub(crate) fn limiter_filter(request: &PermitRequest) -> Document {
     doc! { "_id": id(request, request.key.as_str()) }
 }
@@ -86,7 +86,7 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     vec![doc! { "$replaceWith": pipeline }]
 }
 
-/// Whether there is room for so many permits.
+/// Whether there is room for this many permits.
 fn has_room(quota: &Quota, permits: i64) -> Document {
     let most = match quota.burst() {
         None => i64::from(quota.limit()).saturating_sub(permits),
@@ -98,7 +98,7 @@ fn has_room(quota: &Quota, permits: i64) -> Document {
     doc! { "$lte": ["$$used", most] }
 }
 
-/// How many permits there is room for, in groups of so many, up to so many times.
+/// How many permits there is room for, in groups of `permits`, up to `times` groups.
 fn as_often_as_there_is_room(quota: &Quota, permits: i64, times: i64) -> Bson {
     let room = match quota.burst() {
         None => doc! { "$max": [
@@ -163,7 +163,7 @@ fn is_newest(request: &PermitRequest) -> Document {
     ] }
 }
 
-/// The document after a grant of so many permits.
+/// The document after a grant of this many permits.
 fn changed(request: &PermitRequest, granted: Bson) -> Document {
     let quota = &request.quota;
     let cost = match quota.burst() {

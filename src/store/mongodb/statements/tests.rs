@@ -182,7 +182,8 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
 fn no_time_of_this_process_is_sent() {
     fn dates(value: &Bson) -> usize {
         match value {
-            // Within the first days of 1970 it is a duration, to which the server adds a fence; the year 9999 is a bound.
+            // Within the first days of 1970 it is a duration, to which the server adds a fence; the year 9999 is a
+            // bound.
             Bson::DateTime(date) => {
                 let days = date.timestamp_millis() / (24 * 60 * 60 * 1_000);
                 (7..2_000_000).contains(&days).into()
