@@ -24,10 +24,10 @@ use crate::model::Error;
 
 /// How long to wait for the answer. All operations of the store, renewals too, wait for the caller that has
 /// the turn, and the next request may succeed on another connection.
-const LIMIT: Duration = Duration::from_secs(3);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 /// The shortest time between two requests that are sent because of contention, which is common where many
 /// clients want one key.
-const DOUBT: Duration = Duration::from_secs(10);
+const MIN_TIME_BETWEEN_DOUBTS: Duration = Duration::from_secs(10);
 
 /// The index, once it is known.
 #[derive(Debug, Default)]
@@ -64,10 +64,10 @@ impl AliasedIndex {
         let unanswered = || {
             Err(Error::TimedOut {
                 operation: "where the locks are",
-                limit: LIMIT,
+                limit: LOOKUP_TIMEOUT,
             })
         };
-        match timeout(LIMIT, request)
+        match timeout(LOOKUP_TIMEOUT, request)
             .await
             .unwrap_or_else(|_| unanswered())
         {
@@ -92,7 +92,7 @@ impl AliasedIndex {
     pub(super) fn doubt(&self, index: &str, now: Instant) {
         let mut doubted = self.doubted.write();
         let since = doubted.map(|at| now.saturating_duration_since(at));
-        if since.is_none_or(|since| since >= DOUBT) {
+        if since.is_none_or(|since| since >= MIN_TIME_BETWEEN_DOUBTS) {
             *doubted = Some(now);
             drop(doubted);
             self.forget(index);
@@ -198,7 +198,7 @@ mod tests {
         let hanging = index.clone();
         let hanging = tokio::spawn(async move { hanging.get(pending()).await });
         tokio::task::yield_now().await;
-        let told = timeout(LIMIT * 2, index.get(asked.saying(Ok("a")))).await;
+        let told = timeout(LOOKUP_TIMEOUT * 2, index.get(asked.saying(Ok("a")))).await;
         assert!(told.is_ok());
         let error = hanging.await.unwrap().unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");

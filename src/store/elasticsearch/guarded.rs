@@ -339,7 +339,7 @@ impl<C: Transport> GuardedIndex<C> {
             }
             // The name is no alias. There may be an index of that name, or nothing, or the node has just
             // started and does not know the indices yet.
-            if let Err(refusal) = self.store.send(&statements.look()).await? {
+            if let Err(refusal) = self.store.send(&statements.probe()).await? {
                 return Ok(Answer::refused(refusal));
             }
             self.is_index.store(true, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     index_store::IndexStore,
     scripts::PERMIT,
-    statements::{Change, LIMITER, Statements, millis},
+    statements::{Change, LIMITER_PREFIX, Statements, millis},
     transport::Transport,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The UUID namespace for the ids of limiters.
-const LIMITERS: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
+const LIMITER_NAMESPACE: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 
 impl<C: Transport> IndexStore<C> {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
@@ -63,5 +63,8 @@ fn limiter_id(request: &PermitRequest) -> String {
     let quota = &request.quota;
     let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);
     let name = format!("{kind}:{window}:{key}");
-    format!("{LIMITER}{}", Uuid::new_v5(&LIMITERS, name.as_bytes()))
+    format!(
+        "{LIMITER_PREFIX}{}",
+        Uuid::new_v5(&LIMITER_NAMESPACE, name.as_bytes())
+    )
 }

@@ -43,7 +43,7 @@ impl<C: Transport> IndexStore<C> {
             Err(refusal) => refusal,
         };
         let knows = if refusal.is_missing_index() {
-            self.knows(&self.statements.look_at_both()).await?
+            self.knows(&self.statements.probe_both()).await?
         } else {
             Knows::Nothing
         };
@@ -84,7 +84,7 @@ impl<C: Transport> IndexStore<C> {
         let mut answer = self.change_once(&request).await?;
         let mut knows = Knows::Nothing;
         if is_missing_index(&answer) {
-            knows = self.knows(&self.statements.look()).await?;
+            knows = self.knows(&self.statements.probe()).await?;
             match knows {
                 // The index has been created meanwhile. If the node refuses the change again, the name is no
                 // alias.
@@ -156,8 +156,8 @@ impl<C: Transport> IndexStore<C> {
     /// Asks a node, by this search, about an index that it called missing. A node that has just started does
     /// not know the indices: it calls each of them missing in the answer to an update, and only the answer to
     /// a search tells the difference.
-    pub(super) async fn knows(&self, look: &Request) -> Result<Knows, Error> {
-        Ok(match self.send(look).await? {
+    pub(super) async fn knows(&self, probe: &Request) -> Result<Knows, Error> {
+        Ok(match self.send(probe).await? {
             Ok(_) => Knows::Index,
             Err(refusal) if refusal.is_missing_index() => Knows::Nothing,
             Err(_) => Knows::NotYet,
@@ -201,7 +201,7 @@ impl<C: Transport> IndexStore<C> {
         }
         let mut recovers = false;
         if answers.iter().any(is_missing_index) {
-            match self.knows(&self.statements.look()).await? {
+            match self.knows(&self.statements.probe()).await? {
                 Knows::Nothing => self.aliased_index.forget(&index),
                 // The index exists again, or the node will soon know it, so a retry can succeed.
                 Knows::Index | Knows::NotYet => recovers = true,

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::{
     scripts::Script,
-    statements::{Body, Method, Query, Request, Statements, encoded, look_at},
+    statements::{Body, Method, Query, Request, Statements, encoded, probe_of},
 };
 
 /// The version of the mapping, which `prepare` writes into it, and into the name of a new index.
 const VERSION: i64 = 1;
 /// The field of `_meta` by which our mappings are recognised.
-const OURS: &str = "leasehold_schema";
+const VERSION_FIELD: &str = "leasehold_schema";
 /// The settings that name ingest pipelines. A template may have them too; those of the index take precedence.
 const PIPELINES: [&str; 2] = ["default_pipeline", "final_pipeline"];
 /// The value of these settings for no pipeline.
@@ -121,8 +121,8 @@ impl Statements {
     }
 
     /// A search for no documents in all indices that the aliases lead to.
-    pub(crate) fn look_at_both(&self) -> Request {
-        look_at(&self.both())
+    pub(crate) fn probe_both(&self) -> Request {
+        probe_of(&self.both())
     }
 
     fn both(&self) -> String {
@@ -180,7 +180,7 @@ pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) ->
 /// Checks that an index is fit for locks. The error is the problem.
 pub(crate) fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
     let mappings = &description["mappings"];
-    match mappings["_meta"][OURS].as_i64() {
+    match mappings["_meta"][VERSION_FIELD].as_i64() {
         Some(..=VERSION) => {}
         Some(later) => {
             return Err(format!(
@@ -251,7 +251,7 @@ fn mapping() -> Value {
         // A document that is neither a lock nor a limiter is refused.
         "dynamic": "strict",
         // By this mark `prepare` recognises its own index; others are left unchanged.
-        "_meta": { OURS: VERSION },
+        "_meta": { VERSION_FIELD: VERSION },
         "properties": {
             "key": word,
             "schema": word,

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::{
     change::{Change, Target},
-    request::{Body, Method, Query, Request, encoded, look_at},
+    request::{Body, Method, Query, Request, encoded, probe_of},
 };
 use super::scripts::{
     ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, RELEASE, REMOVE_EXPIRED, RENEW, Script,
@@ -37,12 +37,12 @@ use crate::{
 
 /// How often the shard runs the script of an `_update` again after another change of the document came in
 /// between. The loser of a race for a lock needs one more run, which finds the winner and writes nothing.
-const RETRIES: &str = "32";
+const MAX_RETRIES: &str = "32";
 /// The same for an item of a `_bulk`. There only changes by the other write threads of the node can come in
 /// between, one thread for each processor, and another run waits in no queue.
-const RETRIES_IN_BULK: u32 = 256;
+const MAX_RETRIES_IN_BULK: u32 = 256;
 /// How the ids of limiters begin.
-pub(super) const LIMITER: &str = "limiter:";
+pub(super) const LIMITER_PREFIX: &str = "limiter:";
 /// The suffix that makes the write alias of the user's alias.
 const WRITE_ALIAS: &str = "-write";
 /// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three
@@ -230,7 +230,7 @@ impl Statements {
                 let required =
                     (target == Target::Alias).then_some(("require_alias", "true".into()));
                 let mut query: Query = required.into_iter().collect();
-                query.push(("retry_on_conflict", RETRIES.into()));
+                query.push(("retry_on_conflict", MAX_RETRIES.into()));
                 self.with_waits(query)
             },
             body: Body::Json(change.body),
@@ -255,7 +255,7 @@ impl Statements {
             let action = json!({ "update": {
                 "_id": change.id,
                 "require_alias": target == Target::Alias,
-                "retry_on_conflict": RETRIES_IN_BULK,
+                "retry_on_conflict": MAX_RETRIES_IN_BULK,
             } });
             [action, change.body]
         });
@@ -275,9 +275,9 @@ impl Statements {
 
 /// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do.
 pub(super) fn id(key: &Key) -> Cow<'_, str> {
-    match key.as_str().strip_prefix(LIMITER) {
+    match key.as_str().strip_prefix(LIMITER_PREFIX) {
         // Behind the prefix a limiter has a UUID.
-        Some(rest) => format!("{LIMITER}:{rest}").into(),
+        Some(rest) => format!("{LIMITER_PREFIX}:{rest}").into(),
         None => key.as_str().into(),
     }
 }
@@ -285,6 +285,6 @@ pub(super) fn id(key: &Key) -> Cow<'_, str> {
 /// In milliseconds, and at most some 100,000 years: added to the current time, the result must still be a
 /// date.
 pub(super) fn millis(duration: Duration) -> i64 {
-    const LONGEST: i64 = 4_000_000_000_000_000;
-    i64::try_from(duration.as_millis()).map_or(LONGEST, |millis| millis.min(LONGEST))
+    const MAX_MILLIS: i64 = 4_000_000_000_000_000;
+    i64::try_from(duration.as_millis()).map_or(MAX_MILLIS, |millis| millis.min(MAX_MILLIS))
 }

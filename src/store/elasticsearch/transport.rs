@@ -9,7 +9,7 @@ use crate::model::Cause;
 
 /// The time limit of a request. Without it a request on a dead connection would never end. The default
 /// `call_timeout` is shorter.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
 ///
@@ -73,7 +73,14 @@ macro_rules! transport {
                 let body = bytes(&request.body);
                 let response = self
                     .transport()
-                    .send(method, &request.path, header, query, body, Some(TIMEOUT))
+                    .send(
+                        method,
+                        &request.path,
+                        header,
+                        query,
+                        body,
+                        Some(REQUEST_TIMEOUT),
+                    )
                     .await?;
                 let status = response.status_code().as_u16();
                 let body = response.bytes().await?.to_vec();

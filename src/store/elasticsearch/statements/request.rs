@@ -35,7 +35,7 @@ pub(crate) enum Body {
 }
 
 /// A search for no documents in the indices behind these names.
-pub(crate) fn look_at(names: &str) -> Request {
+pub(crate) fn probe_of(names: &str) -> Request {
     Request {
         method: Method::Post,
         path: format!("{names}/_search"),

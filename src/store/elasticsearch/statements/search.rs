@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{
     super::scripts::NOW,
     Statements, id,
-    request::{Body, Method, Query, Request, look_at},
+    request::{Body, Method, Query, Request, probe_of},
 };
 use crate::{
     messages::ListRequest,
@@ -42,8 +42,8 @@ impl Statements {
     }
 
     /// A search for no documents. It fails as long as a node that has just started does not know the indices.
-    pub(crate) fn look(&self) -> Request {
-        look_at(&self.path())
+    pub(crate) fn probe(&self) -> Request {
+        probe_of(&self.path())
     }
 
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
