@@ -25,8 +25,8 @@ pub(super) struct PreparedAcquire {
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// Looks at the document of a key that was held a moment ago. `None` if the request may be granted, or that is
-    /// not known.
+    /// Looks at the document of a key that was held a moment ago, and returns the holders if they refuse the request.
+    /// `None` if they do not, or if that is not known: the caller then sends the acquire.
     ///
     /// A get costs the node less than a script that refuses (`search-held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
@@ -70,7 +70,7 @@ impl<C: Transport> IndexStore<C> {
         outcome: Option<Outcome>,
     ) -> Result<AcquireAnswer, Error> {
         match self.judged(request, at, outcome)? {
-            // The node refused, but by the time that is estimated here no holder is live: the last one
+            // The node refused, but by the time that is estimated here no holder is live: the last holder
             // expires at about this moment. The request is sent again, for an answer that includes the time.
             AcquireAnswer::Held(held) if at.is_some() && held.holders().is_empty() => {
                 let change = self.statements.acquire(request);

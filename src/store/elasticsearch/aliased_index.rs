@@ -1,5 +1,5 @@
-//! The name of the index that the locks are in, once it is known. (`send.rs` asks for it, and `setup.rs`
-//! judges the answer.)
+//! The name of the index that the aliases lead to, which the locks are in, once it is known. (`send.rs` asks for it,
+//! and `setup.rs` judges the answer.)
 //!
 //! Callers take turns. The first one sends a request, and its answer serves all that wait. A failure also
 //! counts for the callers that came before the failed request was sent, and is not remembered: a caller that
@@ -22,14 +22,14 @@ use tokio::{
 
 use crate::model::Error;
 
-/// How long to wait for the answer. All operations of the store, renewals too, wait for the caller that has
+/// How long a caller waits for the answer. All operations of the store, renewals too, wait for the caller that has
 /// the turn, and the next request may succeed on another connection.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 /// The shortest time between two requests that are sent because of contention, which is common where many
 /// clients want one key.
 const MIN_TIME_BETWEEN_DOUBTS: Duration = Duration::from_secs(10);
 
-/// The index, once it is known.
+/// The index that the aliases lead to, once it is known.
 #[derive(Debug, Default)]
 pub(super) struct AliasedIndex {
     known: RwLock<Option<Arc<str>>>,
@@ -99,7 +99,7 @@ impl AliasedIndex {
         }
     }
 
-    /// Makes the next caller ask again, unless a different index is known by now.
+    /// Makes the next caller ask again, unless an index of another name is known by now.
     pub(super) fn forget(&self, index: &str) {
         let mut known = self.known.write();
         if known.as_deref() == Some(index) {

@@ -1,4 +1,4 @@
-//! Reads the answers of a cluster. They are not trusted: each field is checked.
+//! Reads the answers of a cluster. The answers are not trusted: each field is checked.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -134,7 +134,8 @@ impl Outcome {
         self.record_at(key, None)
     }
 
-    /// The same if the node's time is known to have been this one at least, where the answer does not tell it.
+    /// As [`record`](Self::record), but where the answer lacks the node's time, the holders are judged by `at`, which
+    /// the node's time is not before.
     pub(crate) fn record_at(
         &self,
         key: &Key,

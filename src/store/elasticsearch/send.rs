@@ -47,8 +47,8 @@ impl<C: Transport> IndexStore<C> {
         } else {
             Knows::Nothing
         };
-        // With either of these answers a retry can succeed: the index exists by now, or the node will soon
-        // know it.
+        // With `Knows::Index` or `Knows::NotYet` a retry can succeed: the index exists by now, or the node will
+        // soon know it.
         Err(self.classify(refusal, knows != Knows::Nothing, None))
     }
 
@@ -130,7 +130,7 @@ impl<C: Transport> IndexStore<C> {
         self.misdirected(problem)
     }
 
-    /// The error for an answer about another document. It is not known whether the document that was meant
+    /// The error for an answer about another document, after which nobody knows whether the document that was meant
     /// has been changed.
     pub(super) fn misdirected(&self, problem: String) -> Error {
         Error::Interrupted {

@@ -1,4 +1,4 @@
-//! The requests that set up an index: pure functions, as all statements.
+//! The statements that set up an index, and what an index must be like.
 
 use serde_json::{Value, json};
 
@@ -275,7 +275,7 @@ fn mapping() -> Value {
                 "note": note,
             } },
             "evicted": not_parsed,
-            // For processes that wait, and for jobs that ran once.
+            // Fields for later versions: about processes that wait, and about jobs that ran once.
             "waiters": not_parsed,
             "done": not_parsed,
             "limiter": number,

@@ -38,8 +38,8 @@ use crate::{
 /// How often the shard runs the script of an `_update` again after another change of the document came in
 /// between. The loser of a race for a lock needs one more run, which finds the winner and writes nothing.
 const MAX_RETRIES: &str = "32";
-/// The same for an item of a `_bulk`. There only changes by the other write threads of the node can come in
-/// between, one thread for each processor, and another run waits in no queue.
+/// How often the shard runs the script of an item of a `_bulk` again. There only changes by the other write threads of
+/// the node can come in between, one thread for each processor, and another run waits in no queue.
 const MAX_RETRIES_IN_BULK: u32 = 256;
 /// How the ids of limiters begin.
 pub(super) const LIMITER_PREFIX: &str = "limiter:";
@@ -62,7 +62,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// For locks, whose operations go to the [write alias](Self::write_alias).
+    /// The statements for locks, whose operations go to the [write alias](Self::write_alias).
     pub(crate) fn of_locks(alias: String) -> Self {
         let target = format!("{alias}{WRITE_ALIAS}");
         Self {
@@ -73,7 +73,7 @@ impl Statements {
         }
     }
 
-    /// For documents of the application, in an index or behind an alias.
+    /// The statements for documents of the application, in an index or behind an alias.
     pub(crate) fn of_documents(name: String) -> Self {
         Self {
             target: name.clone(),
@@ -88,8 +88,8 @@ impl Statements {
         self.active_shards = Some(copies);
     }
 
-    /// The alias of the one index that locks are written to. It is there for two reasons. A rollover moves
-    /// the alias of the user to another index, and leaves this one. And a request can require that its target
+    /// The alias of the one index that locks are written to. There are two reasons for a second alias. A rollover moves
+    /// the alias of the user to another index, and leaves the write alias. And a request can require that its target
     /// is an alias, so that no update creates a missing index.
     pub(crate) fn write_alias(&self) -> &str {
         &self.target
@@ -172,13 +172,13 @@ impl Statements {
             .in_a_crowd()
     }
 
-    /// A script that changes nothing, because a get would not tell the node's time.
+    /// A look at the lock by a script that changes nothing, because a get would not tell the node's time.
     pub(crate) fn inspect(&self, key: &Key) -> Change {
         self.change(key, &INSPECT, json!({}))
     }
 
-    /// Without the document in the answer: OpenSearch 2.5 fails with a null pointer exception, after the
-    /// deletion, if it is asked for a document that the script deletes.
+    /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the
+    /// deletion, if a request asks for a document that its script deletes.
     pub(crate) fn remove_expired(&self, key: &Key) -> Change {
         self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
             .showing(json!(false))
@@ -273,17 +273,16 @@ impl Statements {
     }
 }
 
-/// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do.
+/// The id of the document of a key: the key itself, unless the key begins as the ids of limiters do.
 pub(super) fn id(key: &Key) -> Cow<'_, str> {
     match key.as_str().strip_prefix(LIMITER_PREFIX) {
-        // Behind the prefix a limiter has a UUID.
+        // A limiter has a UUID behind the prefix, and never a second colon.
         Some(rest) => format!("{LIMITER_PREFIX}:{rest}").into(),
         None => key.as_str().into(),
     }
 }
 
-/// In milliseconds, and at most some 100,000 years: added to the current time, the result must still be a
-/// date.
+/// The duration in milliseconds, at most some 100,000 years: the sum of it and the current time must still be a date.
 pub(super) fn millis(duration: Duration) -> i64 {
     const MAX_MILLIS: i64 = 4_000_000_000_000_000;
     i64::try_from(duration.as_millis()).map_or(MAX_MILLIS, |millis| millis.min(MAX_MILLIS))

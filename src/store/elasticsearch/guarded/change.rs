@@ -11,7 +11,7 @@ use super::super::{
 use crate::model::{Cause, Error, Fence, Key};
 
 impl Statements {
-    /// Asks for the whole document without a filter, because a filter drops empty objects from lists.
+    /// The answer has the whole document, without a filter, because a filter drops empty objects from lists.
     pub(super) fn guarded_claim(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_CLAIM, params(fence))
             .showing(json!(true))
@@ -32,7 +32,7 @@ impl Statements {
             .showing(fence_alone())
     }
 
-    /// Without the document in the answer, for the same reason as [`Statements::remove_expired`].
+    /// The answer does not have the document, for the reason that [`Statements::remove_expired`] names.
     pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
             .showing(json!(false))

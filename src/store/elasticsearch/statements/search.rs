@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Statements {
-    /// The document of a key; `None` for a key that a path would drop.
+    /// A get of the document of a key; `None` for a key that a path would drop.
     pub(crate) fn get(&self, key: &Key) -> Option<Request> {
         if [".", ".."].contains(&key.as_str()) {
             return None;
@@ -48,8 +48,8 @@ impl Statements {
 
     pub(crate) fn search(&self, request: &ListRequest) -> Request {
         let filter = &request.filter;
-        // A range, because some clusters forbid prefix queries as expensive. Keys are sorted by their bytes,
-        // so those with the prefix come first, and the reader stops at the first key without it.
+        // The prefix is a range, because some clusters forbid prefix queries as expensive. Keys are sorted by their
+        // bytes, so those with the prefix come first, and the reader stops at the first key without it.
         let mut conditions = vec![
             json!({ "term": { "schema": SCHEMA } }),
             json!({ "range": { "key": { "gte": filter.wanted_prefix() } } }),
