@@ -1,4 +1,7 @@
 //! The statements of `docs/protocol/elasticsearch.md`, as HTTP.
+//!
+//! In a plain snapshot of the requests each would contain its script, on one line with escaped line ends. The page has
+//! the scripts once, as they are in their files.
 
 use serde_json::{Value, json};
 

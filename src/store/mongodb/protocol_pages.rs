@@ -1,4 +1,7 @@
 //! The statements of `docs/protocol/mongodb.md`, as the shell takes them.
+//!
+//! A plain snapshot of the statements would be JSON, which has no form of the shell for a long or a date, and it would
+//! repeat the expressions that many statements contain. The page has each of those once, under a name.
 
 use mongodb::bson::{Bson, Document, doc};
 
