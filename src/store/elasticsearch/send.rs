@@ -130,7 +130,7 @@ impl<C: Transport> IndexStore<C> {
         self.misdirected(problem)
     }
 
-    /// The error for an answer about another document, after which nobody knows whether the document that was meant
+    /// The error for an answer about another document, after which it is unknown whether the document that was meant
     /// has been changed.
     pub(super) fn misdirected(&self, problem: String) -> Error {
         Error::Interrupted {

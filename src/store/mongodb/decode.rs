@@ -41,7 +41,7 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
 ///
 /// # Errors
 ///
-/// As for [`found`], and [`Error::NotALock`] for a damaged document of a key that somebody has.
+/// As for [`found`], and [`Error::NotALock`] for a damaged document of a key with a live holder.
 pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
     let found = found(shown(answer), key)?;
     let now = now(answer).map_err(|Unreadable(field)| Error::NotALock {

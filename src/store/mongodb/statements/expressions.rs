@@ -69,7 +69,7 @@ pub(super) fn is_list() -> Document {
 }
 
 /// The holders as a list, also if there is only one or none. The value is no list if the document has a live holder and
-/// does not tell who that is.
+/// does not name it.
 pub(super) fn holders() -> Document {
     let sole = doc! {
         "lease": "$lease",

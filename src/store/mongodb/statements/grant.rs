@@ -34,7 +34,7 @@ pub(crate) fn take_over_sole(
     whole.then(|| replace_if(held, sole(request, retention)))
 }
 
-/// Grants the lease if nobody has the key.
+/// Grants the lease if the key has no live holder.
 fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
         None => doc! { "$or": [{ "$and": [is_free(), is_lock()] }, is_new(&request.key)] },
