@@ -2,6 +2,7 @@
 
 mod all;
 mod attempt;
+mod backpressure;
 mod builder;
 mod cleanup;
 mod context;
@@ -9,6 +10,7 @@ mod operation;
 mod options;
 mod refused;
 mod resume;
+mod start;
 mod with;
 
 pub use self::{

@@ -8,9 +8,11 @@ use tracing::Instrument;
 
 use super::{
     attempt::Attempt,
+    backpressure::wait_for_renewals,
     context::AcquireContext,
-    operation::{self, Retries},
+    operation::Retries,
     options::{LeaseOptions, lease_options},
+    start,
 };
 use crate::{
     lease::LeaseSet,
@@ -40,8 +42,8 @@ use crate::{
 #[must_use = "nothing is sent until it is awaited"]
 pub struct AcquireAll {
     keys: Result<BTreeSet<Key>, Error>,
-    ask: LeaseOptions,
-    patience: WaitPolicy,
+    options: LeaseOptions,
+    wait_policy: WaitPolicy,
 }
 
 lease_options!(AcquireAll);
@@ -54,34 +56,34 @@ impl AcquireAll {
     ) -> Self {
         Self {
             keys: keys.into_iter().collect(),
-            ask: LeaseOptions::new(context, ttl),
-            patience: WaitPolicy::Endless,
+            options: LeaseOptions::new(context, ttl),
+            wait_policy: WaitPolicy::Endless,
         }
     }
 
     /// Bounds the wait for all keys together. Without it the wait has no bound.
-    pub fn wait_for(mut self, patience: Duration) -> Self {
-        self.patience = WaitPolicy::For(patience);
+    pub fn wait_for(mut self, time: Duration) -> Self {
+        self.wait_policy = WaitPolicy::For(time);
         self
     }
 
     async fn run(mut self) -> Result<LeaseSet, Error> {
         let start = Instant::now();
         let keys = self.keys.clone()?;
-        if self.ask.gives_way
+        if self.options.waits_for_renewals
             && let Some(first) = keys.first()
         {
             // The set waits for late renewals once, before it holds any key, and not for each key.
-            let (context, ttl) = (&self.ask.context, self.ask.ttl);
-            operation::give_way(context, first, ttl, self.patience, start).await;
-            self.ask.gives_way = false;
+            let (context, ttl) = (&self.options.context, self.options.ttl);
+            wait_for_renewals(context, first, ttl, self.wait_policy, start).await;
+            self.options.waits_for_renewals = false;
         }
         let taken = match self.take_in_one_go(&keys, start).await? {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
         for lease in taken.leases() {
-            lease.state().set_min_hold(self.ask.min_hold);
+            lease.state().set_min_hold(self.options.min_hold);
         }
         Ok(taken)
     }
@@ -89,7 +91,7 @@ impl AcquireAll {
     /// Renews the leases if it took more than a tenth of the ttl to acquire them, and gives the error of a lost one.
     /// Leases that are kept alive are renewed anyway.
     async fn refresh(&self, taken: &LeaseSet, start: Instant) -> Result<(), Error> {
-        if !self.ask.keep_alive && start.elapsed() >= self.ask.ttl / 10 {
+        if !self.options.keep_alive && start.elapsed() >= self.options.ttl / 10 {
             taken.renew().await?;
         }
         taken.loss().map_or(Ok(()), Err)
@@ -106,10 +108,10 @@ impl AcquireAll {
             return Ok(None);
         }
         let asked = keys.iter().map(|key| {
-            let (ask, key) = (self.ask.clone(), Ok(key.clone()));
-            operation::acquire_one_of_several(ask, key, WaitPolicy::None, Retries::None)
+            let (options, key) = (self.options.clone(), Ok(key.clone()));
+            start::acquire_one_of_several(options, key, WaitPolicy::None, Retries::None)
         });
-        let coalescer = &self.ask.context.coalescer;
+        let coalescer = &self.options.context.coalescer;
         let answers = coalescer.send_together(join_all(asked)).await;
         let (mut taken, mut is_whole, mut fatal) = (LeaseSet::new(), true, Ok(()));
         for answer in answers {
@@ -136,21 +138,21 @@ impl AcquireAll {
     async fn take_in_order(&self, keys: &BTreeSet<Key>, start: Instant) -> Result<LeaseSet, Error> {
         let mut taken = LeaseSet::new();
         for key in keys {
-            let mut ask = self.ask.clone();
+            let mut options = self.options.clone();
             // The first leases have to live until the last one is granted.
-            ask.keep_alive |= keys.len() > 1;
-            let patience = match self.patience {
+            options.keep_alive |= keys.len() > 1;
+            let wait_policy = match self.wait_policy {
                 WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),
-                patience => patience,
+                wait_policy => wait_policy,
             };
             let key = Ok(key.clone());
-            let outcome = operation::acquire_one_of_several(ask, key, patience, Retries::Some);
+            let outcome = start::acquire_one_of_several(options, key, wait_policy, Retries::Some);
             match outcome.await.and_then(Attempt::acquired) {
                 Ok(lease) => taken.push(lease),
                 Err(error) => return Err(taken.give_back(error).await),
             }
         }
-        if !self.ask.keep_alive {
+        if !self.options.keep_alive {
             for lease in taken.leases() {
                 lease.state().keep(false);
             }
@@ -170,7 +172,7 @@ impl IntoFuture for AcquireAll {
         Box::pin(async move {
             let since = Instant::now();
             let keys = self.keys.as_ref().ok().map(BTreeSet::len);
-            let span = telemetry::acquire_all(keys, self.ask.fields());
+            let span = telemetry::acquire_all(keys, self.options.fields());
             let taken = self.run().instrument(span.clone()).await;
             telemetry::acquired_all(&span, since, taken.as_ref().err());
             taken

@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    operation,
     options::{LeaseOptions, lease_options},
+    start,
     with::{self, WithError},
 };
 use crate::{
@@ -44,7 +44,7 @@ use crate::{
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TryAcquire {
     key: Result<Key, Error>,
-    ask: LeaseOptions,
+    options: LeaseOptions,
 }
 
 lease_options!(TryAcquire);
@@ -55,8 +55,8 @@ impl TryAcquire {
         key: Result<Key, Error>,
         ttl: Duration,
     ) -> Self {
-        let ask = LeaseOptions::new(context, ttl);
-        Self { key, ask }
+        let options = LeaseOptions::new(context, ttl);
+        Self { key, options }
     }
 }
 
@@ -65,7 +65,7 @@ impl IntoFuture for TryAcquire {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(operation::acquire(self.ask, self.key, WaitPolicy::None))
+        Box::pin(start::acquire(self.options, self.key, WaitPolicy::None))
     }
 }
 
@@ -102,8 +102,8 @@ impl IntoFuture for TryAcquire {
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Acquire {
     key: Result<Key, Error>,
-    ask: LeaseOptions,
-    patience: WaitPolicy,
+    options: LeaseOptions,
+    wait_policy: WaitPolicy,
 }
 
 lease_options!(Acquire);
@@ -116,8 +116,8 @@ impl Acquire {
     ) -> Self {
         Self {
             key,
-            ask: LeaseOptions::new(context, ttl),
-            patience: WaitPolicy::Endless,
+            options: LeaseOptions::new(context, ttl),
+            wait_policy: WaitPolicy::Endless,
         }
     }
 
@@ -127,8 +127,8 @@ impl Acquire {
     /// is less than half a second old. A request that is under way then is still waited for: for a bound that
     /// holds even if the store does not answer, put `tokio::time::timeout` around the acquire, which is cancel
     /// safe. With a time of zero the acquire asks once, and does not join the queue.
-    pub fn wait_for(mut self, patience: Duration) -> Self {
-        self.patience = WaitPolicy::For(patience);
+    pub fn wait_for(mut self, time: Duration) -> Self {
+        self.wait_policy = WaitPolicy::For(time);
         self
     }
 
@@ -177,7 +177,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let attempt = operation::acquire(self.ask, self.key, self.patience).await?;
+            let attempt = start::acquire(self.options, self.key, self.wait_policy).await?;
             attempt.acquired()
         })
     }

@@ -5,21 +5,22 @@
 //! the minimum hold begin only when the caller has the lease, so a future that is not polled does not keep a key
 //! locked. An acquire that begins during a close sees the close; a close waits for every other one.
 
+mod in_turn;
+
 use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use futures::future::BoxFuture;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::Instrument;
 
 use super::{
     attempt::Attempt,
+    backpressure::wait_for_renewals,
     cleanup::{Cleanup, Leftover},
     context::AcquireContext,
     options::LeaseOptions,
@@ -29,15 +30,12 @@ use crate::{
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held, Key, WaitPolicy},
-    retry::{TRIES, Tries},
+    retry::Tries,
     rules,
     runtime::{in_flight::InFlight, inline_task::InlineTask},
-    telemetry::{self, AcquireSpan},
-    waiters::{HandoffOffer, HandoffOutcome, WaitOutcome, Waiter, ensure_listener},
+    telemetry,
+    waiters::{HandoffOffer, HandoffOutcome},
 };
-
-/// An acquire waits for late renewals for this part of its ttl at most: a third.
-const SLOWED_DOWN: u32 = 3;
 
 /// Whether an acquire that does not wait sends its request again after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,119 +47,14 @@ pub(super) enum Retries {
     None,
 }
 
-/// Acquires one key. The minimum hold applies as soon as the caller has the lease.
-pub(crate) async fn acquire(
-    ask: LeaseOptions,
-    key: Result<Key, Error>,
-    patience: WaitPolicy,
-) -> Result<Attempt, Error> {
-    let min_hold = ask.min_hold;
-    let end = acquire_one_of_several(ask, key, patience, Retries::Some).await;
-    if let Ok(Attempt::Acquired(lease)) = &end {
-        lease.state().set_min_hold(min_hold);
-    }
-    end
-}
+pub(super) type Reply = oneshot::Sender<Result<Attempt, Error>>;
 
-/// Acquires one key of a set, without the minimum hold. If another key is not granted, the set releases this one and
-/// asks for it again; a minimum hold would keep the key from the set itself.
-pub(crate) async fn acquire_one_of_several(
-    ask: LeaseOptions,
-    key: Result<Key, Error>,
-    patience: WaitPolicy,
-    retries: Retries,
-) -> Result<Attempt, Error> {
-    let waits = patience != WaitPolicy::None;
-    let span = AcquireSpan::begin(key.as_ref().ok(), ask.fields(), waits);
-    let (context, keep_alive) = (ask.context.clone(), ask.keep_alive);
-    let (reply, outcome) = oneshot::channel();
-    let mut end = match begin(ask, key, patience, retries, span.since(), reply) {
-        Ok((work, asking)) => {
-            let waiting = context
-                .registry
-                .lifecycle
-                .wait_for(work, span.since(), asking, outcome);
-            let outcome = waiting.instrument(span.span()).await;
-            outcome.flatten()
-        }
-        Err(error) => Err(error),
-    };
-    let now = Instant::now();
-    if let Ok(Attempt::Acquired(lease)) = &end
-        && let Err(error) = in_hand(&context, lease, keep_alive, now)
-    {
-        end = Err(error);
-    }
-    match &end {
-        Ok(Attempt::Acquired(lease)) => span.granted(lease.state().fields(), lease.owner(), now),
-        Ok(Attempt::Held(held)) => span.refused(held, now),
-        Err(error) => span.failed(error, now),
-    }
-    end
-}
-
-fn begin(
-    ask: LeaseOptions,
-    key: Result<Key, Error>,
-    patience: WaitPolicy,
-    retries: Retries,
-    since: Instant,
-    reply: Reply,
-) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
-    // The token comes before the check for a close. So a close either waits for this acquire, or is seen here.
-    let at_work = ask.context.registry.lifecycle.at_work();
-    let work = InlineTask::new()?;
-    let acquisition = AcquireOperation::new(ask, key?, retries, since, &work)?;
-    // Boxed here, because every future that is passed this one by value would grow by its size.
-    let asking = Box::pin(acquisition.run(patience, reply, at_work));
-    Ok((work, asking))
-}
-
-/// Checks the lease that the caller gets. It has expired if the caller's future was not polled for too long.
-fn in_hand(
-    context: &AcquireContext,
-    lease: &Lease,
-    keep_alive: bool,
-    now: Instant,
-) -> Result<(), Error> {
-    match lease.is_live_at(now) {
-        // Renewals begin only now. Else a future that is never polled again would hold the key without end.
-        true if keep_alive => lease.keep(),
-        true => Ok(()),
-        false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
-        false => Err(Error::NotTaken {
-            key: lease.key().clone(),
-            ttl: lease.ttl(),
-        }),
-    }
-}
-
-/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further.
-pub(super) async fn give_way(
-    context: &AcquireContext,
-    key: &Key,
-    ttl: Duration,
-    patience: WaitPolicy,
-    since: Instant,
-) {
-    let longest = ttl / SLOWED_DOWN;
-    let limit = match patience {
-        WaitPolicy::For(wait) => longest.min(wait),
-        WaitPolicy::None | WaitPolicy::Endless => longest,
-    };
-    if context.registry.renewals.renewals_in_time(limit).await {
-        telemetry::slowed_down(key, since.elapsed());
-    }
-}
-
-type Reply = oneshot::Sender<Result<Attempt, Error>>;
-
-struct AcquireOperation {
+pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
     /// The next request. After one that failed it is not fresh, because that one may have been granted.
     request: Arc<AcquireRequest>,
     /// Whether the acquire waits while renewals are late.
-    gives_way: bool,
+    waits_for_renewals: bool,
     /// When the caller began to wait.
     since: Instant,
     calls: InFlight<AcquireAnswer>,
@@ -173,15 +66,15 @@ struct AcquireOperation {
 }
 
 impl AcquireOperation {
-    fn new(
-        ask: LeaseOptions,
+    pub(super) fn new(
+        options: LeaseOptions,
         key: Key,
         retries: Retries,
         since: Instant,
         work: &Arc<InlineTask>,
     ) -> Result<Self, Error> {
-        let request = ask.request(key)?.fresh();
-        let context = ask.context;
+        let request = options.request(key)?.fresh();
+        let context = options.context;
         if context.registry.lifecycle.is_closing() {
             return Err(Error::Closed);
         }
@@ -189,7 +82,7 @@ impl AcquireOperation {
         Ok(Self {
             context,
             request: Arc::new(request),
-            gives_way: ask.gives_way,
+            waits_for_renewals: options.waits_for_renewals,
             since,
             calls: InFlight::new(),
             left: Leftover::Nothing,
@@ -198,14 +91,19 @@ impl AcquireOperation {
         })
     }
 
-    async fn run(mut self, patience: WaitPolicy, mut reply: Reply, at_work: TaskTrackerToken) {
+    pub(super) async fn run(
+        mut self,
+        wait_policy: WaitPolicy,
+        mut reply: Reply,
+        at_work: TaskTrackerToken,
+    ) {
         let closing = self.context.registry.lifecycle.closing().clone();
         let outcome = tokio::select! {
             biased;
             // The caller's future was dropped.
             () = reply.closed() => Err(Error::Closed),
             () = closing.cancelled() => Err(Error::Closed),
-            outcome = self.ask(patience) => outcome,
+            outcome = self.ask(wait_policy) => outcome,
         };
         let state = match &outcome {
             Ok(Attempt::Acquired(lease)) => Some(lease.state()),
@@ -228,25 +126,25 @@ impl AcquireOperation {
         }
     }
 
-    async fn ask(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
-        if self.gives_way {
+    async fn ask(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
+        if self.waits_for_renewals {
             let (context, key, ttl) = (&self.context, &self.request.key, self.request.ttl);
-            give_way(context, key, ttl, patience, self.since).await;
+            wait_for_renewals(context, key, ttl, wait_policy, self.since).await;
         }
-        match patience {
-            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(patience).await,
+        match wait_policy {
+            WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
             // A reentrant owner may hold the key already. Behind waiters that wait for its release it would deadlock.
             _ if self.request.reentrant => match self.attempt().await {
-                Ok(Attempt::Held(_)) => self.ask_in_turn(patience).await,
-                Err(error) if error.is_retryable() => self.ask_in_turn(patience).await,
+                Ok(Attempt::Held(_)) => self.ask_in_turn(wait_policy).await,
+                Err(error) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
                 answer => answer,
             },
-            _ => self.ask_in_turn(patience).await,
+            _ => self.ask_in_turn(wait_policy).await,
         }
     }
 
     /// Asks without waiting for a holder to leave.
-    async fn ask_now(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
+    async fn ask_now(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
         let mut tries = Tries::default();
         let context = self.context.clone();
@@ -264,7 +162,7 @@ impl AcquireOperation {
             match attempt {
                 Err(error) if self.retries == Retries::None => return Err(error),
                 Ok(Attempt::Held(held))
-                    if patience != WaitPolicy::None || rules::is_full(&held, &self.request) =>
+                    if wait_policy != WaitPolicy::None || rules::is_full(&held, &self.request) =>
                 {
                     return Err(self.refusal(start.elapsed(), held));
                 }
@@ -275,94 +173,6 @@ impl AcquireOperation {
                     None => return Err(error),
                 },
                 answer => return answer,
-            }
-        }
-    }
-
-    /// Waits in the queue of the key, and asks whenever it is this waiter's turn, until the key is granted or the time
-    /// is over.
-    async fn ask_in_turn(&mut self, patience: WaitPolicy) -> Result<Attempt, Error> {
-        let start = self.since;
-        let give_up = match patience {
-            // `None` if the instant is beyond what the clock can show: then there is no bound.
-            WaitPolicy::For(wait) => start.checked_add(wait),
-            WaitPolicy::None | WaitPolicy::Endless => None,
-        };
-        let context = self.context.clone();
-        let place = Waiter::enter(
-            &context.registry.queues,
-            &self.request.key,
-            self.work.clone(),
-        );
-        let mut last_look = give_up;
-        // Without a bound, a waiter gives up after nothing but errors for the call timeout.
-        let gives_up = match give_up {
-            None => start.checked_add(context.registry.call_timeout),
-            Some(_) => None,
-        };
-        loop {
-            // The lease of this process that hands its key to this one, and its streak.
-            let mut from = None;
-            let attempt = match self
-                .calls
-                .select_response(place.turn(last_look, gives_up))
-                .await
-            {
-                Some(WaitOutcome::Ask) => {
-                    // The holder waits for the answer to this request. With others under way, the next answer may
-                    // be to one of those.
-                    let offer = place.begin_to_ask().filter(|_| self.calls.is_empty());
-                    from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
-                    match offer {
-                        Some(offer) => self.take(offer).await,
-                        None => self.attempt().await,
-                    }
-                }
-                Some(WaitOutcome::GiveUp) => {
-                    let waited = start.elapsed();
-                    return Err(match place.last_answer() {
-                        Some(Ok(held)) => self.refusal(waited, held),
-                        Some(Err(error)) => error,
-                        None => too_late(waited),
-                    });
-                }
-                // An earlier request was answered meanwhile.
-                None => self.answer().await,
-            };
-            let now = Instant::now();
-            let over = give_up.is_some_and(|at| now >= at);
-            if over {
-                last_look = None;
-            }
-            match attempt {
-                Ok(Attempt::Acquired(lease)) => {
-                    place.granted(lease.id(), lease.mode(), lease.remaining(), from);
-                    return Ok(Attempt::Acquired(lease));
-                }
-                Ok(Attempt::Held(held)) => {
-                    place.refused(held.clone());
-                    ensure_listener(
-                        &context.registry.queues,
-                        &context.registry.store,
-                        context.registry.lifecycle.closing(),
-                    );
-                    if over {
-                        return Err(self.refusal(now - start, held));
-                    }
-                }
-                Err(error) if error.is_retryable() => {
-                    let (failures, answered) = place.failed(error.clone()).unwrap_or((TRIES, now));
-                    let silence = now.saturating_duration_since(answered.max(start));
-                    let is_silent = give_up.is_none() && silence >= context.registry.call_timeout;
-                    if is_silent && failures >= TRIES {
-                        place.fail_waiters();
-                        return Err(error);
-                    }
-                    if over {
-                        return Err(error);
-                    }
-                }
-                Err(error) => return Err(error),
             }
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) note: Option<Arc<str>>,
     pub(crate) keep_alive: bool,
     /// Whether the acquire waits while renewals are late.
-    pub(crate) gives_way: bool,
+    pub(crate) waits_for_renewals: bool,
 }
 
 impl LeaseOptions {
@@ -36,7 +36,7 @@ impl LeaseOptions {
             min_hold: None,
             note: None,
             keep_alive: false,
-            gives_way: false,
+            waits_for_renewals: false,
         }
     }
 
@@ -104,7 +104,7 @@ macro_rules! lease_options {
             /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) live holders.
             /// [`Lease::upgrade`](crate::Lease::upgrade) makes a shared lease exclusive.
             pub fn shared(mut self) -> Self {
-                self.ask.access = crate::model::Access::Shared;
+                self.options.access = crate::model::Access::Shared;
                 self
             }
 
@@ -120,7 +120,7 @@ macro_rules! lease_options {
             /// The acquire gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) if `permits` is 0 or
             /// more than `of`.
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
-                self.ask.access = crate::model::Access::Permits {
+                self.options.access = crate::model::Access::Permits {
                     n: permits.into(),
                     of: of.into(),
                 };
@@ -130,7 +130,7 @@ macro_rules! lease_options {
             /// The owner that other processes see on the key, 1 to 512 bytes of text. By default the
             /// [owner of the handle](crate::LeasesBuilder::owner).
             pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
-                self.ask.owner = Some(owner.into());
+                self.options.owner = Some(owner.into());
                 self
             }
 
@@ -141,7 +141,7 @@ macro_rules! lease_options {
             /// Only the later request has to be reentrant. By default all tasks of a handle have the same
             /// owner, so give tasks that must exclude each other different [`owner`](Self::owner)s.
             pub fn reentrant(mut self) -> Self {
-                self.ask.reentrant = true;
+                self.options.reentrant = true;
                 self
             }
 
@@ -154,7 +154,7 @@ macro_rules! lease_options {
             /// dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
             /// not take, nor to the leases of a set that was not granted as a whole.
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
-                self.ask.min_hold = Some(time);
+                self.options.min_hold = Some(time);
                 self
             }
 
@@ -162,7 +162,7 @@ macro_rules! lease_options {
             /// [`list`](crate::Leases::list) show. It has at most
             /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Keep secrets out of it.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
-                self.ask.note = Some(note.into());
+                self.options.note = Some(note.into());
                 self
             }
 
@@ -200,7 +200,7 @@ macro_rules! lease_options {
             /// # }
             /// ```
             pub fn keep_alive(mut self) -> Self {
-                (self.ask.keep_alive, self.ask.gives_way) = (true, true);
+                (self.options.keep_alive, self.options.waits_for_renewals) = (true, true);
                 self
             }
         }

@@ -1,0 +1,32 @@
+//! Acquires wait while renewals are late.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::context::AcquireContext;
+use crate::{
+    model::{Key, WaitPolicy},
+    telemetry,
+};
+
+/// An acquire waits for late renewals for this part of its ttl at most: a third.
+const SLOWED_DOWN: u32 = 3;
+
+/// Waits while the renewals of this handle are late, because one more lease to renew would delay them further.
+pub(super) async fn wait_for_renewals(
+    context: &AcquireContext,
+    key: &Key,
+    ttl: Duration,
+    wait_policy: WaitPolicy,
+    since: Instant,
+) {
+    let longest = ttl / SLOWED_DOWN;
+    let limit = match wait_policy {
+        WaitPolicy::For(wait) => longest.min(wait),
+        WaitPolicy::None | WaitPolicy::Endless => longest,
+    };
+    if context.registry.renewals.renewals_in_time(limit).await {
+        telemetry::slowed_down(key, since.elapsed());
+    }
+}

@@ -1,0 +1,101 @@
+//! An acquire that waits for its key in the queue of this process.
+
+use tokio::time::Instant;
+
+use super::{AcquireOperation, too_late};
+use crate::{
+    acquire::attempt::Attempt,
+    model::{Error, WaitPolicy},
+    retry::TRIES,
+    waiters::{WaitOutcome, Waiter, ensure_listener},
+};
+
+impl AcquireOperation {
+    /// Waits in the queue of the key, and asks whenever it is this waiter's turn, until the key is granted or the time
+    /// is over.
+    pub(super) async fn ask_in_turn(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
+        let start = self.since;
+        let give_up = match wait_policy {
+            // `None` if the instant is beyond what the clock can show: then there is no bound.
+            WaitPolicy::For(wait) => start.checked_add(wait),
+            WaitPolicy::None | WaitPolicy::Endless => None,
+        };
+        let context = self.context.clone();
+        let waiter = Waiter::enter(
+            &context.registry.queues,
+            &self.request.key,
+            self.work.clone(),
+        );
+        let mut last_look = give_up;
+        // Without a bound, a waiter gives up after nothing but errors for the call timeout.
+        let gives_up = match give_up {
+            None => start.checked_add(context.registry.call_timeout),
+            Some(_) => None,
+        };
+        loop {
+            // The lease of this process that hands its key to this one, and its streak.
+            let mut from = None;
+            let attempt = match self
+                .calls
+                .select_response(waiter.turn(last_look, gives_up))
+                .await
+            {
+                Some(WaitOutcome::Ask) => {
+                    // The holder waits for the answer to this request. With others under way, the next answer may
+                    // be to one of those.
+                    let offer = waiter.begin_to_ask().filter(|_| self.calls.is_empty());
+                    from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
+                    match offer {
+                        Some(offer) => self.take(offer).await,
+                        None => self.attempt().await,
+                    }
+                }
+                Some(WaitOutcome::GiveUp) => {
+                    let waited = start.elapsed();
+                    return Err(match waiter.last_answer() {
+                        Some(Ok(held)) => self.refusal(waited, held),
+                        Some(Err(error)) => error,
+                        None => too_late(waited),
+                    });
+                }
+                // An earlier request was answered meanwhile.
+                None => self.answer().await,
+            };
+            let now = Instant::now();
+            let over = give_up.is_some_and(|at| now >= at);
+            if over {
+                last_look = None;
+            }
+            match attempt {
+                Ok(Attempt::Acquired(lease)) => {
+                    waiter.granted(lease.id(), lease.mode(), lease.remaining(), from);
+                    return Ok(Attempt::Acquired(lease));
+                }
+                Ok(Attempt::Held(held)) => {
+                    waiter.refused(held.clone());
+                    ensure_listener(
+                        &context.registry.queues,
+                        &context.registry.store,
+                        context.registry.lifecycle.closing(),
+                    );
+                    if over {
+                        return Err(self.refusal(now - start, held));
+                    }
+                }
+                Err(error) if error.is_retryable() => {
+                    let (failures, answered) = waiter.failed(error.clone()).unwrap_or((TRIES, now));
+                    let silence = now.saturating_duration_since(answered.max(start));
+                    let is_silent = give_up.is_none() && silence >= context.registry.call_timeout;
+                    if is_silent && failures >= TRIES {
+                        waiter.fail_waiters();
+                        return Err(error);
+                    }
+                    if over {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Starts an acquire, and gives its caller the lease.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::{sync::oneshot, time::Instant};
+use tracing::Instrument;
+
+use super::{
+    attempt::Attempt,
+    context::AcquireContext,
+    operation::{AcquireOperation, Reply, Retries},
+    options::LeaseOptions,
+};
+use crate::{
+    lease::Lease,
+    model::{Error, Key, WaitPolicy},
+    runtime::inline_task::InlineTask,
+    telemetry::AcquireSpan,
+};
+
+/// Acquires one key. The minimum hold applies as soon as the caller has the lease.
+pub(super) async fn acquire(
+    options: LeaseOptions,
+    key: Result<Key, Error>,
+    wait_policy: WaitPolicy,
+) -> Result<Attempt, Error> {
+    let min_hold = options.min_hold;
+    let end = acquire_one_of_several(options, key, wait_policy, Retries::Some).await;
+    if let Ok(Attempt::Acquired(lease)) = &end {
+        lease.state().set_min_hold(min_hold);
+    }
+    end
+}
+
+/// Acquires one key of a set, without the minimum hold. If another key is not granted, the set releases this one and
+/// asks for it again; a minimum hold would keep the key from the set itself.
+pub(super) async fn acquire_one_of_several(
+    options: LeaseOptions,
+    key: Result<Key, Error>,
+    wait_policy: WaitPolicy,
+    retries: Retries,
+) -> Result<Attempt, Error> {
+    let waits = wait_policy != WaitPolicy::None;
+    let span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
+    let (context, keep_alive) = (options.context.clone(), options.keep_alive);
+    let (reply, outcome) = oneshot::channel();
+    let mut end = match begin(options, key, wait_policy, retries, span.since(), reply) {
+        Ok((work, asking)) => {
+            let waiting = context
+                .registry
+                .lifecycle
+                .wait_for(work, span.since(), asking, outcome);
+            let outcome = waiting.instrument(span.span()).await;
+            outcome.flatten()
+        }
+        Err(error) => Err(error),
+    };
+    let now = Instant::now();
+    if let Ok(Attempt::Acquired(lease)) = &end
+        && let Err(error) = in_hand(&context, lease, keep_alive, now)
+    {
+        end = Err(error);
+    }
+    match &end {
+        Ok(Attempt::Acquired(lease)) => span.granted(lease.state().fields(), lease.owner(), now),
+        Ok(Attempt::Held(held)) => span.refused(held, now),
+        Err(error) => span.failed(error, now),
+    }
+    end
+}
+
+fn begin(
+    options: LeaseOptions,
+    key: Result<Key, Error>,
+    wait_policy: WaitPolicy,
+    retries: Retries,
+    since: Instant,
+    reply: Reply,
+) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
+    // The token comes before the check for a close. So a close either waits for this acquire, or is seen here.
+    let at_work = options.context.registry.lifecycle.at_work();
+    let work = InlineTask::new()?;
+    let acquisition = AcquireOperation::new(options, key?, retries, since, &work)?;
+    // Boxed here, because every future that is passed this one by value would grow by its size.
+    let asking = Box::pin(acquisition.run(wait_policy, reply, at_work));
+    Ok((work, asking))
+}
+
+/// Checks the lease that the caller gets. It has expired if the caller's future was not polled for too long.
+fn in_hand(
+    context: &AcquireContext,
+    lease: &Lease,
+    keep_alive: bool,
+    now: Instant,
+) -> Result<(), Error> {
+    match lease.is_live_at(now) {
+        // Renewals begin only now. Else a future that is never polled again would hold the key without end.
+        true if keep_alive => lease.keep(),
+        true => Ok(()),
+        false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
+        false => Err(Error::NotTaken {
+            key: lease.key().clone(),
+            ttl: lease.ttl(),
+        }),
+    }
+}
