@@ -1,4 +1,7 @@
 //! The waiters for a key in this process: first in, first out. Only the first waiter sends requests.
+//!
+//! `queue.rs` decides when it does, with the pauses of `retry.rs`; `handoff.rs` is how a key goes from a holder of this
+//! process to a waiter; `notifications.rs` listens for keys that other processes free.
 
 mod handoff;
 mod notifications;

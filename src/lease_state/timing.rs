@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// A lease is renewed when the ttl divided by this has passed.
 pub(crate) const PERIOD: u32 = 3;
-/// The ttl divided by this is how long an answer may take before the renewal is sent again. It is also how much earlier
-/// than due a lease is renewed in a batch with others.
+/// The ttl divided by this is how long an answer may take before the renewal is sent again, how long the pause after a
+/// failed renewal is at most, and how much earlier than due a lease is renewed in a batch with others.
 pub(crate) const STEP: u32 = 6;
 
 /// How much of the ttl is left when a renewal is due.
