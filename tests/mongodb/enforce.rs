@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use leasehold::{
-    Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, Store,
-    store::{ReleaseAnswer, ReleaseRequest},
+    Attempt, Error, Key, Lease, Leases, LossReason, MongoStore, Store, Upgrade,
+    store::{AcquireRequest, ReleaseAnswer, ReleaseRequest},
 };
 use mongodb::{
     ClientSession, Collection,
@@ -387,7 +387,7 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
         assert_eq!((state.fence, state.holders.len()), (lease.fence(), 1));
         lease.downgrade().await.unwrap();
         let upgraded = lease.upgrade().await.unwrap();
-        assert_eq!(upgraded, leasehold::Upgrade::Exclusive);
+        assert_eq!(upgraded, Upgrade::Exclusive);
         let mut session = app.transaction().await;
         lease.enforce(&mut session).await.unwrap();
         session.commit_transaction().await.unwrap();
@@ -398,6 +398,24 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
         assert!(!fresh.contains_key("touched"), "{fresh}");
         next.release().await.unwrap();
     }
+}
+
+/// After an upgrade that was refused, a grant with another fence is another one, as it was before.
+#[tokio::test]
+async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_not_enforced() {
+    let app = App::new().await;
+    let lease = app.leases.acquire("key", LONG).shared().await.unwrap();
+    let beside = app.leases.acquire("key", LONG).shared().await.unwrap();
+    let refused = lease.upgrade().await.unwrap();
+    assert!(matches!(refused, Upgrade::Held(_)), "{refused:?}");
+    let key = Key::new("key").unwrap();
+    app.store.evict(&key).await.unwrap();
+    let late = AcquireRequest::exclusive(key, lease.id(), "a late request".into(), LONG).shared();
+    app.store.acquire(&late).await.unwrap();
+    let mut session = app.transaction().await;
+    let enforced = lease.enforce(&mut session).await;
+    assert!(matches!(enforced, Err(Error::Lost { .. })), "{enforced:?}");
+    drop(beside);
 }
 
 /// A wrapper that hands the question on, and the type that it is shared by.
