@@ -94,14 +94,15 @@ fn in_hand(
     keep_alive: bool,
     now: Instant,
 ) -> Result<(), Error> {
-    match lease.is_live_at(now) {
+    if lease.is_live_at(now) {
         // Renewals begin only now. Else a future that is never polled again would hold the key without end.
-        true if keep_alive => lease.keep(),
-        true => Ok(()),
-        false if context.registry.lifecycle.is_closing() => Err(Error::Closed),
-        false => Err(Error::NotTaken {
+        if keep_alive { lease.keep() } else { Ok(()) }
+    } else if context.registry.lifecycle.is_closing() {
+        Err(Error::Closed)
+    } else {
+        Err(Error::NotTaken {
             key: lease.key().clone(),
             ttl: lease.ttl(),
-        }),
+        })
     }
 }
