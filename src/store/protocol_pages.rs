@@ -7,7 +7,8 @@
 //! <!-- end -->
 //! ```
 //!
-//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it.
+//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it. A statement that
+//! is nearly another one stands there as a patch of that one.
 //!
 //! The pages are snapshots for people to read, so [`Tree`] prints what is short on one line. As
 //! `serde_json::to_string_pretty` prints, with an entry a line, the page for MongoDB had 3,369 lines instead of 1,343,
@@ -15,6 +16,7 @@
 
 use std::{fs, time::Duration};
 
+use diffy::DiffOptions;
 use parking_lot::Mutex;
 
 use crate::{
@@ -156,19 +158,59 @@ impl Tree {
     }
 }
 
+/// A statement, as it stands on its page.
+pub(crate) struct Statement {
+    name: String,
+    text: String,
+    /// The name of the statement that this one resembles.
+    like: Option<&'static str>,
+}
+
+impl Statement {
+    pub(crate) fn new(name: impl Into<String>, text: String) -> Self {
+        Self {
+            name: name.into(),
+            text,
+            like: None,
+        }
+    }
+
+    /// The same, as a patch of another statement.
+    pub(crate) fn like(mut self, other: &'static str) -> Self {
+        self.like = Some(other);
+        self
+    }
+
+    fn block(&self, language: &str, all: &[Self]) -> String {
+        let Some(like) = self.like else {
+            return format!("```{language}\n{}\n```\n", self.text);
+        };
+        let other = all.iter().find(|it| it.name == like).unwrap();
+        assert_eq!(other.like, None, "a patch of a patch");
+        let mut options = DiffOptions::new();
+        options
+            .set_context_len(1)
+            .set_original_filename(like.to_owned())
+            .set_modified_filename(self.name.clone());
+        let (before, after) = [other, self].map(|it| format!("{}\n", it.text)).into();
+        let patch = options.create_patch(&before, &after);
+        format!("```diff\n{patch}```\n")
+    }
+}
+
 /// Panics unless a document has exactly these statements of a kind, each with its name.
-pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[(String, String)]) {
+pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[Statement]) {
     let _file = FILE.lock();
     let path = format!("{DOCUMENTS}/{document}");
     let before = fs::read_to_string(&path).unwrap();
     let mut after = before.clone();
-    for (name, text) in statements {
-        let mark = format!("{BEGIN}{kind} {name} -->\n");
+    for statement in statements {
+        let mark = format!("{BEGIN}{kind} {} -->\n", statement.name);
         let start = after.find(&mark).map(|at| at + mark.len());
         let start = start.unwrap_or_else(|| panic!("{path} has no mark {mark}"));
         let length = after[start..].find(END);
         let length = length.unwrap_or_else(|| panic!("{mark} has no end"));
-        let block = format!("```{language}\n{text}\n```\n");
+        let block = statement.block(language, statements);
         after.replace_range(start..start + length, &block);
     }
     let marks = before.matches(&format!("{BEGIN}{kind} ")).count();

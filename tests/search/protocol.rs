@@ -26,20 +26,7 @@ impl Stranger {
         };
         let path = path.replace("app%2Dlocks", &self.0.alias);
         let mut body = body.replace("app-locks", &self.0.alias);
-        let scripts = statements(DOCUMENT, "script");
-        let text = |wanted: &str| {
-            let found = scripts.iter().find(|(name, _)| name == wanted);
-            found.unwrap().1.as_str()
-        };
-        for (script, source) in &scripts {
-            let functions = match script.as_str() {
-                "acquire" | "remove_expired" => vec![text("lock")],
-                "acquire_beside" | "renew" | "convert" | "release" | "evict" => {
-                    vec![text("lock"), text("holders")]
-                }
-                _ => Vec::new(),
-            };
-            let source = [functions, vec![source.as_str()]].concat().join("\n");
+        for (script, source) in scripts() {
             let source = Value::from(source).to_string();
             body = body.replace(&format!("\"(the script {script})\""), &source);
         }
@@ -65,6 +52,35 @@ impl Stranger {
             .unwrap_or_else(|| panic!("{name}: {answer}"))
             .to_owned()
     }
+}
+
+/// The scripts by their names, each with its functions, from the table at the end of the document.
+fn scripts() -> Vec<(String, String)> {
+    let read = |name: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/elasticsearch");
+        let link = format!("[{name}](../../src/store/elasticsearch/{name}.painless)");
+        assert!(DOCUMENT.contains(&link), "{name}");
+        std::fs::read_to_string(format!("{folder}/{name}.painless")).unwrap()
+    };
+    // Of a cell, the names without their links: `lock, [holders](…)` has two.
+    let names = |cell: &str| -> Vec<String> {
+        let names = cell.split(", ").map(|name| {
+            let name = name.trim().trim_start_matches('[');
+            name.split(']').next().unwrap().to_owned()
+        });
+        names.filter(|name| name != "none").collect()
+    };
+    let (_, table) = DOCUMENT.split_once("## Scripts\n").unwrap();
+    let rows = table.lines().filter(|row| row.starts_with("| ["));
+    let scripts = rows.map(|row| {
+        let cells: Vec<_> = row.split('|').map(names).collect();
+        let [_, script, functions, _] = &cells[..] else {
+            panic!("{row}");
+        };
+        let parts: Vec<_> = functions.iter().chain(script).map(|it| read(it)).collect();
+        (script[0].clone(), parts.join("\n"))
+    });
+    scripts.collect()
 }
 
 fn requests() -> Vec<(String, String)> {

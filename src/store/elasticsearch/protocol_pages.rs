@@ -1,15 +1,15 @@
 //! The statements of `docs/protocol/elasticsearch.md`, as HTTP.
 //!
-//! In a plain snapshot of the requests each would contain its script, on one line with escaped line ends. The page has
-//! the scripts once, as they are in their files.
+//! In a plain snapshot of the requests each would contain its script, on one line with escaped line ends. The page names
+//! the scripts, and links to their files.
 
 use serde_json::{Value, json};
 
 use super::{
-    scripts::{HOLDERS, LOCK, SCRIPTS, Script},
+    scripts::SCRIPTS,
     statements::{Body, Change, Method, Request, Statements},
 };
-use crate::store::{protocol_pages as fixed, protocol_pages::Tree};
+use crate::store::protocol_pages::{self as fixed, Statement, Tree};
 
 /// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
 /// that some other crate may ask for.
@@ -27,7 +27,7 @@ fn tree(value: &Value) -> Tree {
     }
 }
 
-/// The scripts stand in the document once, and by their names in the requests.
+/// The scripts stand in the requests by their names.
 fn without_sources(value: &mut Value) {
     let own = |source: &str| SCRIPTS.iter().find(|script| script.source() == source);
     match value {
@@ -81,10 +81,11 @@ fn written(request: Request) -> String {
     }
 }
 
-fn requests() -> Vec<(String, String)> {
+fn requests() -> Vec<Statement> {
     let statements = Statements::of_locks("app-locks".into());
     let mut requests = Vec::new();
-    let mut add = |name: &str, request: Request| requests.push((name.to_owned(), written(request)));
+    let mut add =
+        |name: &str, request: Request| requests.push(Statement::new(name, written(request)));
     let one = |change: Change| statements.update(change);
     for (name, request) in fixed::acquires() {
         add(name, one(statements.acquire(&request)));
@@ -128,21 +129,4 @@ fn requests() -> Vec<(String, String)> {
 #[test]
 fn the_document_has_what_is_sent() {
     fixed::compare("elasticsearch.md", "request", "http", &requests());
-}
-
-#[test]
-fn the_document_has_the_scripts() {
-    let ours = |script: &&&Script| !script.name().starts_with("guarded");
-    let scripts = SCRIPTS.iter().filter(ours);
-    let scripts = scripts.map(|script| (script.name(), script.written()));
-    let scripts = [("lock", LOCK), ("holders", HOLDERS)]
-        .into_iter()
-        .chain(scripts);
-    let scripts = scripts.map(|(name, text)| (name.to_owned(), text.trim().to_owned()));
-    fixed::compare(
-        "elasticsearch.md",
-        "script",
-        "java",
-        &scripts.collect::<Vec<_>>(),
-    );
 }

@@ -36,12 +36,6 @@ impl Script {
         self.name
     }
 
-    /// The source as in the file.
-    #[cfg(test)]
-    pub(super) fn written(&self) -> &'static str {
-        self.written
-    }
-
     /// The script as it is sent: without comments and indents, since it is part of each request.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source

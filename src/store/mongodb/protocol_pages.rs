@@ -6,13 +6,27 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{bulk::statement, concern::majority, prepare, statements};
-use crate::store::{protocol_pages as fixed, protocol_pages::Tree};
+use crate::store::protocol_pages::{self as fixed, Statement, Tree};
+
+/// The statements that stand on the page as patches, each with the one that it resembles.
+const PATCHES: [(&str, &str); 5] = [
+    ("const holdersMakeSense", "const allMakeSense"),
+    ("acquire handover", "acquire"),
+    ("acquire permits", "acquire shared"),
+    ("release min hold", "release"),
+    ("permit smooth", "permit"),
+];
 
 /// The expressions that have a name on the page.
 fn parts() -> Vec<(&'static str, Bson)> {
     let parts = statements::parts(&fixed::key(), fixed::TTL, fixed::RETENTION);
     let parts = parts.into_iter().map(|(name, part)| (name, part.into()));
-    parts.chain([("durable", majority().into())]).collect()
+    let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
+    let others = [
+        ("durable", majority().into()),
+        ("renewal", Bson::from(renewal)),
+    ];
+    parts.chain(others).collect()
 }
 
 /// A value in which these parts stand by their names.
@@ -145,10 +159,17 @@ fn indexes() -> String {
     created.join("\n\n")
 }
 
-fn statements() -> Vec<(String, String)> {
+fn statements() -> Vec<Statement> {
     let key = fixed::key();
     let mut statements = Vec::new();
-    let mut add = |name: &str, text: String| statements.push((name.to_owned(), text));
+    let mut add = |name: &str, text: String| {
+        let statement = Statement::new(name, text);
+        let patch = PATCHES.iter().find(|(patch, _)| *patch == name);
+        statements.push(match patch {
+            Some((_, like)) => statement.like(like),
+            None => statement,
+        });
+    };
     let parts = parts();
     for (number, (name, part)) in parts.iter().enumerate() {
         let written = tree(part, &parts[..number]).written(0);
