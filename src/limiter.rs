@@ -1,8 +1,8 @@
 //! The limiter: at most so many calls in each window, over all processes that share the store.
 
-mod client;
 mod permit;
 mod queue;
+mod queues;
 
 use std::{
     fmt,
@@ -13,9 +13,9 @@ use std::{
 
 use futures::future::BoxFuture;
 
-pub(crate) use self::client::LimiterContext;
-use self::client::LimiterQueue;
 pub use self::permit::{Permit, PermitAttempt};
+pub(crate) use self::queues::LimiterContext;
+use self::queues::LimiterQueue;
 use crate::model::{Error, Key, Quota, WaitPolicy};
 
 /// Allows at most so many calls in each window, over all processes that ask for the same key: made by
