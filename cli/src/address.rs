@@ -23,9 +23,9 @@ use serde_json::Value;
 
 /// How long a server is looked for, unless the address says it. The driver's own 30 s are too long for somebody
 /// who waits at a terminal.
-const PATIENCE: Duration = Duration::from_secs(3);
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a server that is there gets to answer, which a busy one does late.
-const ANSWER: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The forms of an address.
 pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
@@ -49,7 +49,7 @@ pub(crate) enum AddressError {
     #[error("{0}")]
     Denied(String),
     /// The store failed.
-    #[error("{place}: {}", told(error))]
+    #[error("{place}: {}", message(error))]
     Store { place: String, error: Error },
 }
 
@@ -132,7 +132,7 @@ impl Opened {
 }
 
 /// What the driver has to add is long, and where the message says what to do it helps nobody.
-pub(crate) fn told(error: &Error) -> String {
+pub(crate) fn message(error: &Error) -> String {
     match error {
         Error::Unreachable { .. } | Error::Denied { .. } | Error::File { .. } => error.to_string(),
         error => match std::error::Error::source(error) {
@@ -168,7 +168,9 @@ async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
     let (address, collection) =
         collection_of(address).ok_or_else(|| invalid("MongoDB", MONGODB))?;
     let mut options = ClientOptions::parse(address).await.map_err(unreadable)?;
-    options.server_selection_timeout.get_or_insert(PATIENCE);
+    options
+        .server_selection_timeout
+        .get_or_insert(SERVER_SELECTION_TIMEOUT);
     let hosts: Vec<_> = options.hosts.iter().map(ServerAddress::to_string).collect();
     let client = Client::with_options(options).map_err(unreadable)?;
     let database = client
@@ -232,7 +234,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     let transport = transport.map_err(|_| unusable("cannot be used: check the address"))?;
     let client = Elasticsearch::new(transport);
 
-    let answer = client.info().request_timeout(ANSWER).send().await;
+    let answer = client.info().request_timeout(RESPONSE_TIMEOUT).send().await;
     let answer = answer.map_err(|error| {
         let error = anyhow::Error::from(error);
         AddressError::Unreachable(format!(

@@ -178,8 +178,8 @@ pub struct Watch {
 
 /// The parent of a command, which ends it in time. Nobody calls it by hand.
 #[derive(Parser)]
-#[command(name = "leasehold guard")]
-pub struct Guard {
+#[command(name = "leasehold supervise")]
+pub struct Supervise {
     /// Where the process that has the lease listens
     #[arg(long)]
     pub socket: PathBuf,

@@ -18,24 +18,24 @@ pub fn now() -> i64 {
 
 /// What two clocks have shown at the same moments: that of the leases, which stands still while the machine
 /// is suspended, and this one.
-pub struct Looks {
+pub struct ClockSamples {
     pairs: VecDeque<(Instant, i64)>,
     /// How long a pair is of use.
     kept: Duration,
 }
 
-impl Looks {
+impl ClockSamples {
     pub fn new(kept: Duration) -> Self {
         let mut this = Self {
             pairs: VecDeque::new(),
             kept,
         };
-        this.look();
+        this.sample();
         this
     }
 
-    /// Looks at both.
-    pub fn look(&mut self) {
+    /// Reads both clocks.
+    pub fn sample(&mut self) {
         // This one first: what comes in between makes a lease shorter.
         let here = now();
         self.add(Instant::now(), here);
@@ -74,36 +74,36 @@ mod tests {
     fn time_in_suspension_is_a_part_of_a_lease() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut looks = Looks {
+        let mut samples = ClockSamples {
             pairs: VecDeque::new(),
             kept: 60 * second,
         };
-        looks.add(start, 100_000);
-        looks.add(start + second, 101_000);
-        let until = |looks: &Looks| looks.until(start + second, start + 31 * second);
-        assert_eq!(until(&looks), 131_000);
+        samples.add(start, 100_000);
+        samples.add(start + second, 101_000);
+        let until = |samples: &ClockSamples| samples.until(start + second, start + 31 * second);
+        assert_eq!(until(&samples), 131_000);
         // An hour, of which the other clock knows nothing.
-        looks.add(start + 2 * second, 102_000 + 3_600_000);
-        assert_eq!(until(&looks), 131_000);
+        samples.add(start + 2 * second, 102_000 + 3_600_000);
+        assert_eq!(until(&samples), 131_000);
         // What is asked for afterwards has all of its time.
-        let later = looks.until(start + 3 * second, start + 33 * second);
+        let later = samples.until(start + 3 * second, start + 33 * second);
         assert_eq!(later, 102_000 + 3_600_000 + 31_000);
     }
 
     #[test]
-    fn looks_are_kept_for_as_long_as_they_are_of_use() {
+    fn samples_are_kept_for_as_long_as_they_are_of_use() {
         let start = Instant::now();
         let second = Duration::from_secs(1);
-        let mut looks = Looks {
+        let mut samples = ClockSamples {
             pairs: VecDeque::new(),
             kept: 5 * second,
         };
         for number in 0..100 {
-            looks.add(start + second * number, i64::from(number) * 1_000);
+            samples.add(start + second * number, i64::from(number) * 1_000);
         }
-        assert!(looks.pairs.len() <= 7, "{}", looks.pairs.len());
+        assert!(samples.pairs.len() <= 7, "{}", samples.pairs.len());
         assert_eq!(
-            looks.until(start + 95 * second, start + 100 * second),
+            samples.until(start + 95 * second, start + 100 * second),
             100_000
         );
     }

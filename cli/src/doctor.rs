@@ -17,7 +17,7 @@ use opensearch::OpenSearch;
 use serde_json::{Value, json};
 
 use super::{
-    address::{AddressError, Backend, Opened, told},
+    address::{AddressError, Backend, Opened, message},
     exit::{Code, Failure},
     out,
 };
@@ -104,7 +104,7 @@ async fn reach(opened: &Opened) -> Finding {
     for _ in 0..TRIPS {
         let start = Instant::now();
         if let Err(error) = look(&*opened.store).await {
-            return Finding::new("reachable", Grade::Bad, told(&error));
+            return Finding::new("reachable", Grade::Bad, message(&error));
         }
         trips.push(start.elapsed());
     }
@@ -254,7 +254,7 @@ fn of_check(checked: Result<(), Error>) -> Finding {
             Finding::new("prepared", Grade::Bad, text)
         }
         Err(Error::Denied { .. }) => unseen(),
-        Err(error) => Finding::new("prepared", Grade::Bad, told(&error)),
+        Err(error) => Finding::new("prepared", Grade::Bad, message(&error)),
     }
 }
 
@@ -271,7 +271,7 @@ fn is_missing(error: &mongodb::error::Error) -> bool {
 /// Takes a lock, renews it, looks at it and releases it, as a user of the store does.
 async fn allowed(leases: &Leases) -> Vec<Finding> {
     let bad = |what: &str, error: Error| {
-        let text = format!("no, {what} failed: {}", told(&error));
+        let text = format!("no, {what} failed: {}", message(&error));
         vec![Finding::new("allowed", Grade::Bad, text)]
     };
     let key = format!("leasehold doctor {}", LeaseId::random());

@@ -153,7 +153,7 @@ impl fmt::Display for Failure {
             Self::Store(error @ Error::NotPrepared { .. }) => {
                 write!(f, "{error}; `leasehold prepare` does that")
             }
-            Self::Store(error) => f.write_str(&super::address::told(error)),
+            Self::Store(error) => f.write_str(&super::address::message(error)),
             Self::Host(error) => write!(f, "{error}"),
             Self::Usage(text) | Self::NoPlace(text) => f.write_str(text),
         }

@@ -15,14 +15,14 @@ mod clock;
 mod doctor;
 mod evict;
 mod exit;
-mod family;
-mod guard;
-mod keep;
 mod list;
 mod out;
 mod place;
+mod process_tree;
+mod run;
 mod signals;
 mod state;
+mod supervisor;
 mod terms;
 mod text;
 mod watch;
@@ -40,14 +40,16 @@ use self::{
 };
 
 /// How long the end waits for a store that does not answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// On one thread: the parent of a process is the thread that started it, and that must not end before.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     // For `run` alone, and so no task that people are told of.
     let ended = match env::args_os().nth(1) {
-        Some(word) if word == "guard" => guard::guard(parsed(env::args_os().skip(1))).await,
+        Some(word) if word == "supervise" => {
+            supervisor::supervise(parsed(env::args_os().skip(1))).await
+        }
         _ => work(parsed(env::args_os())).await,
     };
     match ended {
@@ -103,7 +105,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     };
     let leases = Leases::new(opened.store.clone());
     let outcome = match args.task {
-        Task::Run(run) => keep::run(run, &leases, opened.store.clock_margin()).await,
+        Task::Run(run) => run::run(run, &leases, opened.store.clock_margin()).await,
         Task::Ls(ls) => list::ls(ls, &leases).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases).await,
@@ -118,6 +120,6 @@ async fn work(args: Args) -> Result<Code, Failure> {
         Task::Completions { .. } | Task::Man => Ok(Code::Done),
     };
     // What is still on its way is released by its ttl.
-    let _ = timeout(PATIENCE, leases.close()).await;
+    let _ = timeout(CLOSE_TIMEOUT, leases.close()).await;
     outcome
 }

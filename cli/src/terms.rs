@@ -45,12 +45,12 @@ impl Terms {
     }
 
     /// How often to look at the lease.
-    pub fn look(&self) -> Duration {
+    pub fn check_interval(&self) -> Duration {
         (self.ttl / 20).min(Duration::from_secs(1))
     }
 
     /// How long before its deadline a lease was asked for.
-    pub fn lasts(&self) -> Duration {
+    pub fn lifetime(&self) -> Duration {
         self.ttl.saturating_sub(self.margin)
     }
 }
@@ -74,7 +74,7 @@ mod tests {
                 left.is_some_and(|left| left >= ttl / 2),
                 "{ttl:?}: {terms:?}"
             );
-            assert!(terms.is_some_and(|terms| terms.look() <= ttl / 20));
+            assert!(terms.is_some_and(|terms| terms.check_interval() <= ttl / 20));
         }
         let grace = |ttl| Terms::new(ttl, None, MARGIN).map(|terms| terms.grace);
         assert_eq!(grace(seconds(12)), Ok(seconds(4)));

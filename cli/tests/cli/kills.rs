@@ -184,9 +184,9 @@ fn children_of(parent: Pid) -> Vec<String> {
 }
 
 /// The parent of the command, as soon as it is there.
-fn guard_of(going: &Going) -> Pid {
-    let guard = until(|| children_of(going.pid()).pop());
-    Pid::from_raw(guard.parse().unwrap()).unwrap()
+fn supervisor_of(going: &Going) -> Pid {
+    let supervisor = until(|| children_of(going.pid()).pop());
+    Pid::from_raw(supervisor.parse().unwrap()).unwrap()
 }
 
 /// At whichever moment: the lease is not free before the command is dead.
@@ -197,11 +197,11 @@ fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
         // A time by which it is found.
         let time = format!("{}", 600_000 + turn);
         let mut going = place.start(["run", "job", "--", "sleep", &time]);
-        let guard = guard_of(&going);
+        let supervisor = supervisor_of(&going);
         if turn % 2 == 0 {
-            until(|| children_of(guard).pop());
+            until(|| children_of(supervisor).pop());
         }
-        kill_process(guard, Signal::KILL).unwrap();
+        kill_process(supervisor, Signal::KILL).unwrap();
         let (code, _) = going.wait();
         assert!([137, 70].contains(&code), "{code}");
         let words = format!("sleep\0{time}\0");
@@ -223,8 +223,8 @@ fn a_parent_that_is_stopped_is_killed_with_the_command() {
     keeping_pace(6, |ttl| {
         let place = Place::file();
         let (mut going, pid) = stubborn(&place, ttl)?;
-        let guard = parent_of(&pid).unwrap();
-        kill_process(guard, Signal::STOP).unwrap();
+        let supervisor = parent_of(&pid).unwrap();
+        kill_process(supervisor, Signal::STOP).unwrap();
         place.leasehold(["evict", "job", "--yes"]).with(0);
         assert_eq!(going.wait().0, 76);
         assert!(!is_there(&pid));
@@ -241,13 +241,13 @@ fn a_command_does_not_start_when_its_time_is_over() {
     let listener = UnixListener::bind(&socket).unwrap();
     let mut command = super::leasehold();
     command
-        .args(["guard", "--grace", "1s", "--socket"])
+        .args(["supervise", "--grace", "1s", "--socket"])
         .arg(&socket);
     command.args(["--", "echo", "never"]);
-    let guard = Going::of(command);
+    let supervisor = Going::of(command);
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"signal 28\nuntil 1\n").unwrap();
-    assert_eq!(guard.finish(), (76, String::new()));
+    assert_eq!(supervisor.finish(), (76, String::new()));
     assert!(!folder.path().exists());
 }
 
@@ -257,9 +257,9 @@ fn orphans_that_have_ended_leave_no_entries() {
     let place = Place::file();
     let script = "for i in 1 2 3 4 5 6 7 8 9; do (sleep 0.01 &); done; echo $$; cat";
     let mut going = place.hold(["job"], script);
-    let guard = parent_of(&going.line()).unwrap();
+    let supervisor = parent_of(&going.line()).unwrap();
     // The shell alone is left.
-    until(|| (children_of(guard).len() == 1).then_some(()));
+    until(|| (children_of(supervisor).len() == 1).then_some(()));
     assert_eq!(going.finish().0, 0);
 }
 
@@ -313,8 +313,8 @@ fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
     let script = "trap 'echo told' USR1; trap 'echo end; exit 0' USR2; echo $$
         while :; do sleep 0.05; done";
     let mut going = place.hold(["job", "--ttl", "10m"], script);
-    let guard = parent_of(&going.line()).unwrap();
-    kill_process(guard, Signal::USR1).unwrap();
+    let supervisor = parent_of(&going.line()).unwrap();
+    kill_process(supervisor, Signal::USR1).unwrap();
     going.signal(Signal::USR2);
     assert_eq!(going.wait(), (0, "end".to_owned()));
 }

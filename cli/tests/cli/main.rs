@@ -28,7 +28,7 @@ use serde_json::Value;
 use self::pace::Late;
 
 /// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A store that no other test uses, by its address.
 #[derive(Clone)]
@@ -63,10 +63,10 @@ impl Place {
                 let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
                 let host = host.trim_end_matches('/');
                 // The command has a short one of its own.
-                let patience = format!("serverSelectionTimeoutMS={}", PATIENCE.as_millis());
+                let timeout = format!("serverSelectionTimeoutMS={}", TIMEOUT.as_millis());
                 let options = match options {
-                    "" => patience,
-                    options => format!("{options}&{patience}"),
+                    "" => timeout,
+                    options => format!("{options}&{timeout}"),
                 };
                 Self(format!("mongodb://{host}/{name}?{options}"))
             }
@@ -153,7 +153,7 @@ fn run(mut command: Command) -> Ended {
 
 /// Looks until there is something.
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(seen) = look() {
             return seen;
@@ -201,7 +201,7 @@ impl Going {
 
     /// The next line that it prints; empty if there are no more.
     fn line(&mut self) -> String {
-        match self.out.recv_timeout(PATIENCE) {
+        match self.out.recv_timeout(TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => String::new(),
             Err(RecvTimeoutError::Timeout) => panic!("it prints nothing, and does not end"),
@@ -245,7 +245,7 @@ impl Going {
         let status = self.end();
         let mut rest = Vec::new();
         loop {
-            match self.out.recv_timeout(PATIENCE) {
+            match self.out.recv_timeout(TIMEOUT) {
                 Ok(line) => rest.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => panic!("what it has started is still there"),
@@ -256,7 +256,7 @@ impl Going {
     }
 
     fn end(&mut self) -> ExitStatus {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => return status,

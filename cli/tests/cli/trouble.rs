@@ -285,7 +285,7 @@ fn completions_and_the_manual_know_every_task() {
         for task in tasks {
             assert!(ended.with(0).contains(task), "{shell} does not know {task}");
         }
-        assert!(!ended.out.contains("guard"), "{shell}");
+        assert!(!ended.out.contains("supervise"), "{shell}");
     }
     let mut command = leasehold();
     command.arg("man");
@@ -298,7 +298,7 @@ fn completions_and_the_manual_know_every_task() {
     for task in tasks {
         assert!(manual.contains(task), "the manual does not know {task}");
     }
-    assert!(!manual.contains("guard"));
+    assert!(!manual.contains("supervise"));
 }
 
 /// The documentation has every code that the help has, and every option.

@@ -27,35 +27,34 @@ use tokio::{
 
 use super::{
     args::{OnHeld, Run},
-    clock::{self, Looks},
+    clock::{self, ClockSamples},
     exit::{Code, Failure},
-    family,
-    guard::{AFTER_KILL, Told, Word},
-    out,
+    out, process_tree,
     signals::Signals,
+    supervisor::{AFTER_KILL, Instruction, Report},
     terms::Terms,
     text,
 };
 
 /// Longer than a renewal is waited for.
-const LOOKS: Duration = Duration::from_secs(60);
+const CLOCK_HISTORY: Duration = Duration::from_secs(60);
 /// How long the store has for the release.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Failure> {
     let terms = Terms::new(run.ttl, run.grace, margin).map_err(Failure::Usage)?;
     let mut signals = Signals::new()?;
     // Who was started to ignore this signal would never be told how a child ended.
     let _children = signal(SignalKind::child())?;
-    let mut looks = Looks::new(LOOKS);
+    let mut samples = ClockSamples::new(CLOCK_HISTORY);
     let lease = {
         let mut lease = Box::pin(acquire(&run, leases));
-        let mut ticks = interval(terms.look());
+        let mut ticks = interval(terms.check_interval());
         loop {
             tokio::select! {
                 lease = &mut lease => break lease,
                 signal = signals.end() => return Ok(signal.into()),
-                _ = ticks.tick() => looks.look(),
+                _ = ticks.tick() => samples.sample(),
             }
         }
     };
@@ -71,16 +70,16 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         Err(error) => return Err(error.into()),
     };
     // The orphans of a parent that was killed are to be found.
-    family::adopt();
+    process_tree::become_subreaper();
     let key = lease.key().clone();
-    let ended = match Guarded::start(&run, &lease, &terms, looks).await {
-        Ok(guarded) => Ok(guarded.attend(&lease, &mut signals).await),
+    let ended = match SupervisorProcess::start(&run, &lease, &terms, samples).await {
+        Ok(supervisor) => Ok(supervisor.wait(&lease, &mut signals).await),
         Err(error) => Err(error),
     };
     let released = tokio::select! {
-        released = timeout(PATIENCE, lease.release()) => released.unwrap_or(Err(Error::TimedOut {
+        released = timeout(RELEASE_TIMEOUT, lease.release()) => released.unwrap_or(Err(Error::TimedOut {
             operation: "release",
-            limit: PATIENCE,
+            limit: RELEASE_TIMEOUT,
         })),
         _ = signals.end() => Ok(()),
     };
@@ -138,12 +137,12 @@ fn held(error: &Error) -> String {
 }
 
 /// The command, and its parent.
-struct Guarded {
+struct SupervisorProcess {
     process: Child,
-    words: OwnedWriteHalf,
-    told: Lines<BufReader<OwnedReadHalf>>,
+    instructions: OwnedWriteHalf,
+    reports: Lines<BufReader<OwnedReadHalf>>,
     terms: Terms,
-    looks: Looks,
+    samples: ClockSamples,
     /// Until when the lease lasts, on [`clock`], and the deadline that this is.
     until: i64,
     deadline: Option<Instant>,
@@ -152,18 +151,23 @@ struct Guarded {
     /// Whether the command was ended for the lease.
     stopped: bool,
     /// Whether all of it has ended.
-    over: bool,
+    is_over: bool,
 }
 
-impl Guarded {
-    async fn start(run: &Run, lease: &Lease, terms: &Terms, looks: Looks) -> io::Result<Self> {
+impl SupervisorProcess {
+    async fn start(
+        run: &Run,
+        lease: &Lease,
+        terms: &Terms,
+        samples: ClockSamples,
+    ) -> io::Result<Self> {
         let folder = TempDir::with_prefix("leasehold-").map_err(no_socket)?;
-        let socket = folder.path().join("guard");
+        let socket = folder.path().join("sock");
         let listener = UnixListener::bind(&socket).map_err(no_socket)?;
         let mut command = Command::new(this_program()?);
         command
             .arg0("leasehold")
-            .arg("guard")
+            .arg("supervise")
             .arg("--socket")
             .arg(&socket)
             .args(["--grace", &format!("{}ms", terms.grace.as_millis()), "--"])
@@ -184,105 +188,107 @@ impl Guarded {
                 return Err(io::Error::other(text));
             }
         };
-        let (told, words) = stream.into_split();
+        let (reports, instructions) = stream.into_split();
         Ok(Self {
             process,
-            words,
-            told: BufReader::new(told).lines(),
+            instructions,
+            reports: BufReader::new(reports).lines(),
             terms: *terms,
-            looks,
+            samples,
             until: i64::MIN,
             deadline: None,
             dead_by: i64::MAX,
             stopped: false,
-            over: false,
+            is_over: false,
         })
     }
 
     /// Until the command has ended: how, and whether it was for the lease.
-    async fn attend(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
-        self.lasts(lease.deadline());
-        let mut ticks = interval(self.terms.look());
-        let (mut is_lost, mut hears) = (false, true);
+    async fn wait(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
+        self.send_deadline(lease.deadline());
+        let mut ticks = interval(self.terms.check_interval());
+        let (mut is_lost, mut is_connected) = (false, true);
         let code = loop {
             tokio::select! {
                 ended = self.process.wait() => break ended.map_or(Code::Failed, Code::of),
                 _ = ticks.tick() => {
-                    self.looks.look();
+                    self.samples.sample();
                     if !is_lost {
                         // Also if it is the same: a word may be lost on its way.
-                        self.lasts(lease.deadline());
+                        self.send_deadline(lease.deadline());
                     }
                     if clock::now() > self.dead_by {
                         // Its parent is stopped, or hangs.
                         self.stopped = true;
-                        family::signal(None, Signal::KILL);
+                        process_tree::signal(None, Signal::KILL);
                     }
                 }
                 reason = lease.lost(), if !is_lost => {
                     is_lost = true;
                     self.stopped = true;
-                    self.say(Word::Stop);
+                    self.send(Instruction::Stop);
                     let grace = millis(self.terms.grace) + AFTER_KILL;
                     self.dead_by = self.dead_by.min(clock::now().saturating_add(grace));
                     out::say(&format!("the lease on {} is lost: {reason}", lease.key()));
                 }
-                signal = signals.next() => self.say(Word::Signal(signal)),
-                line = self.told.next_line(), if hears => match line.ok().flatten() {
-                    Some(line) => self.hear(&line),
-                    None => hears = false,
+                signal = signals.next() => self.send(Instruction::Signal(signal)),
+                line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
+                    Some(line) => self.take_report(&line),
+                    None => is_connected = false,
                 },
             }
         };
-        while let Ok(Some(line)) = self.told.next_line().await {
-            self.hear(&line);
+        while let Ok(Some(line)) = self.reports.next_line().await {
+            self.take_report(&line);
         }
-        if !self.over {
+        if !self.is_over {
             out::say("the parent of the command was killed, and so is the command");
-            bury(lease).await;
+            kill_remaining(lease).await;
         }
         (code, self.stopped)
     }
 
     /// Tells until when the lease lasts now.
-    fn lasts(&mut self, deadline: Instant) {
+    fn send_deadline(&mut self, deadline: Instant) {
         // Reckoned once: later this process may have slept since, and not know it.
         if self.deadline.replace(deadline) != Some(deadline) {
-            let asked = deadline.checked_sub(self.terms.lasts());
-            self.until = self.looks.until(asked.unwrap_or(deadline), deadline);
+            let asked = deadline.checked_sub(self.terms.lifetime());
+            self.until = self.samples.until(asked.unwrap_or(deadline), deadline);
             self.dead_by = self.until.saturating_add(AFTER_KILL);
         }
         let until = self.until.saturating_sub(millis(self.terms.spare));
-        self.say(Word::Until(until));
+        self.send(Instruction::Until(until));
     }
 
-    fn hear(&mut self, line: &str) {
-        match Told::parse(line) {
-            Some(Told::Stopped) => {
+    fn take_report(&mut self, line: &str) {
+        match Report::parse(line) {
+            Some(Report::Stopped) => {
                 self.stopped = true;
                 out::say("the lease was not renewed in time, and the command is ended");
             }
-            Some(Told::Over) => self.over = true,
+            Some(Report::Over) => self.is_over = true,
             None => {}
         }
     }
 
     /// Whoever does not hear it has ended, or is stopped, and that is seen otherwise.
-    fn say(&self, word: Word) {
-        let _ = self.words.try_write(format!("{word}\n").as_bytes());
+    fn send(&self, instruction: Instruction) {
+        let _ = self
+            .instructions
+            .try_write(format!("{instruction}\n").as_bytes());
     }
 }
 
 /// Ends what a parent has left behind that did not come to its own end.
-async fn bury(lease: &Lease) {
+async fn kill_remaining(lease: &Lease) {
     let start = Instant::now();
     let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
     loop {
         // There is no lease any more for which to wait.
-        if family::is_gone(None) || start.elapsed() > enough && !lease.is_live() {
+        if process_tree::reap_all(None) || start.elapsed() > enough && !lease.is_live() {
             return;
         }
-        family::signal(None, Signal::KILL);
+        process_tree::signal(None, Signal::KILL);
         sleep(Duration::from_millis(10)).await;
     }
 }

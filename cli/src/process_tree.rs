@@ -15,7 +15,7 @@ use rustix::{
 
 /// A process, as `/proc` tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Member {
+struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
@@ -24,7 +24,7 @@ struct Member {
 }
 
 /// From now on orphans among those that this process has started are its children.
-pub fn adopt() {
+pub fn become_subreaper() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
@@ -46,7 +46,7 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
 ///
 /// The kernel is asked and not `/proc`, where one that starts another and ends may be seen dead while the
 /// other is not on the list yet. Whoever of the family is alive is a child, or descends from one that is.
-pub fn is_gone(group: Option<Pid>) -> bool {
+pub fn reap_all(group: Option<Pid>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => {}
@@ -59,57 +59,57 @@ pub fn is_gone(group: Option<Pid>) -> bool {
 }
 
 /// Clears the entries of those children that have ended, but for one, which somebody waits for.
-pub fn reap_but(one: Pid) {
+pub fn reap_except(awaited: Pid) {
     let this = getpid().as_raw_nonzero().get();
-    for member in all() {
-        if member.parent == this && member.is_over && member.pid != one {
-            let _ = waitpid(Some(member.pid), WaitOptions::NOHANG);
+    for process in all() {
+        if process.parent == this && process.is_over && process.pid != awaited {
+            let _ = waitpid(Some(process.pid), WaitOptions::NOHANG);
         }
     }
 }
 
 /// Those of the family of this process that have not ended.
-fn living(all: &[Member]) -> Vec<Member> {
-    let mut members = family(all, getpid().as_raw_nonzero().get());
-    members.retain(|member| !member.is_over);
-    members
+fn living(all: &[Process]) -> Vec<Process> {
+    let mut processes = descendants(all, getpid().as_raw_nonzero().get());
+    processes.retain(|process| !process.is_over);
+    processes
 }
 
 /// The descendants of this process.
-fn family(all: &[Member], of: i32) -> Vec<Member> {
-    let (mut members, mut parents) = (Vec::new(), HashSet::from([of]));
+fn descendants(all: &[Process], of: i32) -> Vec<Process> {
+    let (mut processes, mut parents) = (Vec::new(), HashSet::from([of]));
     loop {
-        let is_new = |it: &&Member| {
+        let is_new = |it: &&Process| {
             let pid = it.pid.as_raw_nonzero().get();
             parents.contains(&it.parent) && !parents.contains(&pid)
         };
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
         if new.is_empty() {
-            return members;
+            return processes;
         }
         parents.extend(new.iter().map(|it| it.pid.as_raw_nonzero().get()));
-        members.extend(new);
+        processes.extend(new);
     }
 }
 
 /// Every process of the host that is to be seen.
-fn all() -> Vec<Member> {
+fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter(|entry| {
             let name = entry.file_name();
             name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
         })
-        .filter_map(|entry| member(&fs::read_to_string(entry.path().join("stat")).ok()?))
+        .filter_map(|entry| parse_stat(&fs::read_to_string(entry.path().join("stat")).ok()?))
         .collect()
 }
 
 /// Reads a line of `/proc/PID/stat`. The name, in brackets, may have anything in it.
-fn member(line: &str) -> Option<Member> {
+fn parse_stat(line: &str) -> Option<Process> {
     let (pid, rest) = line.split_once(' ')?;
     let mut words = rest.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;
-    Some(Member {
+    Some(Process {
         pid: Pid::from_raw(pid.parse().ok()?)?,
         parent: words.next()?.parse().ok()?,
         group: words.next()?.parse().ok()?,
@@ -121,8 +121,8 @@ fn member(line: &str) -> Option<Member> {
 mod tests {
     use super::*;
 
-    fn of(pid: i32, parent: i32) -> Member {
-        member(&format!("{pid} (a name) of ) it) S {parent} 3 1 0 -1")).unwrap()
+    fn of(pid: i32, parent: i32) -> Process {
+        parse_stat(&format!("{pid} (a name) of ) it) S {parent} 3 1 0 -1")).unwrap()
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
             ),
             (12, 7, 3, false)
         );
-        assert!(member("12 (sh) Z 7 1").unwrap().is_over);
+        assert!(parse_stat("12 (sh) Z 7 1").unwrap().is_over);
         for nonsense in ["", "12", "12 (sh", "x (sh) S 7", "12 (sh) S", "0 (sh) S 7"] {
-            assert_eq!(member(nonsense), None, "{nonsense}");
+            assert_eq!(parse_stat(nonsense), None, "{nonsense}");
         }
     }
 
@@ -155,13 +155,13 @@ mod tests {
             of(6, 5),
             of(8, 1),
         ];
-        let found = family(&all, 2);
+        let found = descendants(&all, 2);
         let mut pids: Vec<_> = found
             .iter()
             .map(|it| it.pid.as_raw_nonzero().get())
             .collect();
         pids.sort_unstable();
         assert_eq!(pids, [3, 4, 5, 6]);
-        assert_eq!(family(&all, 7), []);
+        assert_eq!(descendants(&all, 7), []);
     }
 }

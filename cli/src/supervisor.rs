@@ -1,0 +1,398 @@
+//! The supervisor: the parent process of a command, which starts it, and ends it before its lease ends.
+//!
+//! The process that holds the lease, [`run`](super::run), sends the supervisor until when the lease lasts. The
+//! supervisor ends the command before that, even if the other process is dead or stopped: it sends SIGTERM to all
+//! processes that the command has started, and SIGKILL when the grace time or the lease is over.
+
+use std::{fmt, io, os::unix::process::CommandExt, process::Command, time::Duration};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    process::Child,
+    signal::unix::{self, SignalKind, signal},
+    time::interval,
+};
+
+use super::{
+    args::Supervise,
+    clock,
+    exit::{Code, Failure},
+    out, process_tree,
+    signals::Signals,
+};
+
+/// How often the supervisor reads the clock: a timer would not notice that the machine was suspended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the kernel takes to end what was killed, in milliseconds.
+pub const AFTER_KILL: i64 = 1_000;
+
+/// What the process that has the lease says, a line each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// The lease lasts until then, on [`clock`].
+    Until(i64),
+    /// This is for the command.
+    Signal(Signal),
+    /// The lease is lost.
+    Stop,
+}
+
+/// What the parent of the command tells, a line each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The lease ends, so the command has to.
+    Stopped,
+    /// The command has ended, and all that it has started.
+    Over,
+}
+
+impl Instruction {
+    fn parse(line: &str) -> Option<Self> {
+        match line.split_once(' ') {
+            Some(("until", at)) => at.parse().ok().map(Self::Until),
+            Some(("signal", number)) => {
+                let number = number.parse().ok()?;
+                Signal::from_named_raw(number).map(Self::Signal)
+            }
+            _ => (line == "stop").then_some(Self::Stop),
+        }
+    }
+}
+
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Until(at) => write!(f, "until {at}"),
+            Self::Signal(signal) => write!(f, "signal {}", signal.as_raw()),
+            Self::Stop => f.write_str("stop"),
+        }
+    }
+}
+
+impl Report {
+    pub fn parse(line: &str) -> Option<Self> {
+        [Self::Stopped, Self::Over]
+            .into_iter()
+            .find(|report| report.to_string() == line)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped => "stopped",
+            Self::Over => "over",
+        })
+    }
+}
+
+/// When the command has to end; times on [`clock`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Deadlines {
+    grace: i64,
+    /// Until when the lease lasts.
+    until: i64,
+    /// When the command was sent SIGTERM.
+    stopped: Option<i64>,
+    /// When the command was first sent SIGKILL.
+    killed: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// There is nothing to do yet.
+    Wait,
+    /// Send SIGTERM to the command.
+    Terminate,
+    /// Send SIGKILL to the command. This is repeated, because its processes may be starting others.
+    Kill,
+}
+
+impl Deadlines {
+    fn action(&self, now: i64) -> Action {
+        match self.stopped {
+            None if now >= self.until.saturating_sub(self.grace) => Action::Terminate,
+            None => Action::Wait,
+            Some(at) if now >= at.saturating_add(self.grace).min(self.until.max(at)) => {
+                Action::Kill
+            }
+            Some(_) => Action::Wait,
+        }
+    }
+
+    /// Whether it was killed in vain, and there is no lease any more which could be kept for it.
+    fn has_to_give_up(&self, now: i64) -> bool {
+        let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
+        self.killed.is_some_and(killed) && now >= self.until
+    }
+}
+
+pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
+    let signals = Signals::new()?;
+    // Set before the first child starts: in a process that was started with SIGCHLD ignored, the kernel drops the
+    // status of each child that ends.
+    let children = signal(SignalKind::child())?;
+    let stream = UnixStream::connect(&args.socket).await;
+    // Nobody else is to find it.
+    if let Some(folder) = args.socket.parent() {
+        let _ = std::fs::remove_file(&args.socket);
+        let _ = std::fs::remove_dir(folder);
+    }
+    let (instructions, reports) = stream?.into_split();
+    let mut instructions = BufReader::new(instructions).lines();
+    let until = loop {
+        match instructions
+            .next_line()
+            .await?
+            .as_deref()
+            .and_then(Instruction::parse)
+        {
+            Some(Instruction::Until(until)) => break until,
+            Some(Instruction::Signal(signal)) if Signals::ends(signal) => {
+                send(&reports, Report::Over);
+                return Ok(signal.into());
+            }
+            Some(Instruction::Signal(_)) => {}
+            // There is no lease any more.
+            Some(Instruction::Stop) | None => return Ok(too_late(&reports)),
+        }
+    };
+    let deadlines = Deadlines {
+        grace: i64::try_from(args.grace.as_millis()).unwrap_or(i64::MAX),
+        until,
+        stopped: None,
+        killed: None,
+    };
+    if deadlines.action(clock::now()) != Action::Wait {
+        return Ok(too_late(&reports));
+    }
+    process_tree::become_subreaper();
+    match start(&args) {
+        Ok(child) => {
+            Supervisor::of(child, deadlines, reports)?
+                .run(instructions, signals, children)
+                .await
+        }
+        Err(error) => {
+            let name = args.command.first().map(|name| name.to_string_lossy());
+            let name = name.unwrap_or_default();
+            out::say(&format!("{name} cannot be run: {error}"));
+            send(&reports, Report::Over);
+            Ok(Code::Of(match error.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            }))
+        }
+    }
+}
+
+/// There is no time for the command any more, and it was not started.
+fn too_late(reports: &OwnedWriteHalf) -> Code {
+    send(reports, Report::Stopped);
+    send(reports, Report::Over);
+    Code::Lost
+}
+
+/// In a process group of its own, for the signals that are passed on.
+fn start(args: &Supervise) -> io::Result<Child> {
+    let mut arguments = args.command.iter();
+    let program = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments).process_group(0);
+    tokio::process::Command::from(command).spawn()
+}
+
+struct Supervisor {
+    child: Child,
+    group: Pid,
+    deadlines: Deadlines,
+    reports: OwnedWriteHalf,
+}
+
+impl Supervisor {
+    fn of(child: Child, deadlines: Deadlines, reports: OwnedWriteHalf) -> io::Result<Self> {
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        Ok(Self {
+            group: group.ok_or_else(|| io::Error::other("the command has no process id"))?,
+            child,
+            deadlines,
+            reports,
+        })
+    }
+
+    /// Until the command and all that it has started have ended.
+    async fn run(
+        mut self,
+        mut instructions: Lines<BufReader<OwnedReadHalf>>,
+        mut signals: Signals,
+        mut children: unix::Signal,
+    ) -> Result<Code, Failure> {
+        let (mut code, mut is_connected, mut has_warned) = (None, true, false);
+        let mut ticks = interval(CHECK_INTERVAL);
+        loop {
+            tokio::select! {
+                ended = self.child.wait(), if code.is_none() => {
+                    // Who cannot be asked how it ended has ended all the same.
+                    code = Some(ended.map_or(Code::Failed, Code::of));
+                    // What it leaves behind would work on without a lease.
+                    self.terminate();
+                }
+                _ = children.recv() => if code.is_none() {
+                    process_tree::reap_except(self.group);
+                },
+                _ = ticks.tick() => {}
+                // Whoever ends all of a unit tells the keeper too, who passes it on.
+                signal = signals.next() => if !is_connected {
+                    self.forward(signal);
+                },
+                line = instructions.next_line(), if is_connected => match line.ok().flatten() {
+                    Some(line) => self.carry_out(&line),
+                    None => {
+                        // Who has the lease is dead, so nobody renews it.
+                        is_connected = false;
+                        self.terminate();
+                    }
+                },
+            }
+            let now = clock::now();
+            match self.deadlines.action(now) {
+                Action::Wait => {}
+                Action::Terminate => {
+                    send(&self.reports, Report::Stopped);
+                    self.terminate();
+                }
+                Action::Kill => {
+                    self.deadlines.killed.get_or_insert(now);
+                    process_tree::signal(Some(self.group), Signal::KILL);
+                }
+            }
+            let Some(code) = code else { continue };
+            let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
+            if process_tree::reap_all(Some(self.group)) {
+                send(&self.reports, Report::Over);
+                return Ok(code);
+            }
+            if self.deadlines.has_to_give_up(now) {
+                out::say(
+                    "what the command has started cannot be ended, and goes on without a lease",
+                );
+                send(&self.reports, Report::Over);
+                return Ok(Code::Lost);
+            }
+            if !has_warned && self.deadlines.killed.is_some_and(killed) {
+                has_warned = true;
+                out::say(
+                    "what the command has started cannot be ended: the lease is kept until it has",
+                );
+            }
+        }
+    }
+
+    fn carry_out(&mut self, line: &str) {
+        match Instruction::parse(line) {
+            Some(Instruction::Until(until)) => {
+                self.deadlines.until = self.deadlines.until.max(until)
+            }
+            Some(Instruction::Signal(signal)) => self.forward(signal),
+            Some(Instruction::Stop) => self.terminate(),
+            None => {}
+        }
+    }
+
+    fn forward(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Asks it to end, once; what is stopped has to go on for that.
+    fn terminate(&mut self) {
+        if self.deadlines.stopped.is_none() {
+            self.deadlines.stopped = Some(clock::now());
+            process_tree::signal(Some(self.group), Signal::TERM);
+            process_tree::signal(Some(self.group), Signal::CONT);
+        }
+    }
+}
+
+/// Who does not hear it is dead, or stopped.
+fn send(reports: &OwnedWriteHalf, report: Report) {
+    let _ = reports.try_write(format!("{report}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_reads_back_what_it_writes() {
+        for instruction in [
+            Instruction::Until(7),
+            Instruction::Signal(Signal::HUP),
+            Instruction::Stop,
+        ] {
+            assert_eq!(
+                Instruction::parse(&instruction.to_string()),
+                Some(instruction)
+            );
+        }
+        for report in [Report::Stopped, Report::Over] {
+            assert_eq!(Report::parse(&report.to_string()), Some(report));
+        }
+        for nonsense in ["", "until", "until x", "signal 0", "signal 999", "stop it"] {
+            assert_eq!(Instruction::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    const DEADLINES: Deadlines = Deadlines {
+        grace: 10,
+        until: 100,
+        stopped: None,
+        killed: None,
+    };
+
+    #[test]
+    fn the_command_is_told_a_grace_time_before_the_lease_ends_and_killed_with_it() {
+        assert_eq!(DEADLINES.action(89), Action::Wait);
+        assert_eq!(DEADLINES.action(90), Action::Terminate);
+        let terminated = Deadlines {
+            stopped: Some(90),
+            ..DEADLINES
+        };
+        assert_eq!(terminated.action(99), Action::Wait);
+        assert_eq!(terminated.action(100), Action::Kill);
+        assert_eq!(terminated.action(1_000), Action::Kill);
+    }
+
+    #[test]
+    fn a_command_that_has_to_end_has_its_grace_time_within_the_lease() {
+        let stopped = |at| Deadlines {
+            stopped: Some(at),
+            ..DEADLINES
+        };
+        // Long before the end of the lease.
+        assert_eq!(stopped(50).action(59), Action::Wait);
+        assert_eq!(stopped(50).action(60), Action::Kill);
+        // Shortly before it.
+        assert_eq!(stopped(95).action(99), Action::Wait);
+        assert_eq!(stopped(95).action(100), Action::Kill);
+        // After it.
+        assert_eq!(stopped(105).action(105), Action::Kill);
+    }
+
+    #[test]
+    fn what_cannot_be_killed_is_waited_for_while_there_is_a_lease() {
+        let killed = |until| Deadlines {
+            until,
+            stopped: Some(50),
+            killed: Some(60),
+            ..DEADLINES
+        };
+        assert!(!killed(100).has_to_give_up(61));
+        assert!(!killed(5_000).has_to_give_up(60 + AFTER_KILL));
+        assert!(killed(100).has_to_give_up(60 + AFTER_KILL));
+    }
+}
