@@ -1,6 +1,6 @@
-//! The store that an address names.
+//! Opens the store that an address names.
 //!
-//! The examples have this file too. No error repeats an address: it may hold a password.
+//! No error repeats an address, because it may contain a password.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -21,31 +21,31 @@ use mongodb::{
 use opensearch::OpenSearch;
 use serde_json::Value;
 
-/// How long a server is looked for, unless the address says it. The driver's own 30 s are too long for somebody
-/// who waits at a terminal.
+/// How long the MongoDB driver looks for a server, unless the address says it. The driver's default of 30 s is too long
+/// for a person at a terminal.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a server that is there gets to answer, which a busy one does late.
+/// How long a search engine may take to answer. A busy one answers late.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The forms of an address.
 pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
      es+http://HOST:PORT[/ALIAS]; opensearch+https://HOST:PORT[/ALIAS]";
-/// The forms of those that have more to them, for errors.
+/// Examples of addresses with all parts, for errors.
 const MONGODB: &str = "mongodb://user:password@host:27017/database.collection";
 const HTTP: &str = "es+http://user:password@host:9200/alias";
-/// For clusters that forbid inline scripts.
+/// The option of an address for clusters that forbid inline scripts.
 const STORED_SCRIPTS: &str = "scripts=stored";
 
 /// Why an address leads to no store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AddressError {
-    /// It is not written as one.
+    /// The text is no valid address.
     #[error("{0}")]
     Invalid(String),
-    /// There is nobody, or somebody else.
+    /// No server answers there, or it is not of the expected kind.
     #[error("{0}")]
     Unreachable(String),
-    /// The server knows no such user.
+    /// The server refused the credentials.
     #[error("{0}")]
     Denied(String),
     /// The store failed.
@@ -53,7 +53,7 @@ pub(crate) enum AddressError {
     Store { place: String, error: Error },
 }
 
-/// A store, and what it is made of.
+/// A store, and the client or file behind it.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
     /// The hosts or the file, without any credentials.
@@ -61,11 +61,11 @@ pub(crate) struct Opened {
     pub(crate) backend: Backend,
 }
 
-/// What becomes of a file that is not there.
+/// Whether a missing file is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Make {
     IfMissing,
-    /// Who only looks may have mistyped its path.
+    /// For commands that only look: a missing file probably means a mistyped path.
     Never,
 }
 
@@ -120,7 +120,7 @@ impl Opened {
     /// Sets the store up.
     pub(crate) async fn prepare(&self) -> Result<(), AddressError> {
         let prepared = match &self.backend {
-            // It was made when it was opened.
+            // Opening the file has made its tables.
             Backend::File(_) => Ok(()),
             Backend::MongoDb(locks) => MongoStore::new(locks).prepare().await,
             Backend::Elasticsearch(store, ..) => store.prepare().await,
@@ -131,7 +131,8 @@ impl Opened {
     }
 }
 
-/// What the driver has to add is long, and where the message says what to do it helps nobody.
+/// The message for an error. The driver's message is appended only where the error itself does not say what to do,
+/// because it is long.
 pub(crate) fn message(error: &Error) -> String {
     match error {
         Error::Unreachable { .. } | Error::Denied { .. } | Error::File { .. } => error.to_string(),
@@ -143,7 +144,7 @@ pub(crate) fn message(error: &Error) -> String {
 }
 
 async fn open_file(path: &str, make: Make) -> Result<Opened, AddressError> {
-    // As a URL has it: an empty host, and a path from the root on.
+    // `file:///path` is the form of a URL, with an empty host.
     let path = match path.strip_prefix("//") {
         Some(rest) if rest.starts_with('/') => rest,
         _ => path,
@@ -181,8 +182,9 @@ async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
     Ok(Opened::new(place, Backend::MongoDb(locks)))
 }
 
-/// The address as the driver reads it, to which all of `app.jobs` would be the database, and the collection,
-/// if there is one. None if what stands there may be the rest of a password that is not percent-encoded.
+/// Splits an address with `/app.jobs` into an address with the database `app` alone, as the driver expects it, and the
+/// name of the collection, if there is one. `None` if the text after the slash may be the rest of a password that is
+/// not percent-encoded.
 fn collection_of(address: &str) -> Option<(String, Option<String>)> {
     let end = address.find('?').unwrap_or(address.len());
     let (before, options) = address.split_at(end);
@@ -196,7 +198,7 @@ fn collection_of(address: &str) -> Option<(String, Option<String>)> {
     let Some((database, collection)) = namespace.split_once('.') else {
         return Some((address.to_owned(), None));
     };
-    // The name is taken as it is written.
+    // The name of the collection is not percent-decoded.
     if database.is_empty() || collection.is_empty() || collection.contains('%') {
         return None;
     }
@@ -210,7 +212,7 @@ enum Engine {
     OpenSearch,
 }
 
-/// Asks the server which of the two it is, and opens the store of that one.
+/// Asks the server whether it is Elasticsearch or OpenSearch, and opens its store.
 async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, AddressError> {
     let mut url = Url::parse(address).map_err(|_| invalid("HTTP", HTTP))?;
     let alias = match url.path().trim_matches('/') {
@@ -218,7 +220,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
         path => path.to_owned(),
     };
     let stored = url.query() == Some(STORED_SCRIPTS);
-    // All this may be the rest of a password that is not percent-encoded.
+    // Such a part may be the rest of a password that is not percent-encoded.
     let has_more = url.query().is_some() && !stored || url.fragment().is_some();
     if has_more || alias.contains(['/', '@']) {
         return Err(invalid("HTTP", HTTP));
@@ -250,7 +252,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
              address, {HTTP}, and the roles of the user"
         )));
     }
-    // What is no JSON tells no version.
+    // An answer that is no JSON counts as one without a version.
     let answer: Value = answer.json().await.unwrap_or_default();
     let version = |name: &str| answer.get("version")?.get(name)?.as_str();
     let found = match (version("distribution"), version("number")) {
@@ -293,7 +295,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     }
 }
 
-/// The driver's own words may quote a part of the address.
+/// The error for an address that the driver refuses. The driver's message is left out, because it may quote the address.
 fn unreadable(error: mongodb::error::Error) -> AddressError {
     match *error.kind {
         ErrorKind::DnsResolve { .. } => AddressError::Unreachable(

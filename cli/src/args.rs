@@ -108,10 +108,10 @@ pub struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnHeld {
-    /// As if all were done: whoever holds it does it
+    /// Exit with 0, because the holder does the work
     #[value(name = "exit-0")]
     Exit0,
-    /// Try again later
+    /// Exit with 75, so that the caller can try again
     #[value(name = "exit-75")]
     Exit75,
 }
@@ -176,11 +176,11 @@ pub struct Watch {
     pub json: bool,
 }
 
-/// The parent of a command, which ends it in time. Nobody calls it by hand.
+/// The supervisor of a command. Only `run` starts it.
 #[derive(Parser)]
 #[command(name = "leasehold supervise")]
 pub struct Supervise {
-    /// Where the process that has the lease listens
+    /// Where the process that holds the lease listens
     #[arg(long)]
     pub socket: PathBuf,
 
@@ -191,7 +191,7 @@ pub struct Supervise {
     pub command: Vec<OsString>,
 }
 
-/// A time as people write it: 30s, 5m, 1h 30m.
+/// Parses a time such as 30s, 5m or 1h 30m.
 fn time(text: &str) -> Result<Duration, humantime::DurationError> {
     humantime::parse_duration(text)
 }
@@ -204,7 +204,7 @@ fn permits(text: &str) -> Result<(u32, u32), String> {
     parsed().ok_or_else(|| "write it as 1/4: one of four".to_owned())
 }
 
-/// The manual: the command, and each of its subcommands.
+/// Writes the manual page of the command and of each of its subcommands.
 pub fn man_page(out: &mut Vec<u8>) -> io::Result<()> {
     let mut command = Args::command();
     command.build();

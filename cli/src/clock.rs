@@ -1,12 +1,12 @@
-//! The clock by which a command is ended, and until when a lease lasts on it.
+//! The clock by which a command is ended, and how the end of a lease is expressed on it.
 
 use std::{collections::VecDeque, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// The milliseconds since the boot, those in suspension too where that is counted. The same for all
-/// processes of the host.
+/// The milliseconds since the boot, the same for all processes of the host. On Linux they include the time in which the
+/// machine was suspended.
 pub fn now() -> i64 {
     #[cfg(target_os = "linux")]
     let clock = ClockId::Boottime;
@@ -16,11 +16,11 @@ pub fn now() -> i64 {
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
-/// What two clocks have shown at the same moments: that of the leases, which stands still while the machine
-/// is suspended, and this one.
+/// Pairs of times that two clocks have shown at the same moment: the clock of the leases, which stands still while the
+/// machine is suspended, and [`now`].
 pub struct ClockSamples {
     pairs: VecDeque<(Instant, i64)>,
-    /// How long a pair is of use.
+    /// For how long a pair is kept.
     kept: Duration,
 }
 
@@ -36,24 +36,24 @@ impl ClockSamples {
 
     /// Reads both clocks.
     pub fn sample(&mut self) {
-        // This one first: what comes in between makes a lease shorter.
+        // This clock is read first, so that a pause between the two readings can only make a lease shorter.
         let here = now();
         self.add(Instant::now(), here);
     }
 
     fn add(&mut self, instant: Instant, here: i64) {
         self.pairs.push_back((instant, here));
-        // The oldest that is of use is the last before that time.
+        // One pair from before the kept time stays, for leases that were asked for at the beginning of that time.
         let is_old = |at: Instant| instant.saturating_duration_since(at) > self.kept;
         while self.pairs.get(1).is_some_and(|(second, _)| is_old(*second)) {
             self.pairs.pop_front();
         }
     }
 
-    /// When a lease ends, on [`now`], that was asked for at an instant and ends at another.
+    /// Gives when a lease ends, in the time of [`now`]. It was requested at `asked`, and ends at `end`.
     ///
-    /// It is reckoned from a look before it was asked for, so that no time in suspension since then is
-    /// missing.
+    /// The result is counted from a sample before the request, so that it includes all time in which the machine was
+    /// suspended since then.
     pub fn until(&self, asked: Instant, end: Instant) -> i64 {
         let before = self.pairs.iter().rev().find(|(at, _)| *at <= asked);
         match before.or(self.pairs.front()) {
@@ -82,10 +82,10 @@ mod tests {
         samples.add(start + second, 101_000);
         let until = |samples: &ClockSamples| samples.until(start + second, start + 31 * second);
         assert_eq!(until(&samples), 131_000);
-        // An hour, of which the other clock knows nothing.
+        // The machine was suspended for an hour, in which the other clock stood still.
         samples.add(start + 2 * second, 102_000 + 3_600_000);
         assert_eq!(until(&samples), 131_000);
-        // What is asked for afterwards has all of its time.
+        // A lease that is requested afterwards has all of its time.
         let later = samples.until(start + 3 * second, start + 33 * second);
         assert_eq!(later, 102_000 + 3_600_000 + 31_000);
     }

@@ -22,19 +22,20 @@ use super::{
     out,
 };
 
-/// Those that `MongoStore::prepare` makes.
+/// The indexes that `MongoStore::prepare` makes.
 const TTL_INDEXES: [&str; 2] = ["leasehold_cleanup_at", "leasehold_over_at"];
-/// Of the lock that is taken for a try.
+/// The ttl of the lock that the doctor acquires.
 const TTL: Duration = Duration::from_secs(10);
 /// How many round trips are measured.
 const TRIPS: usize = 5;
-/// A difference that people should know of. No lease depends on it: the server's clock decides.
+/// A difference between the clocks from which on the doctor warns. No lease depends on it, because the server's clock
+/// decides.
 const FAR_OFF: TimeDelta = TimeDelta::seconds(2);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grade {
     Good,
-    /// It works, but somebody should know.
+    /// It works, with a limit that the user should know of.
     Mind,
     Bad,
 }
@@ -43,7 +44,7 @@ struct Finding {
     what: &'static str,
     grade: Grade,
     text: String,
-    /// For programs.
+    /// The same for programs.
     value: Value,
 }
 
@@ -67,7 +68,7 @@ impl Finding {
 pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code, Failure> {
     let mut findings = vec![Finding::new("store", Grade::Good, &opened.place)];
     findings.push(reach(opened).await);
-    // What cannot be reached says nothing of the rest.
+    // The other checks need a store that can be reached.
     if findings.iter().all(|finding| finding.grade != Grade::Bad) {
         findings.push(server(&opened.backend).await);
         findings.push(indexes(&opened.backend).await);
@@ -76,7 +77,7 @@ pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code
     tell(&findings, json)
 }
 
-/// What an address that leads to no store says. One that is none is a mistake of who wrote it.
+/// Reports that no store can be opened. An invalid address is an error of the command line instead.
 pub fn nowhere(error: AddressError, json: bool) -> Result<Code, Failure> {
     if let AddressError::Invalid(_) = error {
         return Err(error.into());
@@ -98,7 +99,7 @@ fn tell(findings: &[Finding], json: bool) -> Result<Code, Failure> {
     Ok(if bad { Code::No } else { Code::Done })
 }
 
-/// Whether it answers, and how fast.
+/// Checks whether the store answers, and how fast.
 async fn reach(opened: &Opened) -> Finding {
     let mut trips = Vec::new();
     for _ in 0..TRIPS {
@@ -115,17 +116,17 @@ async fn reach(opened: &Opened) -> Finding {
     Finding::new("reachable", Grade::Good, text).with(json!({ "round_trip_ms": millis }))
 }
 
-/// A page without a lock in it: it needs the store to be there, and no right to write.
+/// Asks for a list with a prefix that no key has. That needs no right to write.
 async fn look(store: &dyn Store) -> Result<(), Error> {
     let filter = Filter::new().prefix(format!("leasehold doctor {}", LeaseId::random()));
     match store.list(&ListRequest::new(filter, None, 1)).await {
-        // That is another question.
+        // Whether the store is prepared is checked by `indexes`.
         Err(Error::NotPrepared { .. }) | Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// What kind of server it is, and what an acknowledged grant survives there.
+/// Finds out what kind of server it is, and what an acknowledged grant survives there.
 async fn server(backend: &Backend) -> Finding {
     match backend {
         Backend::File(store) => {
@@ -210,14 +211,14 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
     Finding::new("kind", grade, format!("{kind} {text}")).with(value)
 }
 
-/// Whether what `prepare` makes is there.
+/// Checks whether the indexes that `prepare` makes are there.
 async fn indexes(backend: &Backend) -> Finding {
     match backend {
         Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
         Backend::MongoDb(locks) => match MongoStore::new(locks).check().await {
             Ok(()) => match locks.list_index_names().await {
                 Ok(names) => of_indexes(&names),
-                // There is no such collection yet.
+                // The collection is not there yet.
                 Err(error) if is_missing(&error) => of_indexes(&[]),
                 Err(_) => unseen(),
             },
@@ -234,7 +235,7 @@ fn of_indexes(names: &[String]) -> Finding {
         .filter(|name| !names.iter().any(|it| it == *name));
     match missing.copied().collect::<Vec<_>>() {
         missing if missing.is_empty() => Finding::new("prepared", Grade::Good, "yes"),
-        // A collection that is not there is made by the first lock.
+        // Without its indexes MongoDB works: the first lock makes the collection.
         missing => {
             let missing = missing.join(" and ");
             let text = format!(
@@ -245,7 +246,7 @@ fn of_indexes(names: &[String]) -> Finding {
     }
 }
 
-/// Whether locks work on the collection or the index.
+/// The finding for a check of the collection or the index.
 fn of_check(checked: Result<(), Error>) -> Finding {
     match checked {
         Ok(()) => Finding::new("prepared", Grade::Good, "yes"),
@@ -268,7 +269,7 @@ fn is_missing(error: &mongodb::error::Error) -> bool {
     matches!(&*error.kind, ErrorKind::Command(it) if it.code == NAMESPACE_NOT_FOUND)
 }
 
-/// Takes a lock, renews it, looks at it and releases it, as a user of the store does.
+/// Acquires a lock, renews, inspects, releases and removes it, to see whether this user may.
 async fn allowed(leases: &Leases) -> Vec<Finding> {
     let bad = |what: &str, error: Error| {
         let text = format!("no, {what} failed: {}", message(&error));
@@ -293,7 +294,7 @@ async fn allowed(leases: &Leases) -> Vec<Finding> {
     if let Err(error) = lease.release().await {
         return bad("a release", error);
     }
-    // What is left is one free lock.
+    // The check leaves no document behind.
     if let Err(error) = leases.remove_expired(&key).await {
         return bad("the removal of a free lock", error);
     }

@@ -33,7 +33,7 @@ pub async fn evict(evict: Evict, leases: &Leases) -> Result<Code, Failure> {
         let question = "They go on working until they hear of it. Evict them? [y/N] ";
         write!(io::stderr(), "{table}\n{question}")?;
         let mut answer = String::new();
-        // Nothing else goes on here that this could hold up.
+        // This blocks the only thread, but nothing else runs on it now.
         io::stdin().read_line(&mut answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             out::line("nobody was evicted")?;

@@ -1,4 +1,4 @@
-//! How the command ends, and what it says when it fails.
+//! The exit codes, and the messages of failures.
 
 use std::{fmt, io, process::ExitCode};
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::address::AddressError;
 
-/// For the help and the manual.
+/// The text about exit codes and the environment for the help and the manual.
 pub const CODES: &str = "Exit codes:
     0         done; for `run`, the command ended with 0
     1         no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
@@ -27,7 +27,7 @@ Environment:
     LEASEHOLD_STORE, LEASEHOLD_OWNER  as --store and --owner
     LEASEHOLD_KEY, LEASEHOLD_FENCE    what `run` tells its command";
 
-/// An exit code. From 64 on they are those of sysexits(3).
+/// An exit code. Codes from 64 to 78 have the meaning of sysexits(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Done,
@@ -40,17 +40,17 @@ pub enum Code {
     Lost,
     Denied,
     NotPrepared,
-    /// Of a command that was run, or what a shell would say of it.
+    /// The exit code of the command that was run, or the code that a shell gives for it.
     Of(u8),
 }
 
 impl Code {
-    /// As shells tell of a signal.
+    /// The code that shells give for a program that a signal has ended.
     pub fn of_signal(signal: i32) -> Self {
         Self::Of(u8::try_from(128 + signal).unwrap_or(u8::MAX))
     }
 
-    /// Of a process that has ended.
+    /// The code of a process that has ended.
     pub fn of(status: std::process::ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
 
@@ -100,14 +100,14 @@ impl From<Code> for i32 {
     }
 }
 
-/// Why the command fails.
+/// The reason why the command fails.
 #[derive(Debug)]
 pub enum Failure {
     Address(AddressError),
     Store(Error),
-    /// Something of this host.
+    /// An operation of this host failed.
     Host(io::Error),
-    /// There is no place for a file.
+    /// The folder for the default file cannot be made.
     NoPlace(String),
     Usage(String),
 }
@@ -141,7 +141,7 @@ fn of(error: &Error) -> Code {
         | Error::NotALimiter { .. } => Code::NotPrepared,
         error if error.is_retryable() => Code::Unavailable,
         Error::Store { .. } | Error::NoRuntime | Error::Closed => Code::Failed,
-        // What is left are arguments that no store takes.
+        // All other errors are about invalid arguments.
         _ => Code::Usage,
     }
 }

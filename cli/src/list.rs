@@ -30,14 +30,14 @@ pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
         ls.which.filter().live()
     };
     let locks: Vec<LockState> = leases.list(filter).try_collect().await?;
-    match ls.json {
-        true => out::json(&locks.iter().map(state::json).collect::<Value>()),
-        false if locks.is_empty() => {
-            // Not for programs, which find no line and no row.
-            out::say("nobody holds anything here");
-            Ok(Code::Done)
-        }
-        false => out::line(&state::table(&locks)),
+    if ls.json {
+        out::json(&locks.iter().map(state::json).collect::<Value>())
+    } else if locks.is_empty() {
+        // This is for people and goes to standard error, so that a program reads no row.
+        out::say("nobody holds anything here");
+        Ok(Code::Done)
+    } else {
+        out::line(&state::table(&locks))
     }
 }
 

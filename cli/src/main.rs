@@ -1,6 +1,6 @@
-//! The command `leasehold`: locks from a shell, and a look at those that are there.
+//! The command `leasehold`: runs commands under a lease, and shows and frees locks.
 //!
-//! `leasehold --help` has the reference; `docs/cli.md` tells how it is used.
+//! `leasehold --help` has the reference; `docs/cli.md` says how to use it.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
@@ -39,13 +39,14 @@ use self::{
     exit::{Code, Failure},
 };
 
-/// How long the end waits for a store that does not answer.
+/// How long the end of the command waits for the background releases.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// On one thread: the parent of a process is the thread that started it, and that must not end before.
+/// Runs on one thread. To the kernel the parent of a process is the thread that started it, and that thread must not end
+/// before the process does.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // For `run` alone, and so no task that people are told of.
+    // Only `run` starts the supervisor, so it is no subcommand in the help.
     let ended = match env::args_os().nth(1) {
         Some(word) if word == "supervise" => {
             supervisor::supervise(parsed(env::args_os().skip(1))).await
@@ -54,7 +55,7 @@ async fn main() -> ExitCode {
     };
     match ended {
         Ok(code) => code.into(),
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed the pipe, as `head` does, which is no failure.
         Err(failure) if failure.is_broken_pipe() => Code::Done.into(),
         Err(failure) => {
             out::say(&failure.to_string());
@@ -63,7 +64,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Reads a command line. It may have a password in it, which no error is to repeat.
+/// Parses a command line. It may contain a password, so an error about an address repeats no part of it.
 fn parsed<A: Parser>(words: impl Iterator<Item = OsString>) -> A {
     A::try_parse_from(words).unwrap_or_else(|error| {
         let text = error.to_string();
@@ -95,7 +96,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     };
     let (address, make) = match args.store {
         Some(address) => (address, make),
-        // Nobody has typed it.
+        // A default address cannot be a typing error, so its file is made.
         None => (place::of_this_user()?, Make::IfMissing),
     };
     let opened = match (Opened::at(&address, make).await, &args.task) {
@@ -116,10 +117,10 @@ async fn work(args: Args) -> Result<Code, Failure> {
             out::line(&format!("{} is prepared", opened.place))
         }
         Task::Doctor { json } => doctor::doctor(&opened, &leases, json).await,
-        // Done above.
+        // These two have returned above.
         Task::Completions { .. } | Task::Man => Ok(Code::Done),
     };
-    // What is still on its way is released by its ttl.
+    // A lease whose release does not end in time is free when its ttl is over.
     let _ = timeout(CLOSE_TIMEOUT, leases.close()).await;
     outcome
 }

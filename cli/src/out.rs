@@ -1,4 +1,4 @@
-//! What is printed.
+//! Output to the terminal, and to pipes.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::{
     text::visible,
 };
 
-/// A line, with colours where they are seen.
+/// Prints a line, with colours if standard output is a terminal that shows them.
 pub fn line(text: &str) -> Result<Code, Failure> {
     let mut out = AutoStream::auto(io::stdout().lock());
     writeln!(out, "{text}")?;
@@ -18,17 +18,17 @@ pub fn line(text: &str) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// JSON for people and programs.
+/// Prints JSON over several lines.
 pub fn json(value: &Value) -> Result<Code, Failure> {
     raw(format!("{}\n", escaped(&format!("{value:#}"))).as_bytes())
 }
 
-/// JSON in one line.
+/// Prints JSON in one line.
 pub fn json_line(value: &Value) -> Result<Code, Failure> {
     raw(format!("{}\n", escaped(&value.to_string())).as_bytes())
 }
 
-/// JSON without what a terminal obeys although JSON takes it as it is; it is in texts only.
+/// Escapes the control characters that JSON allows in texts, because a terminal may obey them.
 fn escaped(json: &str) -> String {
     let escape = |c: char| match c {
         '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(c)),
@@ -37,12 +37,12 @@ fn escaped(json: &str) -> String {
     json.chars().map(escape).collect()
 }
 
-/// A line about what goes on. Nobody may be there to read it.
+/// Prints a message to standard error. A failure is ignored: standard error may be closed.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "leasehold: {}", visible(text));
 }
 
-/// Bytes as they are.
+/// Prints bytes as they are.
 pub fn raw(bytes: &[u8]) -> Result<Code, Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;

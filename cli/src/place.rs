@@ -1,4 +1,4 @@
-//! Where the locks of a user are who names no store.
+//! The default store of a user: a file of locks.
 
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt};
 
@@ -6,16 +6,16 @@ use etcetera::{BaseStrategy, choose_base_strategy};
 
 use super::exit::Failure;
 
-/// The address of the file in the state folder of this user, which is made if it is not there.
+/// Gives the address of the file in this user's state folder. Makes the folder, but not the file, if it is not there.
 pub fn of_this_user() -> Result<String, Failure> {
     let nowhere = || {
         Failure::Usage("this user has no home: name a store with --store or LEASEHOLD_STORE".into())
     };
     let folders = choose_base_strategy().map_err(|_| nowhere())?;
-    // Not each system has a folder for state.
+    // Not every system has a state folder.
     let folder = folders.state_dir().unwrap_or_else(|| folders.data_dir());
     let folder = folder.join("leasehold");
-    // Keys and notes are nobody else's business.
+    // Other users must not read keys and notes.
     let made = DirBuilder::new()
         .recursive(true)
         .mode(0o700)

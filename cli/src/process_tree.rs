@@ -1,7 +1,7 @@
-//! All that a process has started, and what that has started, in whichever process group or session it is.
+//! The process tree below this process: its descendants, in any process group or session.
 //!
-//! On Linux this process becomes the parent of orphans, so that nothing leaves the family. Elsewhere it is
-//! the process group.
+//! On Linux this process becomes the parent of orphaned descendants, so that none leaves the tree. On other systems
+//! only the processes of the command's group are found.
 
 use std::{collections::HashSet, fs};
 
@@ -13,24 +13,24 @@ use rustix::{
     },
 };
 
-/// A process, as `/proc` tells of it.
+/// A process, as `/proc` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
-    /// Whether it has ended, and nobody has asked how.
+    /// Whether the process has ended, and its parent has not read its exit status: a zombie.
     is_over: bool,
 }
 
-/// From now on orphans among those that this process has started are its children.
+/// Makes this process the parent of descendants whose own parent ends. Does nothing on systems other than Linux.
 pub fn become_subreaper() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
-/// Sends a signal to each of the family, once; to those of a process group together, so that none of them
-/// starts another meanwhile.
+/// Sends a signal to each process of the tree, once. The processes of `group` get it by one call, so that none of them
+/// can start another process in between.
 pub fn signal(group: Option<Pid>, signal: Signal) {
     let others = living(&all());
     if let Some(group) = group {
@@ -42,10 +42,11 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// Whether all of it has ended. It clears the entries of all children, so nobody may wait for one any more.
+/// Reaps all children that have ended. Returns whether no process of the tree is left. After this call the exit status of
+/// a child cannot be waited for any more.
 ///
-/// The kernel is asked and not `/proc`, where one that starts another and ends may be seen dead while the
-/// other is not on the list yet. Whoever of the family is alive is a child, or descends from one that is.
+/// The kernel is asked instead of `/proc`: a process that starts another and ends may be shown there as ended while the
+/// other is not on the list yet. Each live process of the tree is a child of this process, or descends from one that is.
 pub fn reap_all(group: Option<Pid>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -54,11 +55,11 @@ pub fn reap_all(group: Option<Pid>) -> bool {
             Err(_) => break,
         }
     }
-    // Elsewhere orphans are not adopted.
+    // On other systems an orphan is no child of this process, but may still be in the group.
     cfg!(target_os = "linux") || group.is_none_or(|group| test_kill_process_group(group).is_err())
 }
 
-/// Clears the entries of those children that have ended, but for one, which somebody waits for.
+/// Reaps the children that have ended, except `awaited`, whose exit status the caller waits for.
 pub fn reap_except(awaited: Pid) {
     let this = getpid().as_raw_nonzero().get();
     for process in all() {
@@ -68,14 +69,14 @@ pub fn reap_except(awaited: Pid) {
     }
 }
 
-/// Those of the family of this process that have not ended.
+/// The processes of the tree that have not ended.
 fn living(all: &[Process]) -> Vec<Process> {
     let mut processes = descendants(all, getpid().as_raw_nonzero().get());
     processes.retain(|process| !process.is_over);
     processes
 }
 
-/// The descendants of this process.
+/// The descendants of the process `of`.
 fn descendants(all: &[Process], of: i32) -> Vec<Process> {
     let (mut processes, mut parents) = (Vec::new(), HashSet::from([of]));
     loop {
@@ -92,7 +93,7 @@ fn descendants(all: &[Process], of: i32) -> Vec<Process> {
     }
 }
 
-/// Every process of the host that is to be seen.
+/// All processes of the host that this user can see.
 fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -104,7 +105,7 @@ fn all() -> Vec<Process> {
         .collect()
 }
 
-/// Reads a line of `/proc/PID/stat`. The name, in brackets, may have anything in it.
+/// Parses a line of `/proc/PID/stat`. The name of the program, in brackets, may contain blanks and brackets.
 fn parse_stat(line: &str) -> Option<Process> {
     let (pid, rest) = line.split_once(' ')?;
     let mut words = rest.rsplit_once(')')?.1.split_whitespace();
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_are_all_that_descend_from_one() {
+    fn descendants_are_found_at_any_depth() {
         // In no order, and with a process that is its own parent.
         let all = [
             of(5, 4),

@@ -1,7 +1,8 @@
-//! `run`: has the lease, and tells the parent of the command until when it holds.
+//! `run`: holds a lease while a command runs.
 //!
-//! That parent is another process, of [`guard`](super::guard): it ends the command in time although this
-//! one was killed, is stopped, or hangs.
+//! The command is the child of another process, the [`supervisor`](super::supervisor). This process sends the
+//! supervisor until when the lease lasts, so the supervisor can end the command in time even if this process is
+//! killed, is stopped, or hangs.
 
 use std::{
     io::{self, IsTerminal},
@@ -36,15 +37,15 @@ use super::{
     text,
 };
 
-/// Longer than a renewal is waited for.
+/// For how long clock samples are kept: longer than an answer to a renewal is waited for.
 const CLOCK_HISTORY: Duration = Duration::from_secs(60);
-/// How long the store has for the release.
+/// How long the release of the lease may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Failure> {
     let terms = Terms::new(run.ttl, run.grace, margin).map_err(Failure::Usage)?;
     let mut signals = Signals::new()?;
-    // Who was started to ignore this signal would never be told how a child ended.
+    // In a process that was started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
     let mut samples = ClockSamples::new(CLOCK_HISTORY);
     let lease = {
@@ -69,7 +70,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         }
         Err(error) => return Err(error.into()),
     };
-    // The orphans of a parent that was killed are to be found.
+    // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
     let key = lease.key().clone();
     let ended = match SupervisorProcess::start(&run, &lease, &terms, samples).await {
@@ -136,21 +137,21 @@ fn held(error: &Error) -> String {
     }
 }
 
-/// The command, and its parent.
+/// The supervisor process, and what this process tells it and hears from it.
 struct SupervisorProcess {
     process: Child,
     instructions: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
     terms: Terms,
     samples: ClockSamples,
-    /// Until when the lease lasts, on [`clock`], and the deadline that this is.
+    /// Until when the lease lasts, on [`clock`]; computed from `deadline`.
     until: i64,
     deadline: Option<Instant>,
-    /// When the command is to be dead, on [`clock`].
+    /// When all processes of the command have to be dead, on [`clock`].
     dead_by: i64,
-    /// Whether the command was ended for the lease.
+    /// Whether the command was ended because the lease ends or is lost.
     stopped: bool,
-    /// Whether all of it has ended.
+    /// Whether the supervisor has reported that all processes of the command have ended.
     is_over: bool,
 }
 
@@ -174,10 +175,12 @@ impl SupervisorProcess {
             .args(&run.command)
             .env("LEASEHOLD_KEY", lease.key().as_str())
             .env("LEASEHOLD_FENCE", lease.fence().to_string())
-            // What a terminal sends to this process is passed on, once.
+            // In another group the supervisor gets no signal from the terminal, so the command gets each of them
+            // once: from this process.
             .process_group(0);
         if io::stdin().is_terminal() {
-            // Out of the terminal's foreground group a read would stop the command for ever.
+            // The command is not in the terminal's foreground group, where a read of the terminal would stop it for
+            // ever.
             command.stdin(Stdio::null());
         }
         let mut process = tokio::process::Command::from(command).spawn()?;
@@ -203,7 +206,7 @@ impl SupervisorProcess {
         })
     }
 
-    /// Until the command has ended: how, and whether it was for the lease.
+    /// Waits until the command has ended. Gives how it ended, and whether it was ended for the lease.
     async fn wait(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
         self.send_deadline(lease.deadline());
         let mut ticks = interval(self.terms.check_interval());
@@ -214,11 +217,11 @@ impl SupervisorProcess {
                 _ = ticks.tick() => {
                     self.samples.sample();
                     if !is_lost {
-                        // Also if it is the same: a word may be lost on its way.
+                        // Sent also if it is the same, because the last message may have been lost.
                         self.send_deadline(lease.deadline());
                     }
                     if clock::now() > self.dead_by {
-                        // Its parent is stopped, or hangs.
+                        // The supervisor has not ended the command in time: it is stopped, or hangs.
                         self.stopped = true;
                         process_tree::signal(None, Signal::KILL);
                     }
@@ -248,9 +251,10 @@ impl SupervisorProcess {
         (code, self.stopped)
     }
 
-    /// Tells until when the lease lasts now.
+    /// Sends the supervisor until when the lease lasts.
     fn send_deadline(&mut self, deadline: Instant) {
-        // Reckoned once: later this process may have slept since, and not know it.
+        // Computed once for each deadline. This process may be suspended between two calls, which a later
+        // computation from the same deadline would miss.
         if self.deadline.replace(deadline) != Some(deadline) {
             let asked = deadline.checked_sub(self.terms.lifetime());
             self.until = self.samples.until(asked.unwrap_or(deadline), deadline);
@@ -271,7 +275,8 @@ impl SupervisorProcess {
         }
     }
 
-    /// Whoever does not hear it has ended, or is stopped, and that is seen otherwise.
+    /// Sends an instruction to the supervisor. A failure is ignored: the supervisor has ended or is stopped then, and
+    /// [`wait`](Self::wait) finds that out.
     fn send(&self, instruction: Instruction) {
         let _ = self
             .instructions
@@ -279,12 +284,12 @@ impl SupervisorProcess {
     }
 }
 
-/// Ends what a parent has left behind that did not come to its own end.
+/// Ends the processes that a killed supervisor has left behind.
 async fn kill_remaining(lease: &Lease) {
     let start = Instant::now();
     let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
     loop {
-        // There is no lease any more for which to wait.
+        // Without a live lease there is nothing to keep for processes that cannot be ended.
         if process_tree::reap_all(None) || start.elapsed() > enough && !lease.is_live() {
             return;
         }
@@ -293,7 +298,8 @@ async fn kill_remaining(lease: &Lease) {
     }
 }
 
-/// The program that runs, also after an upgrade has replaced its file.
+/// The path of the program of this process. On Linux it leads to the same program even if an upgrade has replaced the
+/// file.
 fn this_program() -> io::Result<PathBuf> {
     let link = PathBuf::from("/proc/self/exe");
     if link.exists() {

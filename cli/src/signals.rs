@@ -1,4 +1,4 @@
-//! Signals that are for the command that is run.
+//! Signals that this process forwards to the command that it runs.
 
 use std::{fs, io};
 
@@ -16,12 +16,12 @@ const FORWARDED: [Signal; 7] = [
     Signal::WINCH,
 ];
 
-/// Those that came and were not yet asked for.
+/// Listens for signals, and keeps each until [`next`](Signals::next) gives it.
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Listens from now on, except to those that this process was started to ignore, as `nohup` does: so
-    /// will the command.
+    /// Listens from now on. A signal that this process was started to ignore, by `nohup` for example, stays ignored, and
+    /// the command inherits that.
     pub fn new() -> io::Result<Self> {
         let ignored = ignored();
         let listened = FORWARDED.into_iter().filter(|signal| {
@@ -37,9 +37,9 @@ impl Signals {
             .map(Self)
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     ///
-    /// Cancel safe: a signal that came stays until it is told.
+    /// Cancel safe: a signal that has come stays until a call gives it.
     pub async fn next(&mut self) -> Signal {
         if self.0.is_empty() {
             return std::future::pending().await;
@@ -55,7 +55,7 @@ impl Signals {
         select_all(each).await.0
     }
 
-    /// The next one that asks to end.
+    /// Waits for the next signal that asks a program to end.
     pub async fn end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -65,13 +65,13 @@ impl Signals {
         }
     }
 
-    /// Whether a signal asks to end, and not for something that a program may do.
+    /// Whether a signal asks a program to end.
     pub fn ends(signal: Signal) -> bool {
         !matches!(signal, Signal::USR1 | Signal::USR2 | Signal::WINCH)
     }
 }
 
-/// The signals that this process was started to ignore, as bits; none where that is not told.
+/// The signals that this process was started to ignore, as bits; none on systems that do not show them.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::text;
 
-/// A holder who will be gone so soon has missed a renewal, or does without.
+/// A lease that ends within this time is shown in another colour: a renewal was missed, or it is not renewed.
 const SOON: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The least number of columns on a terminal that a table is fitted into.
@@ -25,11 +25,11 @@ pub fn table(locks: &[LockState]) -> String {
         "FENCE",
         "NOTE",
     ]);
-    // Where the width is not known, or there is hardly any, lines are better broken by the terminal.
+    // If the width is unknown or small, the terminal breaks the lines better than the table does.
     if table.width().is_some_and(|width| width >= NARROW) {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
-    // Where no colours are seen they are left out when it is printed.
+    // `out::line` removes the colours if standard output does not show them.
     table.enforce_styling();
     for lock in locks {
         if lock.holders.is_empty() {

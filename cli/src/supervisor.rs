@@ -28,26 +28,26 @@ use super::{
 
 /// How often the supervisor reads the clock: a timer would not notice that the machine was suspended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the kernel takes to end what was killed, in milliseconds.
+/// How long the kernel may take to end processes after SIGKILL, in milliseconds.
 pub const AFTER_KILL: i64 = 1_000;
 
-/// What the process that has the lease says, a line each.
+/// A message of the process that holds the lease to the supervisor: one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// The lease lasts until then, on [`clock`].
+    /// The lease lasts until this time, on [`clock`].
     Until(i64),
-    /// This is for the command.
+    /// Forward this signal to the command.
     Signal(Signal),
     /// The lease is lost.
     Stop,
 }
 
-/// What the parent of the command tells, a line each.
+/// A message of the supervisor to the process that holds the lease: one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The lease ends, so the command has to.
+    /// The supervisor ends the command because the lease ends.
     Stopped,
-    /// The command has ended, and all that it has started.
+    /// The command and all processes that it has started have ended.
     Over,
 }
 
@@ -125,7 +125,8 @@ impl Deadlines {
         }
     }
 
-    /// Whether it was killed in vain, and there is no lease any more which could be kept for it.
+    /// Whether the processes still live some time after SIGKILL, and the lease has ended, so that nothing is gained by
+    /// waiting for them.
     fn has_to_give_up(&self, now: i64) -> bool {
         let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
         self.killed.is_some_and(killed) && now >= self.until
@@ -138,7 +139,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
     // status of each child that ends.
     let children = signal(SignalKind::child())?;
     let stream = UnixStream::connect(&args.socket).await;
-    // Nobody else is to find it.
+    // No other process must be able to connect.
     if let Some(folder) = args.socket.parent() {
         let _ = std::fs::remove_file(&args.socket);
         let _ = std::fs::remove_dir(folder);
@@ -158,7 +159,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
                 return Ok(signal.into());
             }
             Some(Instruction::Signal(_)) => {}
-            // There is no lease any more.
+            // The lease is lost, or its process is dead.
             Some(Instruction::Stop) | None => return Ok(too_late(&reports)),
         }
     };
@@ -191,14 +192,14 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
     }
 }
 
-/// There is no time for the command any more, and it was not started.
+/// Reports that the command was not started, because the lease ends too soon.
 fn too_late(reports: &OwnedWriteHalf) -> Code {
     send(reports, Report::Stopped);
     send(reports, Report::Over);
     Code::Lost
 }
 
-/// In a process group of its own, for the signals that are passed on.
+/// Starts the command in a process group of its own, so that signals can be forwarded to all of its processes.
 fn start(args: &Supervise) -> io::Result<Child> {
     let mut arguments = args.command.iter();
     let program = arguments.next().ok_or(io::ErrorKind::InvalidInput)?;
@@ -225,7 +226,7 @@ impl Supervisor {
         })
     }
 
-    /// Until the command and all that it has started have ended.
+    /// Runs until the command and all processes that it has started have ended.
     async fn run(
         mut self,
         mut instructions: Lines<BufReader<OwnedReadHalf>>,
@@ -237,23 +238,24 @@ impl Supervisor {
         loop {
             tokio::select! {
                 ended = self.child.wait(), if code.is_none() => {
-                    // Who cannot be asked how it ended has ended all the same.
+                    // A command whose exit status cannot be read has ended all the same.
                     code = Some(ended.map_or(Code::Failed, Code::of));
-                    // What it leaves behind would work on without a lease.
+                    // Processes that it leaves behind would go on without a lease.
                     self.terminate();
                 }
                 _ = children.recv() => if code.is_none() {
                     process_tree::reap_except(self.group);
                 },
                 _ = ticks.tick() => {}
-                // Whoever ends all of a unit tells the keeper too, who passes it on.
+                // If systemd, say, sends a signal to all processes of a unit, the process that holds the lease gets it
+                // too and sends it here, so while that process lives the signal is forwarded once only.
                 signal = signals.next() => if !is_connected {
                     self.forward(signal);
                 },
                 line = instructions.next_line(), if is_connected => match line.ok().flatten() {
                     Some(line) => self.carry_out(&line),
                     None => {
-                        // Who has the lease is dead, so nobody renews it.
+                        // The process that holds the lease is dead, so the lease is not renewed any more.
                         is_connected = false;
                         self.terminate();
                     }
@@ -308,7 +310,7 @@ impl Supervisor {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Asks it to end, once; what is stopped has to go on for that.
+    /// Sends SIGTERM to all processes of the command, once. SIGCONT lets stopped ones handle it.
     fn terminate(&mut self) {
         if self.deadlines.stopped.is_none() {
             self.deadlines.stopped = Some(clock::now());
@@ -318,7 +320,7 @@ impl Supervisor {
     }
 }
 
-/// Who does not hear it is dead, or stopped.
+/// Sends a report. A failure is ignored: the process that holds the lease is dead or stopped then.
 fn send(reports: &OwnedWriteHalf, report: Report) {
     let _ = reports.try_write(format!("{report}\n").as_bytes());
 }
@@ -373,13 +375,13 @@ mod tests {
             stopped: Some(at),
             ..DEADLINES
         };
-        // Long before the end of the lease.
+        // SIGTERM long before the end of the lease.
         assert_eq!(stopped(50).action(59), Action::Wait);
         assert_eq!(stopped(50).action(60), Action::Kill);
-        // Shortly before it.
+        // SIGTERM shortly before it.
         assert_eq!(stopped(95).action(99), Action::Wait);
         assert_eq!(stopped(95).action(100), Action::Kill);
-        // After it.
+        // SIGTERM after it.
         assert_eq!(stopped(105).action(105), Action::Kill);
     }
 

@@ -1,10 +1,10 @@
-//! How a command and its lease fit together.
+//! The times of a command under a lease: its grace time, and how long before the end of the lease it is ended.
 
 use std::time::Duration;
 
-/// The longest grace time that nobody asked for.
+/// The longest default of the grace time.
 const GRACE: Duration = Duration::from_secs(10);
-/// What a renewal, a process that comes late, and a grace time have room in.
+/// The shortest ttl that has room for a renewal, a process that is scheduled late, and a grace time.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The times of a command under a lease.
@@ -12,15 +12,15 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub struct Terms {
     ttl: Duration,
     margin: Duration,
-    /// Between SIGTERM and SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How long before the end of the lease the command is to be dead: its parent may get the processor
-    /// late.
+    /// How long before the end of the lease the command has to be dead. Its supervisor may get the processor late by
+    /// this much.
     pub spare: Duration,
 }
 
 impl Terms {
-    /// With the grace time that was asked for, if any; says why not.
+    /// Checks the ttl and the grace time; `None` is the default grace time. The error is a message for people.
     pub fn new(ttl: Duration, grace: Option<Duration>, margin: Duration) -> Result<Self, String> {
         if ttl < SHORTEST {
             return Err(format!(
@@ -44,12 +44,12 @@ impl Terms {
         })
     }
 
-    /// How often to look at the lease.
+    /// How often the lease is checked.
     pub fn check_interval(&self) -> Duration {
         (self.ttl / 20).min(Duration::from_secs(1))
     }
 
-    /// How long before its deadline a lease was asked for.
+    /// The time between the request for a lease and its local deadline.
     pub fn lifetime(&self) -> Duration {
         self.ttl.saturating_sub(self.margin)
     }

@@ -1,10 +1,10 @@
-//! Texts of others on a terminal, and times for people.
+//! Texts from the store made safe for a terminal, and times for people.
 
 use std::{borrow::Cow, time::Duration};
 
-/// A key, an owner or a note without what moves a cursor or breaks a line.
+/// Escapes the characters of a key, an owner or a note that would move the cursor or break the line.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    // Marks that turn the direction of writing hide what stands there as well.
+    // Marks that turn the direction of writing can hide text too.
     let harmful = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -22,7 +22,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped.collect())
 }
 
-/// A time in its two largest units.
+/// Formats a time in its two largest units.
 pub fn short(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);

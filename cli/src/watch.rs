@@ -17,10 +17,11 @@ use super::{
     out, state, text,
 };
 
-/// Those who held something at the last look, by key and lease.
+/// The holders at the last look, by key and lease.
 type Seen = BTreeMap<(String, LeaseId), Holder>;
 
-/// Until a signal ends it. A look that fails is told, and the next one may succeed.
+/// Shows the locks until a signal ends the process. An error that a retry can mend is printed, and the next look may
+/// succeed.
 pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
     if watch.interval.is_zero() {
         return Err(Failure::Usage(
@@ -47,7 +48,7 @@ pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
 }
 
 fn show(locks: &[LockState]) -> Result<(), Failure> {
-    // Home, and clear from there on.
+    // The escape sequences move the cursor home and clear the screen from there on.
     let head = format!("\u{1b}[H\u{1b}[J{}\n\n", Utc::now().format("%F %T UTC"));
     let rows = match locks {
         [] => "nobody holds anything here".to_owned(),
@@ -57,7 +58,7 @@ fn show(locks: &[LockState]) -> Result<(), Failure> {
     out::line(&rows).map(drop)
 }
 
-/// Tells what has changed since the last look; at the first, who holds what.
+/// Prints what has changed since the last look; at the first look, all holders.
 fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Failure> {
     let before = seen.unwrap_or_default();
     let holders = locks.iter().flat_map(|lock| {
