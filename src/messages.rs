@@ -1,4 +1,4 @@
-//! The questions to a store and its answers.
+//! The requests to a store, and its answers.
 
 mod acquire;
 mod batch;

@@ -1,4 +1,4 @@
-//! The question for a lease, and its answer.
+//! The request for a lease, and its answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,38 +6,37 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{Access, Fence, Held, Key, LeaseId, between};
 
-/// A question of [`Store::acquire`](crate::Store::acquire).
+/// A request of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
-    /// The key.
+    /// The key to lock.
     pub key: Key,
-    /// The name of the grant, new for each acquire and the same in its retries.
+    /// The id of the lease: new for each acquire, and the same in its retries.
     pub lease: LeaseId,
-    /// The owner that the holders of the key are told by.
+    /// The owner of the lease, which other clients see as the holder.
     pub owner: Arc<str>,
-    /// How long the grant lives, in whole milliseconds.
+    /// How long the lease lives after the grant, in whole milliseconds.
     pub ttl: Duration,
-    /// The part of the key that the lease is to have.
+    /// Whether the lease is to be exclusive, shared, or for some permits of the key.
     pub access: Access,
-    /// Whether holders of the same owner do not count.
+    /// Whether holders with the same owner never conflict with this request.
     pub reentrant: bool,
-    /// A remark for people.
+    /// A remark for people, which the store keeps with the holder.
     pub note: Option<Arc<str>>,
-    /// A lease that makes way: its holder hands the key on. It is dropped in the same step, and does
-    /// not conflict. If it is not among the holders, nothing is granted, be the key free or not; a lease
-    /// that was granted before is told as granted.
+    /// The lease to replace, in one step. If it is not among the holders, the store refuses, even if the key is free,
+    /// unless this request's own lease was granted before.
     pub in_place_of: Option<LeaseId>,
-    /// Whether no earlier request with this lease id can have been granted, or can be yet. A store may
-    /// then take a lease that it finds for one that was granted just now.
+    /// Whether this is the first request with this lease id. If the store then finds a holder with the id, this request
+    /// has granted it, and not an earlier one.
     pub fresh: bool,
-    /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then look
-    /// at the document first, and refuse by what it sees.
+    /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then read the
+    /// document first, and refuse without a write.
     pub likely_held: bool,
 }
 
 impl AcquireRequest {
-    /// A request for an exclusive grant.
+    /// A request for an exclusive lease.
     pub fn exclusive(key: Key, lease: LeaseId, owner: Arc<str>, ttl: Duration) -> Self {
         Self {
             key,
@@ -53,13 +52,13 @@ impl AcquireRequest {
         }
     }
 
-    /// The same for a grant that other shared holders may stand beside.
+    /// The same for a shared lease.
     pub fn shared(mut self) -> Self {
         self.access = Access::Shared;
         self
     }
 
-    /// The same for so many permits of those that there are.
+    /// The same for `permits` of the `capacity` permits of the key.
     pub fn permits(mut self, permits: i64, capacity: i64) -> Self {
         self.access = Access::Permits {
             n: permits,
@@ -68,7 +67,7 @@ impl AcquireRequest {
         self
     }
 
-    /// The same, beside other holders of the same owner.
+    /// The same, without conflicts with holders of the same owner.
     pub fn reentrant(mut self) -> Self {
         self.reentrant = true;
         self
@@ -80,19 +79,19 @@ impl AcquireRequest {
         self
     }
 
-    /// The same in the place of this lease, which goes.
+    /// The same, [in the place of](AcquireRequest#structfield.in_place_of) this lease.
     pub fn in_place_of(mut self, lease: LeaseId) -> Self {
         self.in_place_of = Some(lease);
         self
     }
 
-    /// The same for a key that was held a moment ago.
+    /// The same for a key that [was held](AcquireRequest#structfield.likely_held) a moment ago.
     pub fn likely_held(mut self) -> Self {
         self.likely_held = true;
         self
     }
 
-    /// The same for a lease id that was in no request before.
+    /// The same for a lease id that [was in no request](AcquireRequest#structfield.fresh) before.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self
@@ -104,26 +103,26 @@ impl AcquireRequest {
 pub enum AcquireAnswer {
     /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
     Granted(Grant),
-    /// Other holders are live, and in conflict or [too many](crate::rules::is_full); or the lease in
-    /// whose place it was to be granted is not among the holders.
+    /// The request was refused, and nothing was written: live holders conflict with it or are
+    /// [too many](crate::rules::is_full), or the lease that it would replace is not among the holders.
     Held(Held),
 }
 
-/// A lease as its store knows it.
+/// A live lease, as the store has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The fencing token.
     pub fence: Fence,
-    /// When it was granted, on the server's clock.
+    /// When the lease was granted, on the server's clock.
     pub acquired_at: DateTime<Utc>,
-    /// When it ends unless it is renewed, on the server's clock.
+    /// When the lease expires unless it is renewed, on the server's clock.
     pub expires_at: DateTime<Utc>,
     /// The server's time as it answered.
     pub now: DateTime<Utc>,
 }
 
 impl Grant {
-    /// How long the lease had to live when the server answered.
+    /// How much of the ttl was left when the server answered.
     pub fn expires_in(&self) -> Duration {
         between(self.now, self.expires_at)
     }

@@ -1,4 +1,4 @@
-//! Several questions of one call, and their answers.
+//! Several requests of one call, and their answers.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use crate::{
     model::{Error, Key},
 };
 
-/// One of the questions of [`Store::batch`](crate::Store::batch).
+/// One of the requests of [`Store::batch`](crate::Store::batch).
 #[derive(Clone, Debug)]
 pub enum BatchRequest {
-    /// What [`Store::acquire`](crate::Store::acquire) would be asked.
+    /// A request of [`Store::acquire`](crate::Store::acquire).
     Acquire(Arc<AcquireRequest>),
-    /// What [`Store::release`](crate::Store::release) would be asked.
+    /// A request of [`Store::release`](crate::Store::release).
     Release(ReleaseRequest),
 }
 
 impl BatchRequest {
-    /// The key that it is about.
+    /// The key of the request.
     pub fn key(&self) -> &Key {
         match self {
             Self::Acquire(request) => &request.key,
@@ -26,7 +26,7 @@ impl BatchRequest {
     }
 }
 
-/// One of the answers of [`Store::batch`](crate::Store::batch), of the kind of its question.
+/// One of the answers of [`Store::batch`](crate::Store::batch), of the same kind as its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
     /// The answer to an acquire.
@@ -35,8 +35,8 @@ pub enum BatchAnswer {
     Release(ReleaseAnswer),
 }
 
-/// The answers of [`Store::batch`](crate::Store::batch), in the order of the questions.
+/// The answers of [`Store::batch`](crate::Store::batch), in the order of the requests.
 pub type BatchAnswers = Vec<Result<BatchAnswer, Error>>;
 
-/// How many acquires and releases are asked for in one [`batch`](crate::Store::batch).
+/// The most requests in one [`batch`](crate::Store::batch).
 pub const MAX_BATCH: usize = 1_000;

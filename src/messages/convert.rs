@@ -1,22 +1,22 @@
-//! The question for another mode, and its answer.
+//! The request for another mode of a lease, and its answer.
 
 use super::acquire::Grant;
 use crate::model::{Conversion, Held, Key, LeaseId};
 
-/// A question of [`Store::convert`](crate::Store::convert).
+/// A request of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertRequest {
     /// The key.
     pub key: Key,
-    /// The name of the grant.
+    /// The id of the lease.
     pub lease: LeaseId,
-    /// The mode that it is to have.
+    /// The mode that the lease is to have.
     pub conversion: Conversion,
 }
 
 impl ConvertRequest {
-    /// A request to make a shared grant exclusive.
+    /// A request to make a shared lease exclusive.
     pub fn upgrade(key: Key, lease: LeaseId) -> Self {
         Self {
             key,
@@ -25,7 +25,7 @@ impl ConvertRequest {
         }
     }
 
-    /// A request to make an exclusive grant shared.
+    /// A request to make an exclusive lease shared.
     pub fn downgrade(key: Key, lease: LeaseId) -> Self {
         Self {
             key,
@@ -38,11 +38,11 @@ impl ConvertRequest {
 /// An answer of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvertAnswer {
-    /// The lease has the mode that was asked for: now, or since an earlier request.
+    /// The lease has the mode that was asked for, by this request or an earlier one.
     Converted(Grant),
-    /// Others are live, so it stays as it is. Nothing was written.
+    /// Other holders are live, so the lease keeps its mode. Nothing was written.
     Held(Held),
-    /// The lease is over: it was not renewed in time. Nothing was written.
+    /// The lease has expired. Nothing was written.
     Expired,
     /// The lease was evicted, or is not among the holders of its key. Nothing was written.
     TakenOver,

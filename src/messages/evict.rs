@@ -5,9 +5,8 @@ use crate::model::{Fence, Holder};
 /// The answer of [`Leases::evict`](crate::Leases::evict).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// The key's fence after the eviction, greater than that of any evicted holder.
+    /// The key's fence after the eviction. It is greater than the fence of each evicted holder.
     pub fence: Fence,
-    /// The holders that were live and lost their lease, oldest first, as they were: each would have ended
-    /// at its `expires_at`.
+    /// The live holders that the eviction ended, oldest first, with the `expires_at` that each had before it.
     pub evicted: Vec<Holder>,
 }

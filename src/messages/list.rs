@@ -1,10 +1,10 @@
-//! Which locks a list shows, and its pages.
+//! The request for a list of locks, and its pages.
 
 use std::sync::Arc;
 
 use crate::model::{Key, LockState};
 
-/// Which locks [`Leases::list`](crate::Leases::list) shows: all of them, unless it is told less.
+/// Which locks [`Leases::list`](crate::Leases::list) shows. A new filter shows all of them.
 ///
 /// ```
 /// use leasehold::Filter;
@@ -20,7 +20,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Every lock that has a document, also those without a live holder.
+    /// All locks that have a document, also those without a live holder.
     pub fn new() -> Self {
         Self::default()
     }
@@ -31,7 +31,7 @@ impl Filter {
         self
     }
 
-    /// Only locks that this owner holds.
+    /// Only locks with a live holder of this owner.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self.live()
@@ -43,23 +43,23 @@ impl Filter {
         self
     }
 
-    /// The owner that is asked for, for a store.
+    /// For a store: the owner that a lock must have as a live holder, if any.
     pub fn wanted_owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// The beginning of a key that is asked for, for a store; empty for any.
+    /// For a store: the text that keys must begin with; empty for any key.
     pub fn wanted_prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or_default()
     }
 
-    /// Whether only live locks are asked for, for a store.
+    /// For a store: whether only locks with a live holder are wanted.
     pub fn wants_live(&self) -> bool {
         self.live
     }
 }
 
-/// A question of [`Store::list`](crate::Store::list).
+/// A request of [`Store::list`](crate::Store::list).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListRequest {
@@ -67,7 +67,7 @@ pub struct ListRequest {
     pub filter: Filter,
     /// Only keys after this one, in the order of their bytes; `None` for the first page.
     pub after: Option<Key>,
-    /// How many documents to look at.
+    /// How many documents the store reads at most for this page.
     pub limit: usize,
 }
 
@@ -85,8 +85,8 @@ impl ListRequest {
 /// An answer of [`Store::list`](crate::Store::list).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The locks, in the order of their keys; perhaps none, with more pages to come.
+    /// The locks, in the order of their keys. A page may be empty although more pages follow.
     pub locks: Vec<LockState>,
-    /// The key to go on after; `None` if this is the last page.
+    /// The key after which the next page begins; `None` if this is the last page.
     pub next: Option<Key>,
 }

@@ -1,4 +1,4 @@
-//! The question to a limiter, and its answer.
+//! The request for permits of a limiter, and its answer.
 
 use std::time::Duration;
 
@@ -6,24 +6,26 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{Key, PermitId, Quota};
 
-/// A question of [`Store::permit`](crate::Store::permit).
+/// A request of [`Store::permit`](crate::Store::permit).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PermitRequest {
-    /// The key of the limiter. Locks of the same key have nothing to do with it.
+    /// The key of the limiter. A lock with the same key does not affect it.
     pub key: Key,
-    /// The name of the grant, new for each request and the same in its retries.
+    /// The id of the request: new for each request, and the same in its retries.
     pub id: PermitId,
     /// How much the limiter lets through.
     pub quota: Quota,
-    /// How many permits belong together; at least 1, and at most what the quota has at once.
+    /// How many permits one caller wants, all or none: at least 1, and at most
+    /// [`Quota::most_at_once`](crate::store::Quota::most_at_once).
     pub permits: u32,
-    /// How many times they are asked for; at least 1. As many times as there is room for are granted.
+    /// For how many callers the request asks: at least 1. The store grants `permits` to as many of them as the limiter
+    /// has room for.
     pub times: u32,
 }
 
 impl PermitRequest {
-    /// A request for so many permits, once.
+    /// A request of one caller for so many permits.
     pub fn new(key: Key, id: PermitId, quota: Quota, permits: u32) -> Self {
         Self {
             key,
@@ -34,7 +36,7 @@ impl PermitRequest {
         }
     }
 
-    /// The same for up to so many times the permits.
+    /// The same for up to so many callers.
     pub fn up_to(mut self, times: u32) -> Self {
         self.times = times;
         self
@@ -44,18 +46,18 @@ impl PermitRequest {
 /// An answer of [`Store::permit`](crate::Store::permit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermitAnswer {
-    /// Permits were granted: now, or by an earlier request with the same name in the same window.
+    /// Permits were granted: by this request, or by an earlier one with the same id in the same window.
     Granted {
-        /// How many: a multiple of those that belong together.
+        /// How many permits: a multiple of the request's `permits`.
         permits: u32,
-        /// When, on the server's clock.
+        /// When they were granted, on the server's clock.
         granted_at: DateTime<Utc>,
-        /// How long until there are as many once more as belong together; zero if there are.
+        /// How long until the permits for one more caller come back; zero if they are there already.
         retry_in: Duration,
     },
-    /// There is no room for them. Nothing was written.
+    /// The limiter has no room for the permits of one caller. Nothing was written.
     Full {
-        /// How long until there is, on the server's clock as it answered.
+        /// How long until they come back, counted from the server's time as it answered.
         retry_in: Duration,
     },
 }

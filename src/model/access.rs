@@ -1,25 +1,25 @@
-//! `Access` and `Conversion`: the whole key, a part of it, or another mode.
+//! `Access` and `Conversion`: what a lease asks of its key, and a change of its mode.
 
 use super::mode::Mode;
 
-/// The part of its key that a lease is to have.
+/// What a lease asks of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// All of it.
+    /// The whole key, without other holders.
     Exclusive,
-    /// A share, beside other shared holders.
+    /// The key beside other shared holders.
     Shared,
-    /// Some of its permits, beside other holders of permits.
+    /// Some of the permits of the key, beside other holders of permits.
     Permits {
-        /// How many it takes.
+        /// How many permits the lease takes.
         n: i64,
-        /// How many there are.
+        /// How many permits the key has.
         of: i64,
     },
 }
 
 impl Access {
-    /// The mode of the lease that it makes.
+    /// The mode of a lease with this access.
     pub fn mode(self) -> Mode {
         match self {
             Self::Exclusive => Mode::Exclusive,
@@ -28,7 +28,7 @@ impl Access {
         }
     }
 
-    /// How many permits it takes; 1 where it is not about permits.
+    /// How many permits the lease takes; 1 unless this is [`Access::Permits`].
     pub fn permits(self) -> i64 {
         match self {
             Self::Permits { n, .. } => n,
@@ -36,7 +36,7 @@ impl Access {
         }
     }
 
-    /// How many permits there are; 1 where it is not about permits.
+    /// How many permits the key has; 1 unless this is [`Access::Permits`].
     pub fn capacity(self) -> i64 {
         match self {
             Self::Permits { of, .. } => of,
@@ -45,12 +45,12 @@ impl Access {
     }
 }
 
-/// The mode that a lease is to have from now on.
+/// A change of the mode of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conversion {
-    /// Exclusive, from shared.
+    /// From shared to exclusive.
     Upgrade,
-    /// Shared, from exclusive.
+    /// From exclusive to shared.
     Downgrade,
 }
 

@@ -1,30 +1,31 @@
-//! The error of a database driver inside one of ours.
+//! `Cause`: the error of a database driver, or a text, as the source of an [`Error`](crate::Error).
 
 use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
 /// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
 ///
-/// It can be cloned, because one failed request may be the trouble of many leases. What it shows is a sentence. The
-/// driver's error, which may show whole statements and buffers, is to be had by
-/// [`Error::driver_error`](crate::Error::driver_error).
+/// It can be cloned, because the error of one request may be given to many leases. Its `Display` and `Debug` may be a
+/// sentence instead of the driver's message, which can contain whole statements and buffers.
+/// [`Error::driver_error`](crate::Error::driver_error) gives the driver's error itself.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn StdError + Send + Sync + 'static>);
 
 impl Cause {
-    /// A cause that is nothing but its text.
+    /// A cause that is only a text.
     pub fn text(text: impl Into<String>) -> Self {
         Self(Arc::from(Box::<dyn StdError + Send + Sync>::from(
             text.into(),
         )))
     }
 
-    /// An error that is told by this text.
+    /// A cause that shows `text` in place of the error's own message, and keeps the error for
+    /// [`Error::driver_error`](crate::Error::driver_error).
     pub fn worded(text: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
         let (text, error) = (text.into(), Box::new(error));
         Self(Arc::new(Worded { text, error }))
     }
 
-    /// The error itself, if it is of this type.
+    /// The driver's error, if it is of this type.
     pub(crate) fn error<E: StdError + 'static>(&self) -> Option<&E> {
         match self.0.downcast_ref::<Worded>() {
             Some(worded) => worded.error.downcast_ref(),
@@ -33,7 +34,7 @@ impl Cause {
     }
 }
 
-/// An error with a text of its own.
+/// An error whose message is replaced by a text.
 struct Worded {
     text: String,
     error: Box<dyn StdError + Send + Sync + 'static>,

@@ -15,8 +15,8 @@ use super::{
 
 /// Why an operation did not do what it was asked.
 ///
-/// That somebody else holds a lock is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an
-/// error. No variant, nor its source as far as this crate makes it, holds a credential.
+/// A lock that another owner holds is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an error. No variant holds a
+/// credential, nor does a source that this crate makes.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -39,9 +39,9 @@ pub enum Error {
     /// No permits were asked for, or more than there are. Nothing was sent.
     #[error("of {capacity} permits, 1 to {capacity} can be asked for, not {permits}")]
     InvalidPermits {
-        /// How many were asked for.
+        /// How many permits were asked for.
         permits: u32,
-        /// How many there are, as the request says.
+        /// How many permits the key or limiter has, as the request says.
         capacity: u32,
     },
 
@@ -65,7 +65,7 @@ pub enum Error {
         min_hold: Duration,
     },
 
-    /// A limiter that would never let anything through. Nothing was sent.
+    /// The limit of a limiter is 0, so it would never grant a permit. Nothing was sent.
     #[error("a limiter lets through at least one call a window: a limit of 0 is none")]
     InvalidLimit,
 
@@ -109,8 +109,8 @@ pub enum Error {
         source: Cause,
     },
 
-    /// The connection or the server failed after the request may have been sent: it may or may not
-    /// have been carried out. A retry can help, and a retry with the same lease id is harmless.
+    /// The connection or the server failed after the request may have been sent: the request may or may not have been
+    /// carried out. A retry can help, and a retry with the same lease id is harmless.
     #[error("the answer of {store} was lost: the request may or may not have been carried out")]
     Interrupted {
         /// The kind of store.
@@ -125,21 +125,21 @@ pub enum Error {
         "no answer to {operation} within {limit:?}: the request may or may not have been carried out"
     )]
     TimedOut {
-        /// What was asked of the store.
+        /// The operation that the store was asked for.
         operation: &'static str,
         /// How long the answer was waited for.
         limit: Duration,
     },
 
-    /// The lease was granted, and ran out before its caller took it: the future of the acquire was not polled for
-    /// so long, or the machine stood still. What was granted is released. A retry can help.
+    /// The lease was granted, and expired before its caller took it: the future of the acquire was not polled for so long,
+    /// or the machine was suspended. The lease is released. A retry can help.
     #[error(
         "the lease on {key} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it"
     )]
     NotTaken {
         /// The key.
         key: Key,
-        /// How long the lease lived.
+        /// The ttl of the lease.
         ttl: Duration,
     },
 
@@ -173,7 +173,7 @@ pub enum Error {
     File {
         /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         source: Cause,
     },
 
@@ -189,7 +189,7 @@ pub enum Error {
         source: Cause,
     },
 
-    /// The server has no journal, so what it acknowledges would not survive its end. Nothing was changed.
+    /// The server has no journal, so a grant that it acknowledges would not survive a crash. Nothing was changed.
     #[error(
         "{store} has no journal, so a lease that it grants would not survive its end: give it a storage engine with a journal, or bear the loss and say journal(false) to the store"
     )]
@@ -211,8 +211,8 @@ pub enum Error {
         key: Key,
     },
 
-    /// The document of this key was written by a version of leasehold that this one does not know.
-    /// It was left alone.
+    /// The document of this key was written by a version of leasehold that this version does not know. The document was
+    /// not changed.
     #[error(
         "the document of {key} has the schema {found}, which this version does not know: upgrade leasehold here"
     )]
@@ -223,7 +223,7 @@ pub enum Error {
         found: String,
     },
 
-    /// The document of this key is not a lock. It was left alone.
+    /// The document of this key is not a lock. It was not changed.
     #[error(
         "the document of {key} is not a lock ({problem}): give the locks a collection of their own, or remove the document"
     )]
@@ -234,7 +234,7 @@ pub enum Error {
         problem: String,
     },
 
-    /// The document of this limiter is not one of a limiter. It was left alone.
+    /// The document at the id of this limiter is not the document of a limiter. It was not changed.
     #[error("the document of the limiter {key} is damaged ({problem}): remove the document")]
     NotALimiter {
         /// The key.
@@ -252,20 +252,20 @@ pub enum Error {
         source: Cause,
     },
 
-    /// The lock stayed held for the whole time that was allowed for waiting.
+    /// The lock was held for all of the time that the caller allowed for waiting.
     #[error("{} is still held by {} after a wait of {waited:?}", held.key(), held.owner())]
     WaitTimedOut {
         /// How long was waited.
         waited: Duration,
-        /// Who held the lock at the last look.
+        /// The holders in the last answer of the store.
         held: Held,
     },
 
-    /// The key has [`MAX_HOLDERS`] live holders, so there is no place beside them, although none of them
-    /// conflicts. Nothing was changed.
+    /// The key has [`MAX_HOLDERS`] live holders. None of them conflicts with the request, but a key cannot have more.
+    /// Nothing was changed.
     ///
-    /// One look says so at once. Who waits goes on until a holder has left, and is told this when the
-    /// time is over.
+    /// A try gives this error at once. A caller that waits goes on waiting for a holder to leave, and gets this error when
+    /// the time for waiting is over.
     #[error(
         "{key} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys"
     )]
@@ -274,18 +274,18 @@ pub enum Error {
         key: Key,
     },
 
-    /// The limiter will not let the call through in the time that was allowed for waiting.
+    /// The limiter will not grant the permits in the time that the caller allowed for waiting.
     #[error("{key} is at its limit after a wait of {waited:?}: try again in {retry_in:?}")]
     LimitReached {
         /// The key of the limiter.
         key: Key,
         /// How long was waited.
         waited: Duration,
-        /// When permits come back, on the server's clock.
+        /// How long until the permits can come back, by the last answer of the server.
         retry_in: Duration,
     },
 
-    /// [`Leases::close`](crate::Leases::close) was called: nothing is acquired any more.
+    /// [`Leases::close`](crate::Leases::close) was called, so this client acquires nothing any more.
     #[error("these leases were closed: nothing is acquired any more")]
     Closed,
 
@@ -307,7 +307,7 @@ pub enum Error {
     Fenced {
         /// The fence of the write that was refused.
         fence: Fence,
-        /// The newest that the resource has seen; `None` if it cannot be told.
+        /// The newest fence that the resource has seen; `None` if the resource does not say.
         seen: Option<Fence>,
     },
 
@@ -317,7 +317,7 @@ pub enum Error {
     )]
     InvalidUpsert,
 
-    /// The lease cannot be enforced here. A transaction that was under way does not commit any more.
+    /// The lease cannot be enforced in this transaction. A transaction that was under way does not commit any more.
     #[error("the lease on {key} cannot be enforced here: {problem}")]
     NotEnforceable {
         /// The key.
@@ -326,9 +326,8 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// The server gave up the transaction, because somebody else wrote one of its documents, for
-    /// example, or the connection to it broke. Nothing of it is committed. A retry can help: of the
-    /// whole transaction, from its start.
+    /// The server aborted the transaction: another client wrote one of its documents, for example, or the connection broke.
+    /// Nothing of it is committed. A retry can help, of the whole transaction from its start.
     #[error("{store} gave up the transaction, and nothing of it is done: run all of it again")]
     TransactionAborted {
         /// The kind of store.
@@ -339,8 +338,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The driver's error that is behind this one, if there is one of this type: `mongodb::error::Error`, for example.
-    /// [`source`](std::error::Error::source) tells it in a sentence.
+    /// The error of the database driver that caused this one, if it is of the type `E`: `mongodb::error::Error`, for
+    /// example. [`source`](std::error::Error::source) gives it as a sentence.
     pub fn driver_error<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
             Self::Unreachable { source, .. }
@@ -363,25 +362,25 @@ fn shown(seen: &Option<Fence>) -> String {
     }
 }
 
-/// How a lease was lost, as its guard tells it.
+/// How a lease was lost.
 ///
-/// Whatever the reason: stop what depends on the lease. It says what was known at the moment of the
-/// loss; a lease that expired here may be taken over a moment later.
+/// For each reason, the work that depends on the lease has to stop. The reason is what this process knew at the moment of
+/// the loss: a key whose lease has expired may be granted to another holder a moment later.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its time was over: it was not kept alive, a renewal by hand had no answer in time, or this process
-    /// was paused for too long.
+    /// The lease expired: it was not kept alive, a renewal by hand had no answer in time, or this process was paused for
+    /// too long.
     #[error("it expired before it was renewed")]
     Expired,
-    /// It is not among the holders of its key any more: it was evicted, released elsewhere, or another was
-    /// granted the key after its expiry.
+    /// The lease is not among the holders of its key any more: it was evicted, it was released elsewhere, or it expired
+    /// and the key was granted to another holder.
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
-    /// Its time was over while renewals failed; this is the last error.
+    /// The lease expired while its renewals failed. This is the last error.
     #[error("it could not be renewed in time: {0}")]
     Unreachable(#[source] Box<Error>),
-    /// [`Leases::close`](crate::Leases::close) released it.
+    /// [`Leases::close`](crate::Leases::close) released the lease.
     #[error("its leases were closed, which released it")]
     Closed,
 }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Fences are ordered but not consecutive: they survive release, takeover, eviction and clean-up
 /// of the lock's document.
 ///
-/// To serde a fence is a plain 64-bit integer, to be stored beside the data or sent with a request;
-/// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. Documents in MongoDB,
-/// Elasticsearch and OpenSearch are checked by this crate: `GuardedCollection`, `Lease::enforce`,
+/// serde writes a fence as a plain 64-bit integer, which can be stored beside the data or sent with a request.
+/// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. This crate checks documents in MongoDB,
+/// Elasticsearch and OpenSearch: `GuardedCollection`, `Lease::enforce`,
 /// `GuardedIndex`.
 ///
 /// ```
@@ -29,8 +29,8 @@ use serde::{Deserialize, Serialize};
 pub struct Fence(i64);
 
 impl Fence {
-    /// The name of the field in which a protected document keeps the newest fence that it has seen, as a
-    /// 64-bit integer.
+    /// The name of the field in which a protected document keeps the newest fence that it was written under, as a 64-bit
+    /// integer.
     pub const FIELD: &str = "leasehold_fence";
 
     /// A fence of this value, for comparing with one that a resource has stored.

@@ -1,4 +1,4 @@
-//! `LeaseId` and `PermitId`, the names of single grants.
+//! `LeaseId` and `PermitId`, the ids of single grants.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ macro_rules! name {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A name that no other grant has.
+            /// Makes an id that no other grant has.
             pub fn random() -> Self {
                 Self(Uuid::new_v4())
             }
 
-            /// Reads the form that [`Display`](fmt::Display) writes, and no other one, because documents are
-            /// searched for that text; `None` if it is not a UUID in lower case with hyphens.
+            /// Parses a UUID in lower case with hyphens, as [`Display`](fmt::Display) writes it. `None` for any other form,
+            /// because stores search their documents for this text.
             pub fn parse(text: &str) -> Option<Self> {
                 let id = Self(Uuid::try_parse(text).ok()?);
                 (id.to_string() == text).then_some(id)
@@ -35,18 +35,18 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of one grant.
+    /// The id of one lease.
     ///
-    /// The client makes it before it asks and keeps it through its retries, so that a repeated
-    /// request is recognised and a release can only ever free the grant that it belongs to.
+    /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
+    /// request, and a release can free only the lease that it belongs to.
     LeaseId
 }
 
 name! {
-    /// The name of one grant of a limiter.
+    /// The id of one grant of a limiter.
     ///
-    /// The client makes it before it asks and keeps it through its retries, so that a repeated
-    /// request is recognised.
+    /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
+    /// request.
     PermitId
 }
 

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The name of a lock: 1 to 512 bytes of any UTF-8 text.
 ///
-/// Text is text: `$`, `.`, `/`, blanks and line breaks have no meaning in any store. Cloning is
-/// cheap.
+/// `$`, `.`, `/`, blanks and line breaks have no special meaning in any store. Cloning is cheap.
 ///
 /// ```
 /// use leasehold::Key;

@@ -1,13 +1,13 @@
-//! The bounds of what may be asked for, and the versions of what is stored.
+//! The bounds of keys, names, times and holders, and the versions of the stored documents.
 
 use std::time::Duration;
 
-/// The text in the field `schema` that tells the document of a lock from any other. It ends with the version of the
-/// shape of the document that this crate reads and writes.
+/// The text in the field `schema` of each lock's document, by which a store recognises it as a lock. It ends with the
+/// version of the document's shape that this crate reads and writes.
 pub const SCHEMA: &str = "leasehold.lock.1";
 
-/// The end of the fences: each is below this number, up to which also those languages count exactly that have only
-/// floating-point numbers. It is the time of the year 287,396, in milliseconds.
+/// Each fence is below this number, 2^53. Languages that have only floating-point numbers count exactly up to it. As a time
+/// in milliseconds it is the year 287,396.
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",
@@ -25,22 +25,21 @@ pub(crate) const FENCE_END: i64 = 1 << 53;
 ))]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
-/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and every store keeps
-/// to the same bound so that a key which works on one works on all.
+/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and all stores have the same bound so that a
+/// key that works on one of them works on all.
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// The longest name of an owner, in bytes of UTF-8: it is looked for as a whole, and shown to people.
+/// The longest name of an owner, in bytes of UTF-8.
 pub const MAX_OWNER_BYTES: usize = 512;
 
-/// The longest remark of a holder, in bytes of UTF-8: a line for people, which goes along with every
-/// answer.
+/// The longest note of a holder, in bytes of UTF-8. It is bounded because each answer about the key contains it.
 pub const MAX_NOTE_BYTES: usize = 1_024;
 
-/// The most live holders of one key: its shared leases, or those with permits.
+/// The most live holders of one key: its shared leases, or its leases with permits.
 ///
-/// All of them stand in one document, which each grant, renewal and release writes anew and each answer
-/// shows. A holder with the longest owner and note has some 1.7 KB, so that many stay far below the
-/// 16 MB that MongoDB takes, and the server is not kept busy with one key.
+/// All holders of a key are in one document. Each grant, renewal and release writes the whole document, and each answer
+/// contains it. A holder with the longest owner and note takes some 1.7 KB, so a thousand of them stay far below the
+/// 16 MB that MongoDB allows, and one key does not keep the server busy.
 pub const MAX_HOLDERS: usize = 1_000;
 
 /// The longest time to live: 365 days. A lease meant to outlast it is not a lease.

@@ -1,4 +1,4 @@
-//! `LockState` and `Held`: who holds a key, and for how long, as others see it.
+//! `LockState` and `Held`: the holders of a key, as other clients see them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::{fence::Fence, key::Key, record::Holder, time::between};
 
-/// Who holds a lock that could not be granted.
+/// The live holders of a key that could not be granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     key: Key,
@@ -15,13 +15,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// Puts an answer together from the live holders and the server's time.
+    /// An answer with these live holders, at this time of the server.
     pub fn new(key: Key, holders: Vec<Holder>, now: DateTime<Utc>) -> Self {
         Self { key, holders, now }
     }
 
-    /// The answer to a request for the place of a lease on a key that has no document: there is nobody,
-    /// and the time is of no use.
+    /// The answer to a request to replace a lease on a key that has no document. It has no holders, and no caller uses
+    /// its time.
     #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
     pub(crate) fn by_nobody(key: Key) -> Self {
         Self::new(key, Vec::new(), DateTime::UNIX_EPOCH)
@@ -37,7 +37,7 @@ impl Held {
         &self.holders
     }
 
-    /// The owner of the oldest live holder.
+    /// The owner of the oldest live holder; "nobody" if there is none.
     pub fn owner(&self) -> &str {
         self.holders
             .first()
@@ -65,7 +65,7 @@ pub struct LockState {
 }
 
 impl LockState {
-    /// Whether nobody holds the key.
+    /// Whether the key has no live holder.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }

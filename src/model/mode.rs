@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Mode {
-    /// Alone.
+    /// No other holder.
     Exclusive,
-    /// With other shared holders.
+    /// Other shared holders.
     Shared,
-    /// With other holders of permits, up to a capacity.
+    /// Other holders of permits, up to a capacity.
     Permits,
 }
 
 impl Mode {
-    /// The word that stands in the document.
+    /// The word for the mode in a document.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -25,7 +25,7 @@ impl Mode {
         }
     }
 
-    /// Reads the word that stands in a document; `None` if this version does not know it.
+    /// Parses the word for a mode in a document; `None` if this version does not know it.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Exclusive, Self::Shared, Self::Permits]
             .into_iter()

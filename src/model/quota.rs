@@ -1,12 +1,12 @@
-//! How much a limiter lets through.
+//! `Quota`: how many permits a limiter grants in a window.
 
 use std::time::Duration;
 
 use super::{error::Error, limits::MAX_WINDOW};
 
-/// So many permits a window, and how they are spread over it.
+/// How many permits a limiter grants in a window, and when they come back.
 ///
-/// Every request brings its own: nothing of it is stored, so that a new deployment can have another.
+/// Each request contains its quota, and the store does not keep it. So a new deployment can have another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u32,
@@ -15,23 +15,23 @@ pub struct Quota {
     spread: Spread,
 }
 
-/// When the permits of a window are there.
+/// When permits come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Spread {
-    /// All with its beginning.
+    /// Every permit at the start of the window.
     Fixed,
-    /// One after the other, and after a pause so many at once.
+    /// One at a time; up to `burst` at once after a pause.
     Smooth { burst: u32 },
 }
 
 impl Quota {
-    /// So many permits in each window of the server's clock. Windows begin at multiples of their
-    /// length since 1970, so one of a second is a second of the clock, and one of a day is a day of UTC.
+    /// A quota of `limit` permits in each window of the server's clock. Windows begin at multiples of their length since
+    /// 1970, so a window of a second is a second of the clock, and a window of a day is a day of UTC.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidLimit`] for a limit of 0, and [`Error::InvalidWindow`] for a window of less than
-    /// a millisecond or more than [`MAX_WINDOW`]. What it has beyond whole milliseconds is cut.
+    /// a millisecond or more than [`MAX_WINDOW`]. The window is cut to whole milliseconds.
     pub fn fixed(limit: u32, window: Duration) -> Result<Self, Error> {
         if limit == 0 {
             return Err(Error::InvalidLimit);
@@ -47,8 +47,8 @@ impl Quota {
         })
     }
 
-    /// The same, one permit after the other: each is earned back a `limit`-th of the window after it
-    /// was taken, and a burst of this many can be taken at once after a pause.
+    /// The same quota with permits that come back one at a time: one after each `limit`-th of the window. After a pause up
+    /// to `burst` of them can be taken at once.
     ///
     /// # Errors
     ///
@@ -72,8 +72,7 @@ impl Quota {
         self.window
     }
 
-    /// How many permits can be taken at once after a pause, if they come one after the other; `None`
-    /// for fixed windows.
+    /// How many permits of a smooth limiter can be taken at once after a pause; `None` for fixed windows.
     pub fn burst(&self) -> Option<u32> {
         match self.spread {
             Spread::Fixed => None,
@@ -81,32 +80,32 @@ impl Quota {
         }
     }
 
-    /// How many permits can be taken at once at the most.
+    /// The most permits that can be taken at once: the burst of a smooth limiter, or the limit.
     pub fn most_at_once(&self) -> u32 {
         self.burst().unwrap_or(self.limit)
     }
 
     /// The window in milliseconds.
     pub(crate) fn window_millis(&self) -> i64 {
-        // A year is 35 bits of them.
+        // A year has 35 bits of milliseconds.
         i64::try_from(self.window.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// How long a permit takes to be earned back, in nanoseconds. Rounded up, because a limit is not to
-    /// be passed by what a division drops.
+    /// How long one permit takes to come back, in nanoseconds. It is rounded up, because rounding down would grant more
+    /// than the limit.
     pub(crate) fn interval_nanos(&self) -> i64 {
         let nanos = self.window.as_nanos().div_ceil(u128::from(self.limit));
-        // A year is 55 bits of them.
+        // A year has 55 bits of nanoseconds.
         i64::try_from(nanos).unwrap_or(i64::MAX)
     }
 
-    /// How much can be owed, in nanoseconds of earning it back: the permits of a burst, or of a window.
+    /// How long the permits of a whole burst take to come back, in nanoseconds; for fixed windows those of a window.
     pub(crate) fn credit_nanos(&self) -> i64 {
         self.interval_nanos()
             .saturating_mul(self.most_at_once().into())
     }
 
-    /// For how long after the beginning of its window a grant may count, in milliseconds.
+    /// For how long after the start of its window a grant may limit later requests, in milliseconds.
     pub(crate) fn memory_millis(&self) -> i64 {
         let window = self.window_millis();
         match self.spread {
@@ -115,7 +114,7 @@ impl Quota {
         }
     }
 
-    /// The word for its kind, which stands in the document's id.
+    /// The word for the kind of windows, which is a part of the document's id.
     #[cfg(any(
         feature = "mongodb",
         feature = "elasticsearch",
@@ -129,7 +128,7 @@ impl Quota {
         }
     }
 
-    /// How long the wait for the next permits is at the most, once they are gone.
+    /// The longest time until the next permits come back, when all are taken.
     pub(crate) fn turn(&self) -> Duration {
         match self.spread {
             Spread::Fixed => self.window,

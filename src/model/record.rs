@@ -1,4 +1,4 @@
-//! Locks and limiters as they are stored: one document a key, the same in every store.
+//! Locks and limiters as stores keep them: one document for each key, with the same fields in all stores.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use super::{
     mode::Mode,
 };
 
-/// One grant within a lock's document.
+/// One holder of a key, in the document of its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The name of the grant.
+    /// The id of the lease.
     pub lease: LeaseId,
-    /// Who holds it: the text given to [`LeasesBuilder::owner`](crate::LeasesBuilder::owner).
+    /// The owner: the text given to [`LeasesBuilder::owner`](crate::LeasesBuilder::owner).
     pub owner: Arc<str>,
-    /// What it allows beside itself.
+    /// Which other holders the lease allows beside it.
     pub mode: Mode,
-    /// How many permits it takes; 1 unless the mode is [`Mode::Permits`].
+    /// How many permits the lease takes; 1 unless the mode is [`Mode::Permits`].
     pub permits: i64,
-    /// The fencing token of the grant.
+    /// The fencing token of the lease.
     pub fence: Fence,
-    /// When it was granted, on the server's clock.
+    /// When the lease was granted, on the server's clock.
     pub acquired_at: DateTime<Utc>,
-    /// When it ends unless it is renewed, on the server's clock. It is live before this instant.
+    /// When the lease expires unless it is renewed, on the server's clock. It is live before this instant.
     pub expires_at: DateTime<Utc>,
     /// A remark for people.
     pub note: Option<Arc<str>>,
 }
 
 impl Holder {
-    /// An exclusive holder: what a store puts together from the fields of a document.
+    /// An exclusive holder without a note. Other fields can be set afterwards.
     pub fn exclusive(
         lease: LeaseId,
         owner: Arc<str>,
@@ -54,13 +54,13 @@ impl Holder {
         }
     }
 
-    /// Whether the grant still counts at this time of the server's clock.
+    /// Whether the lease is live at this time of the server's clock.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         self.expires_at > now
     }
 }
 
-/// The document of one key.
+/// The document of one lock.
 ///
 /// A released lock keeps its document, without holders, so that its fence survives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,21 +68,20 @@ impl Holder {
 pub struct LockRecord {
     /// The key.
     pub key: Key,
-    /// The fencing token of the newest grant. It never decreases.
+    /// The newest fencing token of the key: of a grant, an upgrade or an eviction. It never decreases.
     pub fence: Fence,
-    /// The grants, oldest first. Those that have expired stay until the next grant.
+    /// The holders, oldest first. Expired ones stay until the next grant.
     pub holders: Vec<Holder>,
-    /// The latest expiry among the holders; without holders, the time of the release. From here
-    /// on the key is free, and clean-up counts its retention from here.
+    /// The latest expiry of a holder; without holders, the time of the release or eviction. From this time on the key is free, and the
+    /// retention of the document counts from here.
     pub expires_at: DateTime<Utc>,
-    /// Those whose lease the last operation ended by force, as they were: it tells who was evicted, and
-    /// nothing else looks at it. A grant drops it. A store that reads the document for another
-    /// operation may leave it empty.
+    /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads it, so a store
+    /// that reads the document for another operation may leave it empty.
     pub evicted: Vec<Holder>,
 }
 
 impl LockRecord {
-    /// Puts a record together, without evicted holders.
+    /// A record without evicted holders.
     pub fn new(key: Key, fence: Fence, holders: Vec<Holder>, expires_at: DateTime<Utc>) -> Self {
         Self {
             key,
@@ -93,7 +92,7 @@ impl LockRecord {
         }
     }
 
-    /// The holders that still count at this time of the server's clock.
+    /// The holders that are live at this time of the server's clock.
     pub fn live_holders(&self, now: DateTime<Utc>) -> impl Iterator<Item = &Holder> {
         self.holders
             .iter()
@@ -101,8 +100,8 @@ impl LockRecord {
     }
 }
 
-/// The document of one limiter: of a key, for windows of one length and kind. It says what is used up,
-/// and nothing of how much there is.
+/// The document of one limiter: of a key, for windows of one length and kind. It counts the permits that were granted, and
+/// does not contain the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterRecord {
@@ -110,19 +109,19 @@ pub struct LimiterRecord {
     pub key: Key,
     /// When the newest grant was made, on the server's clock.
     pub granted_at: DateTime<Utc>,
-    /// What is used up. Of fixed windows, how many permits of the window of the newest grant; of smooth
-    /// ones, how long it takes from the newest grant on until all is earned back, in nanoseconds.
+    /// What is used up. With fixed windows: how many permits were granted in the window of the newest grant. With smooth
+    /// ones: how long it takes, counted from the newest grant, until all permits have come back, in nanoseconds.
     pub used: i64,
-    /// The name of the newest grant.
+    /// The id of the newest grant.
     pub last: PermitId,
-    /// How many permits it has.
+    /// How many permits the newest grant has.
     pub granted: i64,
-    /// From here on the document means nothing, and clean-up counts its retention from here.
+    /// When the count no longer limits any request; the retention counts from here.
     pub over_at: DateTime<Utc>,
 }
 
 impl LimiterRecord {
-    /// Puts a record together.
+    /// A record of these values.
     pub fn new(
         key: Key,
         granted_at: DateTime<Utc>,

@@ -1,11 +1,10 @@
-//! Times at the resolution of the stores.
+//! Times in whole milliseconds, the resolution of the stores.
 
 use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-/// The time a while after another, at the resolution of the stores; the end of time if there is
-/// no such time.
+/// The time `by` after `at`, cut to whole milliseconds. If the calendar does not reach so far, its last time.
 pub(crate) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     TimeDelta::from_std(by)
         .ok()
@@ -14,7 +13,7 @@ pub(crate) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
         .trunc_subsecs(3)
 }
 
-/// How long from one time to another; zero if it is not later.
+/// How long it is from `from` to `to`; zero if `to` is not later.
 pub(crate) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
     (to - from).to_std().unwrap_or(Duration::ZERO)
 }

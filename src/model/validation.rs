@@ -1,4 +1,4 @@
-//! The bounds of input: keys and times to live.
+//! Checks of keys and times to live.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Key {
-    /// Checks and wraps a key.
+    /// Makes a key of a text.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl TryFrom<String> for Key {
 
 /// Checks a time to live and cuts it to whole milliseconds, the resolution of every store.
 ///
-/// Less than twice the margin would leave less than half of the lease usable.
+/// The shortest ttl is twice the margin: of a shorter one the holder could use less than half.
 pub(crate) fn checked_ttl(ttl: Duration, clock_margin: Duration) -> Result<Duration, Error> {
     let shortest = clock_margin.saturating_mul(2).max(Duration::from_millis(1));
     if ttl < shortest || ttl > MAX_TTL {

@@ -1,14 +1,14 @@
-//! How long an acquire waits for the holders of its key.
+//! How long a caller waits in total for a key or for permits. The pauses between two requests are in `retry.rs`.
 
 use std::time::Duration;
 
-/// How long a caller waits.
+/// How long a caller waits in total, from its call until it gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
-    /// Not at all.
+    /// The caller does not wait: the first answer counts.
     None,
-    /// This long.
+    /// The caller waits for at most this long.
     For(Duration),
-    /// For as long as it takes.
+    /// The caller waits without a limit.
     Endless,
 }

@@ -1,4 +1,4 @@
-//! What can be done with a key without holding it.
+//! The rules of operations on a key by a client that does not hold it: eviction, clean-up, inspection and lists.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::{
     model::{LockRecord, LockState, after},
 };
 
-/// Ends every live lease and raises the fence, so that the evicted holders' writes can be told apart.
+/// Ends each live lease and raises the fence, so that resources can refuse the writes of evicted holders.
 ///
-/// The names of the leases go from the holders, whatever time it is: a renewal that has waited in the
-/// server since before the eviction, or one after the clock stepped back, finds nothing to renew. Who was
-/// evicted stands beside them, for databases that answer with the document as the operation left it.
+/// The leases are removed from the holders instead of being marked as expired. So a renewal that has waited in the server
+/// since before the eviction, or that comes after the clock was set back, finds no lease to renew. The evicted holders are
+/// kept in a field of their own, for databases that answer with the document after the change.
 pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
     let Some(record) = record else {
         return Decision {
@@ -39,31 +39,31 @@ pub fn answer_evict(record: &LockRecord) -> Eviction {
     }
 }
 
-/// Removes the document if it has been of no use this long: since its last holder expired or left, and
-/// since the clock passed its fence.
+/// Removes the document if the retention has passed since its last holder expired or was released, and since the clock
+/// passed its fence.
 ///
-/// Without a document the next grant takes its fence from the clock, which must not be behind a fence that
-/// was given out: that is ahead of the clock on a key with more than a thousand grants a second, for one.
+/// Without a document the next grant takes its fence from the clock. So the clock has to be past each fence that was given
+/// out. A fence can be ahead of the clock if a key is granted more than a thousand times a second, for example.
 pub fn remove_expired(
     record: Option<&LockRecord>,
     retention: Duration,
     now: DateTime<Utc>,
 ) -> Decision<bool> {
-    let dead = record.is_some_and(|record| after(useless_from(record), retention) <= now);
+    let is_old = record.is_some_and(|record| after(removable_from(record), retention) <= now);
     Decision {
-        write: if dead { Write::Remove } else { Write::Keep },
-        answer: dead,
+        write: if is_old { Write::Remove } else { Write::Keep },
+        answer: is_old,
     }
 }
 
-/// From when on a document without a live holder tells nothing that the clock does not.
-fn useless_from(record: &LockRecord) -> DateTime<Utc> {
+/// When the document can be removed: its holders have expired and the clock has passed its fence.
+fn removable_from(record: &LockRecord) -> DateTime<Utc> {
     let passed = record.fence.get().max(0).saturating_add(1);
     let passed = DateTime::from_timestamp_millis(passed).unwrap_or(DateTime::<Utc>::MAX_UTC);
     record.expires_at.max(passed)
 }
 
-/// The state of a key at this time, by its document.
+/// The state of a key at this time.
 pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
     LockState {
         key: record.key.clone(),
@@ -73,10 +73,10 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
     }
 }
 
-/// Whether a lock is one of those that are asked for.
+/// Whether a lock matches a filter.
 ///
-/// A store may let its database choose by these conditions, and has to choose by this function in
-/// the end: it decides at one time of one clock for the whole page.
+/// A store may select documents by a query of its database, but has to apply this function to the result: only then the
+/// whole page is judged at one time of one clock.
 pub fn matches(state: &LockState, filter: &Filter) -> bool {
     let owned = |owner| state.holders.iter().any(|holder| &*holder.owner == owner);
     state.key.as_str().starts_with(filter.wanted_prefix())

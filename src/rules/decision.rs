@@ -1,4 +1,4 @@
-//! `Decision`: the outcome of a rule; and the questions that all rules ask of a record.
+//! `Decision`: the outcome of a rule; and what several rules compute from a record.
 
 use chrono::{DateTime, Utc};
 
@@ -21,14 +21,14 @@ pub struct Decision<A, R = LockRecord> {
 pub enum Write<R = LockRecord> {
     /// Nothing is written.
     Keep,
-    /// The document as the operation leaves it.
+    /// The document is replaced by this one.
     Put(R),
-    /// The document goes.
+    /// The document is removed.
     Remove,
 }
 
-/// The fence of a new grant: greater than the one before, and never less than the server's time in
-/// milliseconds, so that it goes on rising even after the document was cleaned up.
+/// The fence of a new grant: greater than the previous fence, and never less than the server's time in milliseconds. So
+/// fences go on rising even after the document was cleaned up.
 pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Fence {
     let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
     Fence::new(following.max(now.timestamp_millis()))

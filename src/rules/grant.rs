@@ -1,4 +1,4 @@
-//! The rule of an acquire: whom a key is granted to.
+//! The rule of an acquire: when a lease is granted.
 
 use chrono::{DateTime, Utc};
 
@@ -8,31 +8,33 @@ use crate::{
     model::{Access, Held, Holder, LeaseId, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
-/// Grants the lease if no live holder conflicts with it and the key has a place for one more.
+/// Grants the lease if no live holder conflicts with it and the key has fewer than [`MAX_HOLDERS`] live holders.
 ///
-/// A live lease with the same id is granted again as it stands, which makes a repeated request
-/// harmless. A refusal writes nothing: it never touches a holder's expiry. A grant drops those that
-/// have expired.
+/// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A refusal
+/// writes nothing, so it never changes a holder's expiry. A grant removes the expired holders.
 ///
-/// A lease in whose place it is asked for, live or not, makes way in the same step. One that is not
-/// there was released or taken over, which its holder has to be told: then nothing is granted.
+/// A grant also removes the lease that the request [replaces](AcquireRequest#structfield.in_place_of), live or not. If that
+/// lease is not among the holders, it was released or taken over. Then the request is refused, so that the client which
+/// wanted to hand the key on learns of the loss.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Decision<AcquireAnswer> {
-    let goes = request.in_place_of;
+    let replaced = request.in_place_of;
     let mut holders: Vec<_> = record
         .into_iter()
         .flat_map(|record| record.live_holders(now).cloned())
-        .filter(|holder| Some(holder.lease) != goes)
+        .filter(|holder| Some(holder.lease) != replaced)
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
     let answer = match record {
-        None => goes.map(|_| AcquireAnswer::Held(Held::new(request.key.clone(), Vec::new(), now))),
+        None => {
+            replaced.map(|_| AcquireAnswer::Held(Held::new(request.key.clone(), Vec::new(), now)))
+        }
         Some(record) => {
-            let gone = goes.is_some_and(|lease| holder(record, lease).is_none());
-            let refused = gone || holders.len() >= MAX_HOLDERS || conflicts(&holders, request);
+            let is_gone = replaced.is_some_and(|lease| holder(record, lease).is_none());
+            let refused = is_gone || holders.len() >= MAX_HOLDERS || conflicts(&holders, request);
             (mine || refused).then(|| answer_acquire(record, request.lease, now))
         }
     };
@@ -43,7 +45,8 @@ pub fn acquire(
         };
     }
     let newest = record.map(|record| record.fence);
-    // An owner that enters again goes on under its fence: what it guards is guarded already.
+    // A reentrant grant has the fence of the owner's other lease: resources have seen that fence already, and no other
+    // owner held the key in between.
     let own = holders.iter().filter(|holder| is_own(holder, request));
     let own = own.map(|holder| holder.fence).max();
     let fence = own.unwrap_or_else(|| next_fence(newest, now));
@@ -67,11 +70,11 @@ pub fn acquire(
     }
 }
 
-/// Whether live holders keep a request from being granted.
+/// Whether live holders conflict with a request.
 ///
-/// An exclusive one conflicts with every holder, a shared one with those that are not shared, and one
-/// for permits with those that do not hold permits, and with those that hold too many of them. Holders
-/// of its own owner do not count if it may enter again.
+/// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A request
+/// for permits conflicts with each holder of another mode, and with holders that have left too few permits. Holders of the
+/// request's own owner do not count if the request is reentrant.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     let mut others = live.iter().filter(|holder| !is_own(holder, request));
     match request.access {
@@ -88,7 +91,7 @@ fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     }
 }
 
-/// Whether a request was refused only because the key has as many live holders as it may have.
+/// Whether a request was refused only because the key has [`MAX_HOLDERS`] live holders.
 pub fn is_full(held: &Held, request: &AcquireRequest) -> bool {
     let live = held.holders();
     live.len() >= MAX_HOLDERS && !conflicts(live, request)

@@ -1,4 +1,4 @@
-//! The rules of renewals, conversions and releases.
+//! The rules of a lease after its grant: renewal, conversion and release.
 
 use chrono::{DateTime, Utc};
 
@@ -11,10 +11,10 @@ use crate::{
     model::{Conversion, Held, LeaseId, LockRecord, Mode, after},
 };
 
-/// Gives a live lease its ttl anew, counted from now. One that lives for longer than that keeps its expiry.
+/// Gives a live lease its ttl anew, counted from now. A lease whose expiry is later than that keeps its expiry.
 ///
-/// Of two renewals that cross, the older one may be carried out last. Its client counts on the answer to
-/// the newer one by then, so it must not take back what that one gave.
+/// If two renewals are under way at once, the store may carry out the older one last. The holder may have the answer to the
+/// newer one by then and count on its expiry, so the older one must not move the expiry back.
 pub fn renew(
     record: Option<&LockRecord>,
     request: &RenewRequest,
@@ -41,8 +41,8 @@ pub fn renew(
 
 /// Reads the answer to a renewal from the document as the operation left it.
 ///
-/// The document tells, not the number of changed documents: a renewal within the millisecond of
-/// the grant changes nothing and is a renewal all the same.
+/// The number of changed documents, which databases report, does not decide: a renewal in the same millisecond as the grant
+/// changes nothing and still is a renewal.
 pub fn answer_renew(
     record: Option<&LockRecord>,
     lease: LeaseId,
@@ -51,7 +51,7 @@ pub fn answer_renew(
     let holder = record.and_then(|record| holder(record, lease));
     match (record, holder) {
         (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
-        // Without a document the lease expired so long ago that it was cleaned up.
+        // If there is no document, the lease expired so long ago that the document was cleaned up.
         (_, Some(_)) | (None, None) => RenewAnswer::Expired,
         (Some(_), None) => RenewAnswer::TakenOver,
     }
@@ -59,7 +59,8 @@ pub fn answer_renew(
 
 /// Makes a live lease shared, or exclusive if no other holder is live.
 ///
-/// An upgrade has a new fence: readers that came after it may have shown theirs to the resource.
+/// An upgrade gets a new fence, because a resource may have seen the greater fence of a shared lease that was granted after
+/// this one.
 pub fn convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
@@ -126,10 +127,10 @@ pub fn answer_convert(
     }
 }
 
-/// Drops one lease from the holders and keeps everything else, the fence above all.
+/// Removes one lease from the holders, and changes neither the other holders nor the fence.
 ///
-/// A live one with a minimum hold that is not over stays until then, under a lease id that no request has.
-/// One that has expired is not revived for that.
+/// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease id
+/// that no other request names. An expired lease is removed in any case.
 pub fn release(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,

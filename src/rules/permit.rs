@@ -1,4 +1,4 @@
-//! The rule of a limiter: how many calls are let through.
+//! The rule of a limiter: how many permits are granted.
 
 #[cfg(test)]
 mod tests;
@@ -13,23 +13,23 @@ use crate::{
     model::{LimiterRecord, Quota, after, between},
 };
 
-/// How far a server's clock may go back without a limiter beginning anew: it stands still for the
-/// limiter meanwhile. A grant from further ahead was made by a clock that was wrong, and waiting for it
-/// could take for ever.
+/// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the clock
+/// has passed it. A newest grant that is further ahead was made by a wrong clock, and is ignored, because the limiter might
+/// otherwise grant nothing for years.
 pub const CLOCK_STEP: Duration = Duration::from_secs(10);
 
-/// No debt takes longer to be earned back, in milliseconds.
+/// The elapsed time of a smooth limiter is capped at this number of milliseconds, a year and a day, so that it does not
+/// overflow in nanoseconds. No quota needs longer until all of its permits have come back.
 pub(crate) const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
 const NANOS: i64 = 1_000_000;
 
-/// Grants the permits as many times as there is room for them, up to the times that are asked for.
+/// Grants permits to as many of the request's callers as the limiter has room for.
 ///
-/// The document is that of the key for windows of this length and kind. Another limit or burst goes on
-/// from what it says is used up, and waits for no longer than a window.
+/// `record` is the document of the key for windows of this length and kind. A request with another limit or burst counts
+/// the permits that the document says are used, and waits for them no longer than a window.
 ///
-/// A request with the name of the newest grant is answered with that one, as long as its window lasts:
-/// so a repeated request takes nothing again, and gives nothing of a window that is over. A refusal
-/// writes nothing.
+/// A request with the id of the newest grant gets that grant as its answer, while the window of the grant lasts. So a
+/// repeated request takes no permits again, and gets none of a window that is over. A refusal writes nothing.
 pub fn permit(
     record: Option<&LimiterRecord>,
     request: &PermitRequest,
@@ -77,20 +77,20 @@ pub fn answer_permit(
     }
 }
 
-/// Whether a limiter's document means nothing any more, since this long.
+/// Whether the count of a limiter has limited no request for the retention, so that its document can be removed.
 pub fn is_over(record: &LimiterRecord, retention: Duration, now: DateTime<Utc>) -> bool {
     after(record.over_at, retention) <= now
 }
 
-/// What a document says under a quota, at a time.
+/// What is used of a quota at a time, by a limiter's document.
 struct Usage {
     /// The server's time.
     now: DateTime<Utc>,
-    /// The same in milliseconds, but never before the newest grant.
+    /// The server's time in milliseconds, or the time of the newest grant if that is later.
     clock: i64,
-    /// When the window began, in milliseconds.
+    /// The start of the window of `clock`, in milliseconds.
     start: i64,
-    /// What is used up by now, in the unit of the kind.
+    /// What is used: permits (fixed) or nanoseconds until earned back (smooth).
     used: i64,
 }
 
@@ -124,13 +124,13 @@ impl Usage {
         }
     }
 
-    /// Whether the newest grant is that of this request, and of this window.
+    /// Whether the newest grant is the grant of this request, in the window of `clock`.
     fn is_newest(&self, record: &LimiterRecord, request: &PermitRequest) -> bool {
         let granted_at = record.granted_at.timestamp_millis();
         record.last == request.id && (self.start..=self.clock).contains(&granted_at)
     }
 
-    /// How many permits there are.
+    /// How many permits are free.
     fn room(&self, quota: &Quota) -> i64 {
         match quota.burst() {
             None => i64::from(quota.limit()).saturating_sub(self.used).max(0),
@@ -144,7 +144,7 @@ impl Usage {
         PermitAnswer::Full { retry_in }
     }
 
-    /// How long until there are so many, on the server's clock.
+    /// How long until so many permits are free, on the server's clock.
     fn wait(&self, quota: &Quota, permits: u32) -> Duration {
         let permits = i64::from(permits);
         if self.room(quota) >= permits {
@@ -156,7 +156,7 @@ impl Usage {
                 let wanted = permits.saturating_mul(quota.interval_nanos());
                 let least = quota.credit_nanos().saturating_sub(wanted);
                 let missing = self.used.saturating_sub(least).max(0);
-                // In whole milliseconds, as the clock goes.
+                // Rounded up to whole milliseconds, the resolution of the clock.
                 self.clock
                     .saturating_add(missing / NANOS + i64::from(missing % NANOS > 0))
             }

@@ -1,4 +1,4 @@
-//! The rules, at times of choice.
+//! Tests of the rules of locks, at times that the tests choose.
 
 mod grant;
 mod hold;
