@@ -1,8 +1,8 @@
-//! The trait of a store, and what an author of one needs: the requests, their answers, and the names in them.
+//! The trait of a store, and the types that an author of a store needs: requests, answers and ids.
 //!
-//! A store carries out the [rules](crate::rules) on one document a key, each operation atomic, on the clock of its
-//! server, and in one round trip (a batch of several may take two). It never sleeps, never retries (but for a race
-//! that the database reports instead of resolving), and knows nothing of guards.
+//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. Each operation is atomic, uses
+//! the clock of the server, and takes one round trip (a batch of several may take two). A store never sleeps, and knows
+//! nothing of guards. It never retries, except after a race that the database reports instead of resolving.
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
@@ -56,40 +56,41 @@ pub use crate::{
 
 /// A place that keeps locks and limiters.
 ///
-/// A lock and a limiter of the same key have nothing to do with each other.
+/// A lock and a limiter of the same key do not affect each other.
 ///
-/// The conformance suite (the crate `leasehold-conformance`) tells whether an implementation keeps the rules. Until
+/// The conformance suite (the crate `leasehold-conformance`) tests whether an implementation keeps the rules. Until
 /// version 1.0 methods may be added.
 ///
 /// # Cancel safety
 ///
-/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if need be
-/// in a task of its own.
+/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if necessary in a task of
+/// its own.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// How far the clock that decides expiry may jump forward, when another server takes over for
-    /// example. A holder stops counting on its lease this much before the expiry.
+    /// How far the server's clock may jump forward, at a failover to another server for example. A holder stops counting on
+    /// its lease this long before the expiry.
     fn clock_margin(&self) -> Duration;
 
-    /// Grants the key if no live holder conflicts and it has a place for one more
-    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing. A request
-    /// [in the place of](AcquireRequest::in_place_of) a lease drops that one in the same step.
+    /// Grants the key if no live holder conflicts with the request and the key has fewer holders than
+    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing. A
+    /// request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
-    /// Gives each of these leases its ttl anew, counted from now, if it is live. One that lives for longer
-    /// than that keeps its expiry, so that two renewals may be carried out in any order.
+    /// Gives each of these leases its ttl anew, counted from now, if it is live. A lease whose expiry is later than that keeps
+    /// its expiry, so that two renewals may be carried out in any order.
     ///
-    /// The answers stand in the order of the requests; one that fails stops no other. An error of the
-    /// whole call says nothing about any of them. There are at most [`MAX_RENEWALS`](MAX_RENEWALS) requests; two of
-    /// them may be of the same lease.
+    /// The answers are in the order of the requests. A request that fails does not stop the others. After an error of the
+    /// whole call, each of the requests may or may not have been carried out. There are at most
+    /// [`MAX_RENEWALS`](MAX_RENEWALS) requests, and two of them may be for the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
-    /// Makes a live lease shared, or exclusive if no other holder is live. An upgrade has a new fence,
-    /// greater than those of the holders that were beside it; a downgrade keeps its own.
+    /// Makes a live lease shared, or exclusive if no other holder is live. An upgrade gets a new fence,
+    /// greater than the fences of all earlier holders; a downgrade keeps the fence of the lease.
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error>;
 
-    /// Drops this lease, and no other, from the holders of its key. If it is live and a minimum
-    /// hold is not over, it stays until then under the name that the request says.
+    /// Removes this lease, and no other, from the holders of its key. If the lease is live and its minimum hold is not over,
+    /// the holder stays until the minimum hold ends, under the [placeholder id](MinHold#structfield.placeholder) of the
+    /// request.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
     /// The state of a key; `None` if it was never locked or has been cleaned up.
@@ -97,91 +98,88 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// A page of the locks that [match](crate::rules::matches) a filter, in the order of their keys.
     ///
-    /// Locks that come and go meanwhile may be missed or shown, but none is shown twice, and one
-    /// that stays is not missed.
+    /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the time is
+    /// shown once.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
 
     /// Ends every live lease on the key and raises its fence; `None` if it has no document. The leases are
-    /// not among the holders any more, so that nothing renews or releases them, whatever the clock says.
+    /// removed from the holders, so that a later renewal or release does not find them, whatever the clock says.
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
     /// Removes the document of this key if no holder is live and the clock has passed its fence. Returns
     /// whether it did.
     ///
-    /// The check and the removal are one step on the server's clock, so this can never remove a
-    /// lock that was just taken over.
+    /// The check and the removal are one step on the server's clock, so a key that was granted a moment ago is never
+    /// removed.
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error>;
 
     /// Grants permits of a limiter, as far as its quota has room
     /// ([`rules::permit`](crate::rules::permit)); otherwise writes nothing.
     ///
-    /// Limiters of one key with windows of another length, or of the other kind, count for themselves.
+    /// Limiters of one key with windows of another length or kind are counted separately.
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
 
     /// Removes every lock that had no live holder for this long, and whose fence the clock passed this long
-    /// ago ([`rules::remove_expired`](crate::rules::remove_expired)), and every limiter that means nothing
-    /// any more since this long. Returns how many it removed.
+    /// ago ([`rules::remove_expired`](crate::rules::remove_expired)), and every limiter whose count has limited
+    /// no request for this long. Returns how many documents it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 
-    /// How many acquires and releases should be under way at once, for a database that carries out many in
-    /// one call at less than their sum. What comes beyond that waits until one of them ends, and goes in a
-    /// [`batch`](Store::batch) if there is enough of it.
+    /// How many acquires and releases should be under way at the same time. It is for a database to which one call with many
+    /// requests costs less than as many calls. Requests beyond this number wait until a call ends, and are then sent in a
+    /// [`batch`](Store::batch) if there are enough of them.
     ///
-    /// The provided method sets no bound, so that each goes at once and alone.
+    /// The provided method sets no bound, so that each request is sent at once by a call of its own.
     fn max_concurrent(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others, if they go in batches of
+    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others if they are sent in batches of
     /// their own.
     ///
-    /// The provided method says no, so that they go together with what has to last.
+    /// The provided method says no, so that they are sent in the same batches as other requests.
     fn has_cheap_undoable_releases(&self) -> bool {
         false
     }
 
-    /// Carries out several acquires and releases, each as if it were alone: atomic, and by its own rules.
-    /// Nothing is said about their order.
+    /// Carries out several acquires and releases. Each of them is atomic and follows its own rule, as if it were sent by
+    /// itself. They may be carried out in any order.
     ///
-    /// The answers stand in the order of the requests, each of the kind of its request; one that fails
-    /// stops no other. An error of the whole call says nothing about any of them. There are at most
-    /// [`MAX_BATCH`](MAX_BATCH) requests, each of another key.
+    /// The answers are in the order of the requests, each of the kind of its request. A request that fails does not stop the
+    /// others. After an error of the whole call, each of the requests may or may not have been carried out. There are at most
+    /// [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
     ///
-    /// The provided method sends each alone.
+    /// The provided method makes a call for each request, all at the same time.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
-        let alone = async |request: &BatchRequest| match request {
+        let single = async |request: &BatchRequest| match request {
             BatchRequest::Acquire(request) => self.acquire(request).await.map(BatchAnswer::Acquire),
             BatchRequest::Release(request) => self.release(request).await.map(BatchAnswer::Release),
         };
-        Ok(join_all(requests.iter().map(alone)).await)
+        Ok(join_all(requests.iter().map(single)).await)
     }
 
-    /// Opens a stream of the keys whose lock is freed from now on, or left by one of several holders, or
-    /// downgraded (not of those that expire), for a database that can tell as it happens.
+    /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or downgraded. Keys
+    /// whose holder expires are not in the stream.
     ///
-    /// `None`, which is what the provided method says, where it cannot: those who wait then only ask from
-    /// time to time. A key that is told is a hint: someone else may have it by now, and one that is freed
-    /// need not be told.
+    /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A key in
+    /// the stream is a hint: another client may have acquired it by now, and a release may be missing from the stream.
     ///
-    /// Each item is what came since the one before; as long as the server answers there is one at least
-    /// every few seconds, empty if need be, so that its reader can stop between two items
-    /// without cutting a request. After an error, or its end, the stream is of no use any more; another
-    /// one may be opened.
+    /// Each item has the keys freed since the previous one. While the server answers, an item, perhaps empty, comes at least every
+    /// few seconds, so that a reader can stop between two items without dropping a request that is under way. After an
+    /// error or the end, the stream gives nothing more, and another one may be opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }
 
-    /// The store itself, for what only one kind of store can do, such as `Lease::enforce` on MongoDB. A
-    /// store that wraps another gives what that one gives.
+    /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store that
+    /// wraps another store gives what that store gives.
     ///
-    /// `None`, which is what the provided method says, for a store that has nothing of the kind.
+    /// `None`, which the provided method gives, for a store without such operations.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
 }
 
-/// Keys that became free, as [`Store::freed`] tells of them: one item for each look, which may be
-/// empty.
+/// The stream of [`Store::freed`]. Each item is a list of keys, which may be empty.
 pub type FreedKeys = BoxStream<'static, Result<Vec<Key>, Error>>;
 
 #[async_trait]
@@ -251,11 +249,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// What a look after a refused change says of the document. The refusal is an answer by itself: a look that
-/// fails takes nothing away from it, and is not to make it one that is unclear.
+/// Turns the read that follows a refused change into an error only if the document is no lock; a failed read leaves the
+/// refusal as it is.
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-pub(crate) fn explained(look: Result<(), Error>) -> Result<(), Error> {
-    match look {
+pub(crate) fn explained(read: Result<(), Error>) -> Result<(), Error> {
+    match read {
         Err(error @ (Error::NotALock { .. } | Error::UnsupportedSchema { .. })) => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }

@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the clock
-/// has passed it. A newest grant that is further ahead was made by a wrong clock, and is ignored, because the limiter might
-/// otherwise grant nothing for years.
+/// has passed it. A newest grant that is further ahead was made by a wrong clock. It is ignored, unless it is in the current
+/// fixed window, because the limiter might otherwise grant nothing for years.
 pub const CLOCK_STEP: Duration = Duration::from_secs(10);
 
 /// The elapsed time of a smooth limiter is capped at this number of milliseconds, a year and a day, so that it does not

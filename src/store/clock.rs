@@ -1,4 +1,4 @@
-//! The server's time, from what it told a moment ago.
+//! The server's time, estimated from its recent answers.
 
 use std::time::Duration;
 
@@ -8,35 +8,37 @@ use tokio::time::Instant;
 
 use crate::model::after;
 
-/// How long what was told is of use: this machine may be suspended, and another server take over.
-const USE: Duration = Duration::from_secs(10);
+/// For how long a time of the server is used for an estimate. It is short because this machine may be suspended, and another
+/// server may take over.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// The newest time that the server told, and when it was heard.
+/// The newest time of the server, and when this process received it.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 
 impl ServerClock {
-    /// The server told its time, in an answer that came now.
+    /// Records the server's time from an answer that came now.
     pub(crate) fn record_time(&self, time: DateTime<Utc>, now: Instant) {
-        // A time that is behind what is known came with an answer that took longer.
+        // A time before the current estimate came with an answer that took longer, and would make it worse.
         if self.at(now).is_none_or(|known| known <= time) {
             *self.0.lock() = Some((now, time));
         }
     }
 
-    /// About the time that it was on the server at this instant, for people; `None` if it was never told.
+    /// The server's time at this instant, as an estimate that may be old. Only for shown dates; never compared with an
+    /// expiry. `None` before the first answer.
     #[cfg(feature = "mongodb")]
     pub(crate) fn about(&self, instant: Instant) -> Option<DateTime<Utc>> {
-        let (heard, time) = (*self.0.lock())?;
-        Some(after(time, instant.saturating_duration_since(heard)))
+        let (received, time) = (*self.0.lock())?;
+        Some(after(time, instant.saturating_duration_since(received)))
     }
 
-    /// The time that it was at least on the server at this instant, less what the two clocks have drifted
-    /// apart since it was told; `None` if that is long ago.
+    /// A lower bound of the server's time at this instant, except for the drift of the two clocks since the last answer.
+    /// `None` if the last answer is older than [`MAX_AGE`].
     pub(crate) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {
-        let (heard, time) = (*self.0.lock())?;
-        let since = instant.saturating_duration_since(heard);
-        (since < USE).then(|| after(time, since))
+        let (received, time) = (*self.0.lock())?;
+        let since = instant.saturating_duration_since(received);
+        (since < MAX_AGE).then(|| after(time, since))
     }
 }
 
@@ -53,10 +55,10 @@ mod tests {
         assert_eq!(clock.at(start), Some(noon));
         let second = Duration::from_secs(1);
         assert_eq!(clock.at(start + second), Some(noon + second));
-        // A request that was sent before the answer came.
+        // The instant of a request that was sent before the answer came.
         assert_eq!(clock.at(start - second), Some(noon));
-        assert_eq!(clock.at(start + USE), None);
-        clock.record_time(noon + second, start + USE);
-        assert_eq!(clock.at(start + USE + second), Some(noon + second * 2));
+        assert_eq!(clock.at(start + MAX_AGE), None);
+        clock.record_time(noon + second, start + MAX_AGE);
+        assert_eq!(clock.at(start + MAX_AGE + second), Some(noon + second * 2));
     }
 }

@@ -1,7 +1,7 @@
 //! Random texts that a database, an address or a script might take for something else: for the tests of
 //! the statements.
 
-/// What has a meaning somewhere, and what lies beside the surrogates and at the ends of Unicode.
+/// Texts with a special meaning in some language, and characters next to the surrogates and at the ends of Unicode.
 const PIECES: [&str; 56] = [
     "$",
     "$$",
@@ -61,7 +61,7 @@ const PIECES: [&str; 56] = [
     "</script>",
 ];
 
-/// The same texts for the same seed.
+/// A generator of texts. The same seed gives the same texts.
 pub(crate) struct Texts(fastrand::Rng);
 
 impl Texts {
@@ -69,7 +69,7 @@ impl Texts {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// Text of `shortest` to `longest` bytes: a piece or two, some of them, or as much as there is place.
+    /// A text of `shortest` to `longest` bytes: mostly a short one, sometimes one of any length, or of the greatest.
     pub(crate) fn good(&mut self, shortest: usize, longest: usize) -> String {
         let wanted = match self.0.u8(..8) {
             0 => longest,

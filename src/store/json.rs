@@ -1,7 +1,6 @@
-//! A lock and a limiter as JSON documents, read and not trusted.
+//! Locks and limiters as JSON documents, whose fields are checked as they are read.
 //!
-//! Elasticsearch and OpenSearch store them so, and so do the rows of an SQLite file. Times are in
-//! milliseconds since 1970.
+//! Elasticsearch, OpenSearch and the rows of an SQLite file have these documents. Times are in milliseconds since 1970.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,8 @@ use crate::{
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
-/// Reads the document of a lock. Whether it is damaged depends on the time.
+/// Reads the document of a lock. The damage of an expired holder does not matter, so [`Found::at`] judges it when the time is
+/// known.
 ///
 /// # Errors
 ///
@@ -31,13 +31,13 @@ pub(crate) fn lock(document: &Value, key: &Key) -> Result<Found, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::NotALock`] if the document does not say it.
+/// [`Error::NotALock`] if the field is missing or makes no sense.
 #[cfg(any(feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) fn evicted(document: &Value, key: &Key) -> Result<Vec<Holder>, Error> {
     stored::evicted(&Json(document), key)
 }
 
-/// A document, or an element of a list that may be none.
+/// A document, or an element of a list, which may be a value that is no document.
 struct Json<'a>(&'a Value);
 
 impl<'a> Json<'a> {
@@ -73,7 +73,7 @@ impl Fields for Json<'_> {
     }
 }
 
-/// A number, without its fraction, and as near as it can be.
+/// A number without its fraction. One that 64 bits cannot hold becomes the nearest that they can.
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| Some(value.as_f64()? as i64))
 }
@@ -130,7 +130,7 @@ fn time(millis: i64) -> Result<DateTime<Utc>, String> {
     DateTime::from_timestamp_millis(millis).ok_or_else(|| format!("{millis} is no time"))
 }
 
-/// The document of a lock, as it is written.
+/// The document of a lock, as a store writes it.
 #[cfg(feature = "sqlite")]
 #[derive(Serialize)]
 struct WrittenLock<'a> {
@@ -140,7 +140,7 @@ struct WrittenLock<'a> {
     sole: Option<WrittenHolder<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     holders: Vec<WrittenEntry<'a>>,
-    /// The latest of the list. That of a sole holder stands with it.
+    /// The latest expiry of `holders`. The expiry of a sole holder is a field of `sole`.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,7 +171,8 @@ struct WrittenHolder<'a> {
     note: Option<&'a str>,
 }
 
-/// The document of a lock, for a store that writes it as a whole. One exclusive lease stands flat in it.
+/// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields of the
+/// document itself.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
     fn written(holder: &Holder) -> WrittenHolder<'_> {

@@ -1,4 +1,4 @@
-//! How a store that reads documents makes a page of a list of them.
+//! Pages of a list of locks, for stores that read whole documents.
 
 use chrono::{DateTime, Utc};
 
@@ -8,7 +8,7 @@ use crate::{
     rules,
 };
 
-/// Takes in the next document that a database found.
+/// Adds the next document that the database found to a page, if it matches the filter.
 pub(super) fn add(
     page: &mut Page,
     key: Key,

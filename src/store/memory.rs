@@ -19,12 +19,11 @@ use crate::{
 
 /// Keeps locks in a map: for tests, examples and programs of a single process.
 ///
-/// A clone is another client of the same locks. They are gone with the last clone; before that, a
-/// key that was ever locked keeps its fence, in a hundred bytes or so, until a
-/// [`purge`](crate::Leases::purge).
+/// A clone is another client of the same locks, which are dropped with the last clone. Until then each key that was locked
+/// keeps its fence, in a hundred bytes or so, unless a [`purge`](crate::Leases::purge) removes it.
 ///
-/// Its clock is tokio's, so a test that pauses time (`tokio::time::pause`) has leases expire
-/// without waiting. There is no other clock to jump to, so the margin is zero.
+/// Its clock is tokio's, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting. There is no
+/// second clock, so the margin is zero.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,11 +47,11 @@ pub struct MemoryStore {
     clock: Clock,
 }
 
-/// A limiter: its key, the length of its windows, and whether it is smooth.
+/// What a limiter is counted by: its key, the length of its windows, and whether it is smooth.
 type Series = (Key, Duration, bool);
 
-/// The time of day at one instant; all else is counted from there on tokio's clock, which can be
-/// paused and does not jump.
+/// The time of day when the store was made. Later times are counted from it on tokio's clock, which can be paused and does
+/// not jump.
 #[derive(Clone, Copy)]
 struct Clock {
     started: Instant,
@@ -93,7 +92,7 @@ impl MemoryStore {
         rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> A {
         let mut records = records.lock();
-        // Read under the lock, as a server does, so that time never goes back between two writes.
+        // The clock is read under the mutex, so that a later write never has an earlier time.
         let decision = rule(records.get(key), self.clock.now());
         match decision.write {
             Write::Keep => {}

@@ -1,6 +1,6 @@
-//! Keeps the statements in `docs/protocol/` the ones that are sent.
+//! Tests that `docs/protocol/` shows the statements that the stores send.
 //!
-//! Each stands there between two marks, under the name of its kind and its own:
+//! In a document each statement is between two marks, the first of which has its kind and its name:
 //!
 //! ```text
 //! <!-- statement: mongodb acquire -->
@@ -31,10 +31,10 @@ const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
 const WRITE: &str = "LEASEHOLD_WRITE_PROTOCOL";
 const BEGIN: &str = "<!-- statement: ";
 const END: &str = "<!-- end -->";
-/// What is longer does not stay on one line.
+/// A value that is longer is written over several lines.
 const WIDTH: usize = 100;
 
-/// Two tests write the same file.
+/// Held while a test reads or writes a document, because two tests use the same one.
 static FILE: Mutex<()> = Mutex::new(());
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
@@ -48,12 +48,12 @@ pub(crate) fn lease() -> LeaseId {
     LeaseId::parse("11111111-1111-4111-8111-111111111111").unwrap()
 }
 
-/// The lease that makes way, or the name that is nobody's.
+/// The lease that an acquire replaces, or the placeholder of a minimum hold.
 pub(crate) fn other_lease() -> LeaseId {
     LeaseId::parse("22222222-2222-4222-8222-222222222222").unwrap()
 }
 
-/// The acquires of the document, by their names.
+/// The acquires that a document shows, with their names.
 pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
     let ask = || AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL);
     [
@@ -84,7 +84,7 @@ pub(crate) fn release_with_a_minimum_hold() -> ReleaseRequest {
     release().min_hold(Duration::from_secs(60), other_lease())
 }
 
-/// The second page of what an owner holds.
+/// A request for the second page of the locks of an owner.
 pub(crate) fn page() -> ListRequest {
     let filter = Filter::new().owner("worker-3").prefix("report:");
     ListRequest::new(filter, Some(key()), 100)
@@ -100,7 +100,7 @@ pub(crate) fn permits() -> [(&'static str, PermitRequest); 2] {
     ]
 }
 
-/// A value of BSON or JSON, to be written so that people can read it.
+/// A value of BSON or JSON, to be written with line breaks.
 pub(crate) enum Tree {
     Leaf(String),
     List(Vec<Tree>),
@@ -108,8 +108,8 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// On one line if that is short enough behind this indent, else an entry a line. What has a single
-    /// entry takes no line for itself.
+    /// Writes the value on one line if it is short enough behind this indent, else one line for each entry. A value with a
+    /// single entry adds no line.
     pub(crate) fn written(&self, indent: usize) -> String {
         let line = self.line();
         if indent + line.len() <= WIDTH {

@@ -1,27 +1,28 @@
-//! Judges the fields of a stored document: whether it is a lock, and who holds it.
+//! Checks whether a stored document is a lock, and reads its holders.
 //!
-//! Every database has its own types, so a store shows its documents through [`Fields`]. The rule is the same for
-//! all, and the statements of each dialect test the same before they change a document:
+//! Each database has its own types, so a store gives access to its documents by [`Fields`]. The rule is the same for all
+//! databases, and the statements of each dialect check the same before they change a document:
 //!
-//! - It is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
+//! - A document is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
 //!   fence counts as 0.
-//! - The key is free if `expires_at` is missing or past. Nothing else is looked at then.
-//! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
-//!   id, mode, number of permits, fence or expiry that makes sense, the document is damaged and no lock.
-//! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
+//! - The key is free if `expires_at` is missing or past. The other fields do not matter then.
+//! - Otherwise the holder is the lease `lease`, or the holders are in the list `holders` if there is no `lease`. If the lease
+//!   id, mode, number of permits, fence or expiry of one of them is missing or malformed, the document is damaged and no
+//!   lock.
+//! - Owner, note and the time of a grant decide nothing. If they are malformed they count as missing.
 
 use chrono::{DateTime, Utc};
 
 use crate::model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord, Mode, SCHEMA};
 
-/// A field as it was found.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Field<T> {
-    /// It is missing or null.
+    /// The field is missing or null.
     Missing,
-    /// It has the type that was asked for.
+    /// The field has the type that was asked for.
     Is(T),
-    /// It has another type.
+    /// The field has another type.
     Wrong,
 }
 
@@ -54,20 +55,20 @@ pub(super) trait Fields: Sized {
     fn number(&self, field: &str) -> Field<i64>;
     /// A whole number.
     fn whole(&self, field: &str) -> Field<i64>;
-    /// A time; one that is beyond all calendars is the first or the last of them.
+    /// A time. A time that the calendar does not reach becomes its first or last time.
     fn time(&self, field: &str) -> Field<DateTime<Utc>>;
-    /// A list of documents; an element that is none has no fields.
+    /// A list of documents. An element that is no document counts as one without fields.
     fn list(&self, field: &str) -> Field<Vec<Self>>;
 }
 
-/// A lock as it was found, before the time is known.
+/// A lock as it was read, before it is known whether its holders are live.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     record: LockRecord,
     damage: Option<Damage>,
 }
 
-/// The field that makes no sense.
+/// The name of a field that is missing or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Damage(&'static str);
 
@@ -76,7 +77,7 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// [`Error::NotALock`] if somebody has the key, and the document does not say who.
+    /// [`Error::NotALock`] if the key is held, and the document is damaged.
     pub(crate) fn at(self, now: DateTime<Utc>) -> Result<LockRecord, Error> {
         match self.damage {
             Some(damage) if self.record.expires_at > now => {
@@ -86,7 +87,7 @@ impl Found {
         }
     }
 
-    /// The same if the time is not known: a damaged document is an error as long as it names an expiry.
+    /// The lock, if the time is not known. A damaged document with any expiry is an error then.
     #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
     pub(crate) fn at_any_time(self) -> Result<LockRecord, Error> {
         self.at(DateTime::<Utc>::MIN_UTC)
@@ -122,7 +123,7 @@ pub(super) fn lock(document: &impl Fields, key: &Key) -> Result<Found, Error> {
     read(document, key).map_err(|damage| not_a_lock(key, damage))
 }
 
-/// How the schemas of all versions begin.
+/// The text with which the schemas of all versions begin.
 const SCHEMA_FAMILY: &str = "leasehold.lock.";
 
 fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
@@ -157,7 +158,7 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
 ///
 /// # Errors
 ///
-/// [`Error::NotALock`] if the document does not tell.
+/// [`Error::NotALock`] if the field is missing or malformed.
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(super) fn evicted(document: &impl Fields, key: &Key) -> Result<Vec<Holder>, Error> {
     several(document, "evicted").map_err(|damage| not_a_lock(key, damage))
@@ -172,7 +173,7 @@ fn holders(
         Field::Missing => several(document, "holders"),
         lease => {
             let lease = LeaseId::parse(lease.required("lease")?).ok_or(Damage("lease"))?;
-            Ok(vec![told(document, lease, fence, expires_at)])
+            Ok(vec![exclusive_holder(document, lease, fence, expires_at)])
         }
     }
 }
@@ -185,14 +186,19 @@ fn several(document: &impl Fields, field: &'static str) -> Result<Vec<Holder>, D
 fn holder(entry: &impl Fields) -> Result<Holder, Damage> {
     let lease = LeaseId::parse(entry.text("lease").required("lease")?).ok_or(Damage("lease"))?;
     let expires_at = entry.time("expires_at").required("expires_at")?;
-    let mut holder = told(entry, lease, fence(entry)?, expires_at);
+    let mut holder = exclusive_holder(entry, lease, fence(entry)?, expires_at);
     holder.mode = Mode::parse(entry.text("mode").required("mode")?).ok_or(Damage("mode"))?;
     holder.permits = entry.whole("permits").required("permits")?;
     Ok(holder)
 }
 
-/// An exclusive holder, with what decides nothing as far as it makes sense.
-fn told(fields: &impl Fields, lease: LeaseId, fence: Fence, expires_at: DateTime<Utc>) -> Holder {
+/// Builds a holder; owner, note and acquired_at are optional, and malformed ones count as missing.
+fn exclusive_holder(
+    fields: &impl Fields,
+    lease: LeaseId,
+    fence: Fence,
+    expires_at: DateTime<Utc>,
+) -> Holder {
     let owner = fields.text("owner").or_missing().unwrap_or_default();
     let acquired_at = fields.time("acquired_at").or_missing();
     let acquired_at = acquired_at.unwrap_or(DateTime::UNIX_EPOCH);
