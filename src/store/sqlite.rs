@@ -37,25 +37,22 @@ use crate::{
 
 /// Keeps locks in an SQLite file, for any number of processes of one host, with no server.
 ///
-/// An acknowledged grant is on the disk: it survives a crash of the process, of the host, and a loss of
-/// power. A process that is killed in the middle of an operation leaves nothing half done and nothing
-/// locked but its leases, until their ttl is over.
+/// An acknowledged grant is on the disk: it survives a crash of the process or the host, and a loss of power. A process that
+/// is killed in the middle of an operation leaves no half of it. Its leases stay until their ttl is over.
 ///
-/// The clock that decides is the host's, in a form that cannot be set: what Linux counts since the boot
-/// (suspended or not), from a time of day that the file remembers. All processes of the host see the same,
-/// and it never goes back, also not over a boot with a wrong time of day. Where there is no such count it
-/// is the time of day, held back from going back.
+/// The host's clock decides when a lease expires, in a form that cannot be set. On Linux it is the time since the boot, with
+/// the time in suspension, added to a time of day that the file keeps. All processes of the host have the same time. It never
+/// goes back, even if the host boots with a wrong time of day. On other systems it is the time of day, and stands still if
+/// that goes back.
 ///
-/// Every operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five
-/// seconds for another one that writes. Waiters of other processes are not told of a release: they ask from
-/// time to time, at least once a second.
+/// Each operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five seconds for the write
+/// of another process. Other processes are not notified of a release: their waiters poll, at least once a second.
 ///
 /// The file is for one host: SQLite's write-ahead log does not work on a network's file system
-/// (<https://sqlite.org/wal.html>). Two more files stand beside it, with `-wal` and `-shm` at the end of
-/// their names; all three belong together. None may be removed, replaced or linked to a second name while a
-/// process has the file open: what is asked of the store after that fails with [`Error::File`]. For
-/// containers that share the file, mount its folder, never the file alone: the other two would not be
-/// shared, and each container would grant what the others hold.
+/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, with `-wal` and `-shm` at the end of
+/// their names, and all three belong together. None of them may be removed, replaced or hard linked while a process has the
+/// file open. After that, operations fail with [`Error::File`]. If containers share the file, mount its folder, never the
+/// file alone: the other two files would not be shared, and each container would grant leases that the others hold.
 ///
 /// A clone shares the connection.
 ///
@@ -81,12 +78,12 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a file of locks, and makes it if it is not there. Its folder has to be there.
+    /// Opens a file of locks, and makes the file if it is not there. Its folder must exist.
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if the file cannot be opened, read or written, has a second name, or is not one of
-    /// locks; [`Error::Overloaded`] if it has to be written and another process writes for too long;
+    /// [`Error::File`] if the file cannot be opened, read or written, has a hard link, or is no file
+    /// of locks; [`Error::Overloaded`] if it has to be written and another process writes for too long;
     /// [`Error::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Cancel safety
@@ -96,10 +93,9 @@ impl SqliteStore {
         Self::opened(path.as_ref(), Make::IfMissing).await
     }
 
-    /// Opens a file of locks that is there, and makes none: for who only looks, and may have mistyped the
-    /// path.
+    /// Opens an existing file of locks, and never makes one: for tools that only read, and whose path may be mistyped.
     ///
-    /// A user who may only read the file can open it, and look, while one who may write has it open.
+    /// A user who may only read the file can open and read it while another process, which may write, has it open.
     ///
     /// # Errors
     ///
@@ -113,7 +109,7 @@ impl SqliteStore {
     }
 
     async fn opened(path: &Path, make: Make) -> Result<Self, Error> {
-        // The folder that a program is in may change while the file is open.
+        // The working directory of the process may change while the file is open.
         let absolute = path::absolute(path).map_err(|error| unusable(path, error.into()))?;
         let path = Arc::new(absolute);
         let opened = path.clone();
@@ -125,7 +121,7 @@ impl SqliteStore {
         })
     }
 
-    /// The path that it was opened with, from the root on.
+    /// The absolute path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -134,12 +130,13 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // Waited for here, so that only one thread is taken from others who have work for such threads.
+        // The lock is waited for here and not on the blocking thread, so that waiting operations take no threads from the
+        // pool.
         let mut file = self.file.clone().lock_owned().await;
         blocking(move || work(&mut file)).await
     }
 
-    /// Reads a lock, and writes what a rule makes of it, in one step.
+    /// Reads a lock, applies a rule to it, and writes the result, in one transaction.
     async fn decide<A: Send + 'static>(
         &self,
         key: &Key,
@@ -151,7 +148,7 @@ impl SqliteStore {
     }
 }
 
-/// Does this on a thread that may wait for the disk.
+/// Runs `work` on a thread of tokio's blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -189,7 +186,7 @@ impl Store for SqliteStore {
                 for request in &requests {
                     let rule = |lock: Option<&LockRecord>, now| rules::renew(lock, request, now);
                     match change.decide(&LOCKS, request.key.as_str(), &request.key, rule) {
-                        // With those before it.
+                        // The renewals before this one are undone too.
                         Err(error) if change.is_undone() => return Err(error),
                         answer => answers.push(answer),
                     }
@@ -217,9 +214,9 @@ impl Store for SqliteStore {
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         let key = key.clone();
         self.with(move |file| {
-            file.look(|look| {
-                let lock = look.read(&LOCKS, key.as_str(), &key)?;
-                Ok(lock.map(|lock| rules::inspect(&lock, look.now())))
+            file.read(|read| {
+                let lock = read.read(&LOCKS, key.as_str(), &key)?;
+                Ok(lock.map(|lock| rules::inspect(&lock, read.now())))
             })
         })
         .await
@@ -227,7 +224,7 @@ impl Store for SqliteStore {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let request = request.clone();
-        self.with(move |file| file.look(|look| look.page(&request)))
+        self.with(move |file| file.read(|read| read.page(&request)))
             .await
     }
 
@@ -245,7 +242,7 @@ impl Store for SqliteStore {
         let request = request.clone();
         self.with(move |file| {
             let (quota, key) = (&request.quota, &request.key);
-            // As many limiters as there are kinds and lengths of windows may have one key.
+            // A key has one limiter for each kind and length of windows, so the name contains both.
             let name = format!("{}:{}:{key}", quota.kind(), quota.window_millis());
             file.change(|change| {
                 change.decide(&LIMITERS, &name, key, |limiter, now| {
@@ -257,10 +254,10 @@ impl Store for SqliteStore {
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        let locks = self.purged(&LOCKS, move |lock, now| {
+        let locks = self.purge_table(&LOCKS, move |lock, now| {
             rules::remove_expired(Some(lock), retention, now).answer
         });
-        let limiters = self.purged(&LIMITERS, move |limiter, now| {
+        let limiters = self.purge_table(&LIMITERS, move |limiter, now| {
             rules::is_over(limiter, retention, now)
         });
         Ok(locks.await? + limiters.await?)
@@ -268,8 +265,8 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Removes what is over, a page of rows at a time, so that no other write waits for long.
-    async fn purged<R: 'static>(
+    /// Removes the rows whose record `is_over`, a page of rows in each transaction, so that no other write waits for long.
+    async fn purge_table<R: 'static>(
         &self,
         table: &'static Table<R>,
         is_over: impl Fn(&R, DateTime<Utc>) -> bool + Clone + Send + 'static,
@@ -277,10 +274,11 @@ impl SqliteStore {
         let (mut after, mut removed) = (Some(String::new()), 0);
         while let Some(name) = after {
             let is_over = is_over.clone();
-            let sweep =
-                move |file: &mut File| file.change(|change| change.sweep(table, &name, is_over));
-            let swept = self.with(sweep).await?;
-            (after, removed) = (swept.next, removed + swept.removed);
+            let purge = move |file: &mut File| {
+                file.change(|change| change.purge_page(table, &name, is_over))
+            };
+            let purged = self.with(purge).await?;
+            (after, removed) = (purged.next, removed + purged.removed);
         }
         Ok(removed)
     }

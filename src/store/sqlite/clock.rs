@@ -1,28 +1,28 @@
-//! The time that all processes of a host agree on, and that never goes back.
+//! The clock of a file of locks: the same for all processes of a host, and never set back.
 
-/// The clocks of this host.
+/// What the clocks of this host show.
 pub(super) struct Reading<'a> {
-    /// The name of the boot, and the milliseconds since, if the host counts them.
+    /// The id of the boot, and the milliseconds since the boot, if the host counts them.
     pub(super) boot: Option<(&'a str, i64)>,
-    /// The time of day, in milliseconds since 1970, which may be set.
+    /// The time of day, in milliseconds since 1970. It may be set.
     pub(super) of_day: i64,
 }
 
-/// The time as the file has it.
+/// The state of the clock, as the file keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// The boot that it is about; empty without one.
+    /// The id of the boot to which `base` belongs; empty if the host has none.
     pub(super) boot: String,
-    /// What the time was at that boot, in milliseconds since 1970.
+    /// The time of that boot, in milliseconds since 1970.
     pub(super) base: i64,
-    /// The greatest time that anything was written at.
+    /// The greatest time at which the file was written.
     pub(super) last: i64,
 }
 
 impl Kept {
-    /// The time as the file is to have it from now on; its `last` is the time now.
+    /// The next state of the clock. Its `last` is the time now.
     ///
-    /// The time of day counts once a boot, so that a change of it moves no expiry.
+    /// The time of day is read once for each boot, so that setting it later moves no expiry.
     pub(super) fn at(before: Option<&Self>, reading: &Reading<'_>) -> Self {
         let last = before.map_or(i64::MIN, |before| before.last);
         let Some((boot, since)) = reading.boot else {
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// The name of this boot: Linux makes a new one each time. `None` where there is none to be had.
+/// The id of this boot, which Linux makes anew at each boot. `None` on other systems, or if it cannot be read.
 pub(super) fn boot() -> Option<String> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -54,14 +54,14 @@ pub(super) fn boot() -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The milliseconds since the boot, those in suspension too. No process can set that clock.
+/// The milliseconds since the boot, with the time in suspension. No process can set this clock.
 #[cfg(target_os = "linux")]
 pub(super) fn since_boot() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
-/// Nobody asks: without a name of the boot there is no use for it.
+/// Never called: without an id of the boot there is no use for it.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn since_boot() -> i64 {
     0
@@ -80,7 +80,7 @@ mod tests {
     fn the_time_of_day_counts_once_a_boot() {
         let first = Kept::at(None, &reading("a", 1_000, 500_000));
         assert_eq!((first.base, first.last), (499_000, 500_000));
-        // Set forward, and back.
+        // The time of day is set back, and forward.
         for of_day in [0, 9_000_000] {
             let later = Kept::at(Some(&first), &reading("a", 1_250, of_day));
             assert_eq!((later.base, later.last), (499_000, 500_250));
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(later.last, 500_020);
     }
 
-    /// A machine that goes on from a picture of its memory.
+    /// A virtual machine that goes on from a snapshot has a smaller count than before.
     #[test]
     fn it_stands_still_while_the_count_is_behind() {
         let before = Kept::at(None, &reading("a", 1_000, 500_000));

@@ -1,4 +1,4 @@
-//! SQLite's errors, by what their caller can do about them.
+//! Classifies SQLite's errors by what the caller can do about them.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::model::{Cause, Error};
 /// The name of the store in messages.
 pub(super) const STORE: &str = "SQLite";
 
-/// Classifies an error of anything but a commit by what its caller can do about it. When in doubt, the request
-/// may have been carried out.
+/// Classifies an error of an operation other than a commit. If it is in doubt whether the operation was carried out, it may
+/// have been.
 pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     let store = STORE;
     let code = error.sqlite_error_code();
     let source: Cause = error.into();
     match code {
-        // Other processes have been writing for longer than we wait, or there is no room on the disk.
+        // Another process has been writing for longer than the busy timeout, or the disk is full.
         Some(
             ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
@@ -39,8 +39,8 @@ pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     }
 }
 
-/// The same for an error of a commit, which may have been carried out: the disk can fail after the last page
-/// is in the log, and a crash before the next commit makes it count.
+/// Classifies an error of a commit. The commit may have been carried out: if the disk fails after the last page is in the log,
+/// and the process crashes before the next commit, the recovery of the log carries it out.
 pub(super) fn classify_commit(error: SqliteError, path: &Path) -> Error {
     match classify(error, path) {
         Error::Overloaded { store, source } => Error::Interrupted { store, source },
@@ -86,7 +86,7 @@ mod tests {
             let before = classify(error(code), Path::new("locks.db"));
             let said = (before.is_retryable(), before.is_ambiguous());
             assert_eq!(said, (retryable, ambiguous), "{code}: {before:?}");
-            // Whatever can be tried again may be done once the log is written.
+            // A failed commit that a retry can mend may have been carried out.
             let commit = classify_commit(error(code), Path::new("locks.db"));
             let said = (commit.is_retryable(), commit.is_ambiguous());
             assert_eq!(said, (retryable, retryable), "{code}: {commit:?}");

@@ -1,4 +1,4 @@
-//! The file: its transactions, its time.
+//! An open file of locks: its connection, its transactions and its clock.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,13 +13,13 @@ use super::{
     error::{classify, classify_commit, unusable},
     identity::Identity,
     opening::{self, Make},
-    table::{Change, Look},
+    table::{ReadTransaction, WriteTransaction},
 };
 use crate::model::Error;
 
-/// All processes have one clock, which counts whole milliseconds.
+/// The clock margin if the host counts from its boot. All processes have the same clock, in whole milliseconds.
 const MARGIN: Duration = Duration::from_millis(10);
-/// The time of day may be set.
+/// The clock margin if the clock is the time of day, which may be set.
 const MARGIN_OF_DAY: Duration = Duration::from_millis(100);
 
 const READ_CLOCK: &str = "SELECT boot, base, last FROM clock";
@@ -39,7 +39,7 @@ impl File {
     pub(super) fn open(path: &Path, make: Make) -> Result<Self, Error> {
         let connection = opening::open(path, make)?;
         let boot = clock::boot();
-        // A first read, with which SQLite opens the log.
+        // This first read has SQLite open its other files, which the identity needs.
         let clock = Clock::read(&connection, boot.as_deref());
         let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
@@ -55,7 +55,7 @@ impl File {
         Ok(this)
     }
 
-    /// Whether this user may only look at it.
+    /// Whether this user may only read the file.
     fn is_readonly(&self) -> Result<bool, Error> {
         let is_readonly = self.connection.is_readonly(MAIN_DB);
         is_readonly.map_err(|error| classify(error, &self.path))
@@ -68,10 +68,10 @@ impl File {
         }
     }
 
-    /// Does this in one step, without another write in between.
+    /// Runs `work` in a write transaction, and commits it if something was written.
     pub(super) fn change<T>(
         &mut self,
-        work: impl FnOnce(&mut Change<'_>) -> Result<T, Error>,
+        work: impl FnOnce(&mut WriteTransaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.check()?;
         let classify = |error| classify(error, &self.path);
@@ -79,7 +79,8 @@ impl File {
         let transaction = self.connection.transaction_with_behavior(behavior);
         let transaction = transaction.map_err(classify)?;
         let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
-        let mut change = Change::new(Look::new(&transaction, &self.path, clock.time()));
+        let mut change =
+            WriteTransaction::new(ReadTransaction::new(&transaction, &self.path, clock.time()));
         let done = work(&mut change)?;
         if change.has_written() || clock.is_of_new_boot {
             clock.write(&transaction).map_err(classify)?;
@@ -89,16 +90,20 @@ impl File {
         Ok(done)
     }
 
-    /// Looks at one state of the file.
-    pub(super) fn look<T>(
+    /// Runs `work` in a read transaction, which sees one state of the file.
+    pub(super) fn read<T>(
         &mut self,
-        work: impl FnOnce(&Look<'_>) -> Result<T, Error>,
+        work: impl FnOnce(&ReadTransaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.check()?;
         let classify = |error| classify(error, &self.path);
         let transaction = self.connection.transaction().map_err(classify)?;
         let clock = Clock::read(&transaction, self.boot.as_deref()).map_err(classify)?;
-        work(&Look::new(&transaction, &self.path, clock.time()))
+        work(&ReadTransaction::new(
+            &transaction,
+            &self.path,
+            clock.time(),
+        ))
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -107,11 +112,11 @@ impl File {
     }
 }
 
-/// The clock of the file, now.
+/// The clock of the file, read now.
 struct Clock {
     kept: Kept,
-    /// The file does not know of this boot. Until it does the time may stand still: each look would count
-    /// from itself.
+    /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction computes
+    /// a `base` of its own, so that the time may stand still.
     is_of_new_boot: bool,
 }
 
@@ -148,7 +153,7 @@ impl Clock {
     }
 
     fn time(&self) -> DateTime<Utc> {
-        // A file that was tampered with may say anything.
+        // The number is out of the calendar only if another program wrote the file.
         DateTime::from_timestamp_millis(self.kept.last).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 }

@@ -1,4 +1,4 @@
-//! Which files stand behind a path, and whether they are still those that were opened.
+//! Detects that an open file of locks, or one of the files beside it, was replaced.
 
 use std::{
     fs, io,
@@ -7,25 +7,26 @@ use std::{
 
 use crate::model::Cause;
 
-/// What SQLite keeps beside a file, from the first read of a connection until the last one is closed: the
-/// log, and the memory that processes share. Who has others does not see what is written here.
-const BESIDE: [&str; 2] = ["-wal", "-shm"];
+/// The ends of the names of the files that SQLite keeps beside a file, from the first read until the last connection is
+/// closed: the write-ahead log, and the memory that the processes share. Processes with different ones do not see each
+/// other's writes.
+const SUFFIXES: [&str; 2] = ["-wal", "-shm"];
 
-/// What tells a file from another of the same name, where there is something.
+/// What identifies a file independently of its name: the device and the inode. Systems other than Unix have none.
 #[cfg(unix)]
 type Mark = (u64, u64);
 #[cfg(not(unix))]
 type Mark = ();
 
-/// The file and those beside it, as they were found.
+/// The file and the files beside it, each with its mark when it was opened.
 pub(super) struct Identity(Vec<(PathBuf, Mark)>);
 
 impl Identity {
-    /// Of a file that SQLite has begun to read.
+    /// Reads the marks. SQLite must have read the file before, so that the files beside it exist.
     pub(super) fn of(path: &Path) -> Result<Self, Cause> {
-        // SQLite goes by the name that a symbolic link leads to.
+        // SQLite derives the names of the files beside it from the target of a symbolic link.
         let target = fs::canonicalize(path).map_err(|error| unseen(path, &error))?;
-        let beside = BESIDE.map(|end| {
+        let beside = SUFFIXES.map(|end| {
             let mut name = target.clone().into_os_string();
             name.push(end);
             PathBuf::from(name)
@@ -35,8 +36,8 @@ impl Identity {
         marked.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Somebody who removed a file, or put another in its place, would have others lock there what is held
-    /// here.
+    /// Fails if a file was removed or replaced: another process that opens the path would then not see the leases in this
+    /// file.
     pub(super) fn check(&self) -> Result<(), Cause> {
         for (path, before) in &self.0 {
             if mark(path)? != *before {
@@ -48,7 +49,8 @@ impl Identity {
     }
 }
 
-/// Refuses a file with a second name: the log follows the name, so who uses the other has another log.
+/// The mark of a file. Fails if the file has a hard link: the name of the log comes from the name of the file, so a process
+/// that opens the other name has another log.
 #[cfg(unix)]
 pub(super) fn mark(path: &Path) -> Result<Mark, Cause> {
     use std::os::unix::fs::MetadataExt;

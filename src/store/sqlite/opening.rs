@@ -1,4 +1,4 @@
-//! How a file is opened, and made.
+//! Opens a file of locks, and makes it.
 
 use std::{
     path::Path,
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::model::{Cause, Error};
 
-/// Marks a file as one of locks: "LEAS".
+/// The application id that marks a file of locks: "LEAS".
 pub(super) const APPLICATION: i64 = 0x4c45_4153;
-/// The tables as this version makes and reads them.
+/// The version of the tables that this crate makes and reads.
 pub(super) const VERSION: i64 = 1;
-/// How long another process that writes is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries of what SQLite does not wait for.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long an operation waits for the write of another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a retry, where SQLite does not wait for another process by itself.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS locks (
@@ -40,21 +40,21 @@ pub(super) const TABLES: &str = "
     ) STRICT;
 ";
 
-/// How a file is treated that is not there.
+/// Whether a missing file is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Make {
     IfMissing,
     Never,
 }
 
-/// Opens a file, with its tables.
+/// Opens a file, and makes it and its tables if `make` says so.
 pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
-    // A name that begins with `file:` is a name here, and no URI with options.
+    // Without the URI flag, a path that begins with `file:` is a path.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, make == Make::IfMissing);
     let opened = Connection::open_with_flags(path, flags);
     let mut connection = opened.map_err(|error| match path.try_exists() {
-        // SQLite has the same words for whatever it cannot open.
+        // SQLite's message is the same for each file that it cannot open.
         Ok(false) if make == Make::Never => unusable(
             path,
             Cause::text(
@@ -63,30 +63,31 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
         ),
         _ => classify(error, path),
     })?;
-    // Before anything is read: with the log of another name it is another state.
+    // Checked before anything is read: with a hard link, SQLite may read the file with the wrong log.
     identity::mark(path).map_err(|problem| unusable(path, problem))?;
     let prepared = prepare(&mut connection, make);
     prepared
         .map_err(|error| match connection.is_readonly(MAIN_DB) {
-            Ok(true) => unusable(path, only_read(&error)),
+            Ok(true) => unusable(path, read_only(&error)),
             _ => classify(error, path),
         })?
         .map_err(|problem| unusable(path, Cause::text(problem)))?;
     Ok(connection)
 }
 
-/// SQLite's words are of a write that nobody has asked for: that of the memory that processes share.
-fn only_read(error: &rusqlite::Error) -> Cause {
+/// The cause for a file that this user may only read. SQLite's message is about a write to the shared memory, which the user
+/// has not asked for.
+fn read_only(error: &rusqlite::Error) -> Cause {
     Cause::text(format!(
         "this user may only read it, and can do so while one who may write has it open: {error}"
     ))
 }
 
-/// Makes the tables if they are not there; says what is in the way.
+/// Makes the tables if they are not there. The inner error says why the file cannot be used.
 fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(), &'static str>> {
-    connection.busy_timeout(PATIENCE)?;
-    // Before anything is changed.
-    let made = match made(connection)? {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Checked before anything is changed.
+    let made = match has_tables(connection)? {
         Ok(false) if make == Make::Never => {
             return Ok(Err(
                 "it is empty: SqliteStore::open makes its tables, or the command leasehold prepare",
@@ -95,17 +96,17 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
         Ok(made) => made,
         Err(problem) => return Ok(Err(problem)),
     };
-    if !is_logged(connection)? {
+    if !enable_wal(connection)? {
         return Ok(Err(
             "its disk has no shared memory, which a write-ahead log needs",
         ));
     }
-    // An acknowledged write is on the disk, even if the power fails the moment after.
+    // An acknowledged write is on the disk even if the power fails a moment later.
     connection.pragma_update(None, "synchronous", "full")?;
     if !made {
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior)?;
-        // Another process may have been faster.
+        // Another process may have made them meanwhile, which the statements allow.
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
@@ -114,8 +115,8 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     Ok(Ok(()))
 }
 
-/// Whether the tables are there, and are ours.
-fn made(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>> {
+/// Whether the tables of this version are there. The inner error says why the file is not one of locks.
+fn has_tables(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>> {
     Ok(match header(connection)? {
         (APPLICATION, VERSION, _) => Ok(true),
         (APPLICATION, ..) => Err("a newer version of leasehold made it: upgrade leasehold here"),
@@ -124,26 +125,26 @@ fn made(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>>
     })
 }
 
-/// Turns the write-ahead log on, which stays on. Whether there is one.
-fn is_logged(connection: &Connection) -> rusqlite::Result<bool> {
-    let end = Instant::now() + PATIENCE;
+/// Switches the file to WAL, permanently, and returns whether it is in WAL mode.
+fn enable_wal(connection: &Connection) -> rusqlite::Result<bool> {
+    let end = Instant::now() + BUSY_TIMEOUT;
     loop {
-        let turned = connection
+        let switched = connection
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
-        match turned {
-            // Others turn it on at this moment. SQLite does not wait for them by itself.
+        match switched {
+            // Another process switches it at this moment. SQLite does not wait for that by itself.
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                     && Instant::now() < end =>
             {
-                thread::sleep(PAUSE);
+                thread::sleep(RETRY_PAUSE);
             }
-            turned => return turned.map(|mode| mode == "wal"),
+            switched => return switched.map(|mode| mode == "wal"),
         }
     }
 }
 
-/// The marks of the file, and how many tables and the like it has.
+/// The application id, the version, and the number of tables, indexes and the like.
 fn header(connection: &Connection) -> rusqlite::Result<(i64, i64, i64)> {
     let query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
          FROM pragma_application_id, pragma_user_version";

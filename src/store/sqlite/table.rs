@@ -1,4 +1,4 @@
-//! The rows: one document a name, read by the rules and written as they say.
+//! The tables of a file: one row with a document for each lock or limiter.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use crate::{
     store::{json, listing},
 };
 
-/// How many rows one step of a purge looks at.
-const SWEEP: usize = 500;
+/// How many rows one step of a purge reads.
+const PURGE_PAGE: usize = 500;
 
 /// A kind of document, and its statements.
 pub(super) struct Table<R> {
     read: &'static str,
     put: &'static str,
     remove: &'static str,
-    /// In the order of the bytes of the names, from one name on.
+    /// Selects a page of rows by name.
     page: &'static str,
     key: fn(&str) -> Option<Key>,
     decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
@@ -44,38 +44,38 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     put: "INSERT OR REPLACE INTO limiters (name, document) VALUES (?, ?)",
     remove: "DELETE FROM limiters WHERE name = ?",
     page: "SELECT name, document FROM limiters WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
-    // After the kind and the length of its windows.
+    // The key follows the kind and window length in a row's name.
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
     decode: |document, key, _| json::limiter(document, key),
     encode: json::of_limiter,
 };
 
-/// One state of the file, at one time.
-pub(super) struct Look<'a> {
+/// A read transaction.
+pub(super) struct ReadTransaction<'a> {
     connection: &'a Connection,
     path: &'a Path,
     now: DateTime<Utc>,
 }
 
-/// A change of it.
-pub(super) struct Change<'a> {
-    look: Look<'a>,
+/// A write transaction.
+pub(super) struct WriteTransaction<'a> {
+    reads: ReadTransaction<'a>,
     written: bool,
 }
 
-/// What is not JSON has no schema number, and is refused for that.
-fn decoded<R>(table: &Table<R>, text: &str, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
+/// Decodes a document. A text that is no JSON counts as a document without a schema, which is refused.
+fn decode<R>(table: &Table<R>, text: &str, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
     (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key, now)
 }
 
 /// The outcome of a step of a purge.
-pub(super) struct Swept {
+pub(super) struct PurgedPage {
     pub(super) removed: u64,
-    /// The name to go on after; `None` if there are no more.
+    /// The name after which the next step begins; `None` if this was the last one.
     pub(super) next: Option<String>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> ReadTransaction<'a> {
     pub(super) fn new(connection: &'a Connection, path: &'a Path, now: DateTime<Utc>) -> Self {
         Self {
             connection,
@@ -88,7 +88,7 @@ impl<'a> Look<'a> {
         self.now
     }
 
-    /// The record of this name and key.
+    /// Reads the record with this name and key.
     pub(super) fn read<R>(
         &self,
         table: &Table<R>,
@@ -101,11 +101,11 @@ impl<'a> Look<'a> {
                 .optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
-        text.map(|text| decoded(table, &text, key, self.now))
+        text.map(|text| decode(table, &text, key, self.now))
             .transpose()
     }
 
-    /// A page of locks.
+    /// Reads a page of locks.
     pub(super) fn page(&self, request: &ListRequest) -> Result<Page, Error> {
         let after = request.after.as_ref().map_or("", Key::as_str);
         let prefix = request.filter.wanted_prefix();
@@ -117,9 +117,9 @@ impl<'a> Look<'a> {
                 page.next = None;
                 return Ok(page);
             }
-            // No statement of ours wrote another.
+            // This crate writes only valid keys as names.
             let Ok(key) = Key::new(&name) else { continue };
-            let lock = decoded(&LOCKS, &text, &key, self.now).map(|lock| (lock, self.now));
+            let lock = decode(&LOCKS, &text, &key, self.now).map(|lock| (lock, self.now));
             listing::add(&mut page, key, lock, &request.filter);
         }
         if is_last {
@@ -147,23 +147,23 @@ impl<'a> Look<'a> {
     }
 }
 
-impl<'a> Change<'a> {
-    pub(super) fn new(look: Look<'a>) -> Self {
+impl<'a> WriteTransaction<'a> {
+    pub(super) fn new(reads: ReadTransaction<'a>) -> Self {
         let written = false;
-        Self { look, written }
+        Self { reads, written }
     }
 
     pub(super) fn has_written(&self) -> bool {
         self.written
     }
 
-    /// Whether all of it is undone already, as SQLite does when the disk fails or is full. What is written
-    /// after that would be a change of its own.
+    /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would be a
+    /// transaction of its own.
     pub(super) fn is_undone(&self) -> bool {
-        self.look.connection.is_autocommit()
+        self.reads.connection.is_autocommit()
     }
 
-    /// Reads a document, and writes what a rule makes of it.
+    /// Reads a record, applies a rule to it, and writes the result.
     pub(super) fn decide<R, A>(
         &mut self,
         table: &Table<R>,
@@ -171,8 +171,8 @@ impl<'a> Change<'a> {
         key: &Key,
         rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
-        let record = self.look.read(table, name, key)?;
-        let decision = rule(record.as_ref(), self.look.now);
+        let record = self.reads.read(table, name, key)?;
+        let decision = rule(record.as_ref(), self.reads.now);
         match decision.write {
             Write::Keep => {}
             Write::Put(record) => {
@@ -184,36 +184,36 @@ impl<'a> Change<'a> {
         Ok(decision.answer)
     }
 
-    /// Removes what is over from the next rows after this name. What cannot be read is left alone.
-    pub(super) fn sweep<R>(
+    /// Removes the rows whose record `is_over` among the next rows after this name. A row that cannot be decoded stays.
+    pub(super) fn purge_page<R>(
         &mut self,
         table: &Table<R>,
         after: &str,
         is_over: impl Fn(&R, DateTime<Utc>) -> bool,
-    ) -> Result<Swept, Error> {
-        let rows = self.look.rows(table, after, "", SWEEP)?;
+    ) -> Result<PurgedPage, Error> {
+        let rows = self.reads.rows(table, after, "", PURGE_PAGE)?;
         let next = match rows.last() {
-            Some((name, _)) if rows.len() == SWEEP => Some(name.clone()),
+            Some((name, _)) if rows.len() == PURGE_PAGE => Some(name.clone()),
             _ => None,
         };
         let mut removed = 0;
         for (name, text) in rows {
             let record =
-                (table.key)(&name).and_then(|key| decoded(table, &text, &key, self.look.now).ok());
-            if record.is_some_and(|record| is_over(&record, self.look.now)) {
+                (table.key)(&name).and_then(|key| decode(table, &text, &key, self.reads.now).ok());
+            if record.is_some_and(|record| is_over(&record, self.reads.now)) {
                 self.execute(table.remove, [&name])?;
                 removed += 1;
             }
         }
-        Ok(Swept { removed, next })
+        Ok(PurgedPage { removed, next })
     }
 
     fn execute(&mut self, statement: &str, params: impl rusqlite::Params) -> Result<(), Error> {
         let execute = || {
-            let mut statement = self.look.connection.prepare_cached(statement)?;
+            let mut statement = self.reads.connection.prepare_cached(statement)?;
             statement.execute(params)
         };
-        execute().map_err(|error| classify(error, self.look.path))?;
+        execute().map_err(|error| classify(error, self.reads.path))?;
         self.written = true;
         Ok(())
     }
@@ -226,7 +226,7 @@ mod tests {
         *,
     };
 
-    /// Programs in other languages go by it.
+    /// Programs in other languages follow the document.
     #[test]
     fn the_protocol_document_has_every_statement() {
         let document = include_str!("../../../docs/protocol.md");
