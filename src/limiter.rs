@@ -171,7 +171,7 @@ impl Limiter {
         TakePermit {
             queue: self.queue(),
             permits,
-            patience: WaitPolicy::Endless,
+            policy: WaitPolicy::Endless,
         }
     }
 
@@ -211,14 +211,14 @@ impl fmt::Debug for Limiter {
 pub struct TakePermit {
     queue: Result<Arc<LimiterQueue>, Error>,
     permits: u32,
-    patience: WaitPolicy,
+    policy: WaitPolicy,
 }
 
 impl TakePermit {
     /// Waits at most this long for permits. If a request for them is under way at the end of this time, its answer is
     /// still waited for. With a time of zero the limiter is asked once, as by [`Limiter::try_permits`].
     pub fn wait_for(mut self, time: Duration) -> Self {
-        self.patience = WaitPolicy::For(time);
+        self.policy = WaitPolicy::For(time);
         self
     }
 }
@@ -227,7 +227,7 @@ impl fmt::Debug for TakePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TakePermit")
             .field("permits", &self.permits)
-            .field("patience", &self.patience)
+            .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
 }
@@ -237,6 +237,6 @@ impl IntoFuture for TakePermit {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.queue?.wait(self.permits, self.patience).await })
+        Box::pin(async move { self.queue?.wait(self.permits, self.policy).await })
     }
 }

@@ -4,7 +4,7 @@
 //! Invariants: callers are granted permits in the order of their places. Only the first caller sends a request, for
 //! itself and for the callers behind it. While the answer to one request is waited for, no other is sent. A request
 //! that is sent once more keeps its id, so that the store grants it only once in a window. While it is certain that
-//! there are not enough permits for the first caller, no request is sent, except one after each [`LOOK`].
+//! there are not enough permits for the first caller, no request is sent, except one after each [`RECHECK`].
 
 #[cfg(test)]
 mod tests;
@@ -24,22 +24,22 @@ use crate::{
     retry::{self, TRIES},
 };
 
-/// The answer to a caller.
+/// What a caller gets in the end.
 pub(super) type Outcome = Result<PermitAttempt, Error>;
 
 /// The pause before a full window is asked again is at least this.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// A full window is asked again at a random time after its turn, so that the processes do not all ask at once. That
-/// time is at most this share of the window, and at most [`LATEST`].
-const LATE: f64 = 0.05;
-const LATEST: Duration = Duration::from_secs(1);
+/// time is at most this share of the window, and at most [`MAX_DELAY`].
+const MAX_DELAY_SHARE: f64 = 0.05;
+const MAX_DELAY: Duration = Duration::from_secs(1);
 /// A full window is asked again after this long in any case: its document may have been removed, or the server's clock
 /// may have been wrong.
-const LOOK: Duration = Duration::from_secs(10 * 60);
+const RECHECK: Duration = Duration::from_secs(10 * 60);
 /// No wait is longer than this, which is more than a window can be. It keeps the sum of times from an overflow.
-const FAR: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
-/// How long a caller waits.
+/// Until when a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     /// Until the store has answered once.
@@ -53,13 +53,13 @@ pub(super) enum Until {
 /// The next step of a caller.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Wait until the caller is called, or until this time.
+    /// Wait until the caller is woken, or until this time.
     Wait(Option<Instant>),
-    /// Send this request, which is for other callers too.
+    /// Send this request. It may ask for the permits of the next callers too.
     Ask(Arc<PermitRequest>),
 }
 
-/// The terms that all requests of a queue share.
+/// The configuration of a queue, which all of its requests share.
 pub(super) struct LimiterConfig {
     pub(super) key: Key,
     pub(super) quota: Quota,
@@ -69,7 +69,7 @@ pub(super) struct LimiterConfig {
     pub(super) call_timeout: Duration,
 }
 
-/// The time of a look at the queue, and a random number from 0 to 1.
+/// The time of an operation on the queue, and a random number from 0 to 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tick {
     pub(super) now: Instant,
@@ -77,13 +77,13 @@ pub(super) struct Tick {
 }
 
 pub(super) struct Queue {
-    terms: LimiterConfig,
+    config: LimiterConfig,
     /// The callers, by the numbers of their places.
     callers: BTreeMap<u64, Caller>,
     /// The number of the next place.
     next: u64,
     full: Option<Exhausted>,
-    asking: Option<Asking>,
+    pending: Option<PendingRequest>,
     failure: Option<Failure>,
 }
 
@@ -92,8 +92,8 @@ struct Caller {
     until: Until,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
-    /// Wakes the caller when it comes to be the first, and as the first when there may be something to do.
-    called: Arc<Notify>,
+    /// Wakes the caller when it becomes the first, and while it is the first whenever it may have something to do.
+    wake: Arc<Notify>,
 }
 
 impl Caller {
@@ -105,32 +105,32 @@ impl Caller {
     }
 }
 
-/// What is known from the last answer by which the limiter is full.
+/// What the last answer says about a limiter that is full.
 struct Exhausted {
-    /// How many permits were asked for in vain: there is no room for so many.
+    /// The number of permits that was refused. The limiter has fewer.
     permits: u32,
-    /// Until here the limiter is certainly full: counted from the sending, because the request may have been carried
-    /// out at any time between that and its answer.
+    /// Until when the limiter certainly is full. This is counted from the sending of the request, because the store may have
+    /// carried it out at any time between the sending and the answer.
     certain: Instant,
     /// When the store is asked again.
     turn: Instant,
 }
 
 impl Exhausted {
-    /// Moves the next request before `end`, at which a caller gives up, if there may be room by then.
-    fn look_before(&mut self, end: Instant) {
+    /// Moves the next request to before `end`, at which a caller gives up, if permits may have come back by then.
+    fn recheck_before(&mut self, end: Instant) {
         if (self.certain..self.turn).contains(&end) {
             self.turn = self.certain + (end - self.certain) / 2;
         }
     }
 
     fn retry_in(&self, now: Instant) -> Duration {
-        self.certain.saturating_duration_since(now).max(SHORTEST)
+        self.certain.saturating_duration_since(now).max(MIN_PAUSE)
     }
 }
 
-/// A request under way.
-struct Asking {
+/// A request that was sent and not answered yet.
+struct PendingRequest {
     id: PermitId,
     /// Until when the answer is waited for.
     end: Instant,
@@ -140,30 +140,35 @@ struct Asking {
 
 /// The errors since the last answer.
 struct Failure {
-    /// The last of them.
+    /// The last error.
     error: Error,
     times: u32,
     since: Instant,
-    /// The id of the request that failed. It is sent once more with the same id.
+    /// The id of the request that failed, and of its retry.
     id: PermitId,
-    /// When it is sent once more.
+    /// When the retry is sent.
     turn: Instant,
 }
 
 impl Queue {
-    pub(super) fn new(terms: LimiterConfig) -> Self {
+    pub(super) fn new(config: LimiterConfig) -> Self {
         Self {
-            terms,
+            config,
             callers: BTreeMap::new(),
             next: 0,
             full: None,
-            asking: None,
+            pending: None,
             failure: None,
         }
     }
 
     /// The answer to a new caller that is known without a request; `None` if the caller has to take a place.
-    pub(super) fn known(&self, permits: u32, until: Until, now: Instant) -> Option<PermitAttempt> {
+    pub(super) fn known_answer(
+        &self,
+        permits: u32,
+        until: Until,
+        now: Instant,
+    ) -> Option<PermitAttempt> {
         let full = self.full.as_ref()?;
         let certain = permits >= full.permits && now < full.certain;
         let certain = certain && now < full.turn;
@@ -176,15 +181,15 @@ impl Queue {
         answered.then_some(PermitAttempt::Full { retry_in })
     }
 
-    /// When the next request is sent, if the first caller has to wait for that because the window is full.
+    /// When the next request is sent, if the first caller has to wait for it because the window is full.
     fn asleep_until(&self, now: Instant) -> Option<Instant> {
         let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
-        // A caller that does not wait has to have an answer now.
+        // A first caller that does not wait needs an answer now.
         let waits = first.until != Until::Answered && first.permits >= full.permits;
         (waits && now < full.turn).then_some(full.turn)
     }
 
-    /// Takes the last place, and gives its number and what wakes the caller in it.
+    /// Adds a caller to the end of the queue. Gives the number of its place, and what wakes it.
     pub(super) fn enter(
         &mut self,
         permits: u32,
@@ -197,25 +202,26 @@ impl Queue {
             self.failure = None;
         }
         if let (Some(full), Until::Time(end)) = (&mut self.full, until) {
-            full.look_before(end);
+            full.recheck_before(end);
         }
         let number = self.next;
         self.next += 1;
-        let called = Arc::new(Notify::new());
+        let wake = Arc::new(Notify::new());
         let caller = Caller {
             permits,
             until,
             since,
             reply,
-            called: called.clone(),
+            wake: wake.clone(),
         };
         self.callers.insert(number, caller);
         // The new caller may need an answer sooner than the first one.
         self.call_first();
-        (number, called)
+        (number, wake)
     }
 
-    /// Gives up a place. Permits that were granted to its caller, which did not take them, go to the next callers.
+    /// Removes a caller from the queue. `granted` are permits that it was granted and did not take: they go to the next
+    /// callers.
     pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>) {
         self.callers.remove(&number);
         if let Some(permit) = granted {
@@ -225,33 +231,37 @@ impl Queue {
     }
 
     /// Whether the caller in this place waits for an answer that is on its way.
-    pub(super) fn is_asked_for(&self, number: u64) -> bool {
-        self.asking
+    pub(super) fn awaits_answer(&self, number: u64) -> bool {
+        self.pending
             .as_ref()
-            .is_some_and(|asking| number < asking.next)
+            .is_some_and(|pending| number < pending.next)
     }
 
-    /// Whether there is one caller at the most.
-    pub(super) fn is_alone(&self) -> bool {
+    /// Whether the queue has no more than one caller.
+    pub(super) fn has_at_most_one_caller(&self) -> bool {
         self.callers.len() <= 1
     }
 
     fn call_first(&self) {
         if let Some(first) = self.callers.values().next() {
-            first.called.notify_one();
+            first.wake.notify_one();
         }
     }
 
     /// The next step of the caller in this place: the first caller sends the request or waits for its time, all others
     /// wait.
-    pub(super) fn step(&mut self, number: u64, look: Tick) -> Action {
-        let now = look.now;
-        if self.asking.as_ref().is_some_and(|asking| asking.end <= now) {
+    pub(super) fn step(&mut self, number: u64, tick: Tick) -> Action {
+        let now = tick.now;
+        if self
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.end <= now)
+        {
             let late = Error::TimedOut {
                 operation: "permit",
-                limit: self.terms.limit,
+                limit: self.config.limit,
             };
-            self.failed(&late, look);
+            self.failed(&late, tick);
         }
         let Some((first, caller)) = self.callers.first_key_value() else {
             return Action::Wait(None);
@@ -259,7 +269,7 @@ impl Queue {
         if *first != number {
             return Action::Wait(None);
         }
-        let answered = self.asking.as_ref().map(|asking| asking.end);
+        let answered = self.pending.as_ref().map(|pending| pending.end);
         let again = self.failure.as_ref().map(|failure| failure.turn);
         let again = again.filter(|turn| now < *turn);
         if let Some(at) = answered.or(again).or_else(|| self.asleep_until(now)) {
@@ -267,18 +277,18 @@ impl Queue {
         }
         let id = self.failure.as_ref().map(|failure| failure.id);
         let request = self.request(caller.permits, id.unwrap_or_else(PermitId::random));
-        self.asking = Some(Asking {
+        self.pending = Some(PendingRequest {
             id: request.id,
-            end: now + self.terms.limit,
+            end: now + self.config.limit,
             next: self.next,
         });
         Action::Ask(Arc::new(request))
     }
 
-    /// A request for the first caller and the callers right behind it that want as many permits, at most so many as
-    /// can be granted at once.
+    /// A request for the first caller and the callers directly behind it that want the same number of permits: for as many
+    /// callers as can be granted at once.
     fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
-        let LimiterConfig { key, quota, .. } = &self.terms;
+        let LimiterConfig { key, quota, .. } = &self.config;
         let callers = self.callers.values();
         let alike = callers
             .take_while(|caller| caller.permits == permits)
@@ -291,22 +301,22 @@ impl Queue {
     /// Takes in the outcome of a request that was sent at this time. If a request was sent twice with one id, the
     /// first outcome counts, because both are for the same grant. An outcome under another id is left out: its callers
     /// have left.
-    pub(super) fn told(
+    pub(super) fn complete(
         &mut self,
         request: &PermitRequest,
         sent: Instant,
         outcome: Result<PermitAnswer, Error>,
-        look: Tick,
+        tick: Tick,
     ) {
-        let asking = self.asking.as_ref().map(|asking| asking.id);
+        let pending = self.pending.as_ref().map(|pending| pending.id);
         // After a failure the answer to the request that was given up may still come, and counts.
-        let awaited = asking.or(self.failure.as_ref().map(|failure| failure.id));
+        let awaited = pending.or(self.failure.as_ref().map(|failure| failure.id));
         if awaited != Some(request.id) {
             return;
         }
         match outcome {
-            Ok(answer) => self.answered(request, sent, answer, look),
-            Err(error) => self.failed(&error, look),
+            Ok(answer) => self.answered(request, sent, answer, tick),
+            Err(error) => self.failed(&error, tick),
         }
         self.call_first();
     }
@@ -318,11 +328,11 @@ impl Queue {
         request: &PermitRequest,
         sent: Instant,
         answer: PermitAnswer,
-        look: Tick,
+        tick: Tick,
     ) {
-        (self.asking, self.failure) = (None, None);
+        (self.pending, self.failure) = (None, None);
         let retry_in = match answer {
-            PermitAnswer::Full { retry_in } => retry_in.max(SHORTEST),
+            PermitAnswer::Full { retry_in } => retry_in.max(MIN_PAUSE),
             PermitAnswer::Granted {
                 permits,
                 granted_at,
@@ -333,26 +343,30 @@ impl Queue {
             }
         };
         let full = || {
-            let retry_in = retry_in.max(SHORTEST);
+            let retry_in = retry_in.max(MIN_PAUSE);
             Ok(PermitAttempt::Full { retry_in })
         };
-        let over = |caller: &Caller| caller.end().is_some_and(|end| end <= look.now);
-        self.dismiss(over, full);
+        let over = |caller: &Caller| caller.end().is_some_and(|end| end <= tick.now);
+        self.answer_callers(over, full);
         self.full = None;
         if retry_in.is_zero() {
             return;
         }
-        let late = request.quota.turn().mul_f64(LATE * look.chance).min(LATEST);
+        let late = request
+            .quota
+            .turn()
+            .mul_f64(MAX_DELAY_SHARE * tick.chance)
+            .min(MAX_DELAY);
         let certain = later(sent, retry_in);
         // The turn is counted from the sending too, because the next request takes about as long to arrive as this one.
-        let turn = later(certain, late).min(later(look.now, LOOK));
+        let turn = later(certain, late).min(later(tick.now, RECHECK));
         let mut next = Exhausted {
             permits: request.permits,
             certain,
-            turn: turn.max(look.now + SHORTEST),
+            turn: turn.max(tick.now + MIN_PAUSE),
         };
         let ends = self.callers.values().filter_map(|caller| caller.end());
-        ends.for_each(|end| next.look_before(end));
+        ends.for_each(|end| next.recheck_before(end));
         self.full = Some(next);
         let in_vain = |caller: &Caller| match caller.until {
             Until::Answered => true,
@@ -360,10 +374,10 @@ impl Queue {
             Until::Granted => false,
         };
         let as_many = |caller: &Caller| caller.permits >= request.permits;
-        self.dismiss(|caller| as_many(caller) && in_vain(caller), full);
-        if self.asleep_until(look.now).is_some() {
+        self.answer_callers(|caller| as_many(caller) && in_vain(caller), full);
+        if self.asleep_until(tick.now).is_some() {
             // The callers behind the first have to wait longer than it, so those that do not wait are refused.
-            self.dismiss(|caller| caller.until == Until::Answered, full);
+            self.answer_callers(|caller| caller.until == Until::Answered, full);
         }
     }
 
@@ -383,35 +397,35 @@ impl Queue {
     }
 
     /// Takes in that a request failed: answers the callers that have waited for long enough, and plans the next try.
-    fn failed(&mut self, error: &Error, look: Tick) {
+    fn failed(&mut self, error: &Error, tick: Tick) {
         // Without a request under way, this one was given up before, and its failure was counted then.
-        let Some(asking) = self.asking.take() else {
+        let Some(pending) = self.pending.take() else {
             return;
         };
-        let Tick { now, chance } = look;
+        let Tick { now, chance } = tick;
         let before = self.failure.take();
         let since = before.as_ref().map_or(now, |failure| failure.since);
         let times = before.map_or(0, |failure| failure.times).saturating_add(1);
-        let limit = self.terms.call_timeout;
-        let told = |caller: &Caller| match caller.until {
+        let limit = self.config.call_timeout;
+        let gets_error = |caller: &Caller| match caller.until {
             _ if !error.is_retryable() => true,
             Until::Time(end) => end <= now,
             _ if times < TRIES => false,
             Until::Answered => true,
             Until::Granted => now.saturating_duration_since(since.max(caller.since)) >= limit,
         };
-        self.dismiss(told, || Err(error.clone()));
+        self.answer_callers(gets_error, || Err(error.clone()));
         self.failure = Some(Failure {
             error: error.clone(),
             times,
             since,
-            id: asking.id,
+            id: pending.id,
             turn: now + retry::pause(times, retry::WAITING, chance),
         });
     }
 
     /// The outcome for a caller whose time is over; `None` if no answer and no error has come yet.
-    pub(super) fn why(&self, now: Instant) -> Option<Outcome> {
+    pub(super) fn timeout_outcome(&self, now: Instant) -> Option<Outcome> {
         if let Some(failure) = &self.failure {
             return Some(Err(failure.error.clone()));
         }
@@ -421,7 +435,7 @@ impl Queue {
     }
 
     /// Takes these callers out of the queue, and sends them this outcome.
-    fn dismiss(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
+    fn answer_callers(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
         let gone = self.callers.iter().filter(|(_, caller)| which(caller));
         let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
         for caller in gone.iter().filter_map(|number| self.callers.remove(number)) {
@@ -432,5 +446,5 @@ impl Queue {
 }
 
 fn later(from: Instant, by: Duration) -> Instant {
-    from + by.min(FAR)
+    from + by.min(MAX_WAIT)
 }

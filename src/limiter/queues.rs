@@ -1,4 +1,4 @@
-//! The queue for a limiter in this process, whose first caller asks for all.
+//! The queues of a client's limiters. The first caller of a queue sends the requests for the callers behind it too.
 //!
 //! Invariants: each caller waits in its own future, so it depends on no runtime but its own. A request that was sent
 //! runs to its end: its caller polls it, and a task goes on with it as soon as another caller depends on it, or the
@@ -36,7 +36,7 @@ use crate::{
 /// An answer is waited for as long as the window takes, or for this long if the window is shorter, but never longer
 /// than the call timeout. Then the request is sent again. A longer wait would waste more windows after a lost answer.
 /// But a request that is repeated in a later window, only because the server is slow, takes permits of that window too.
-const LEAST_LIMIT: Duration = Duration::from_secs(5);
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The queues of a client's limiters that are in use. Limiters of the same key and quota share one.
 type LimiterQueues = Mutex<HashMap<(Key, Quota), Weak<LimiterQueue>>>;
@@ -82,8 +82,8 @@ impl LimiterQueue {
         let known = queues.entry(name.clone()).or_default();
         known.upgrade().unwrap_or_else(|| {
             let call_timeout = context.call_timeout;
-            let limit = call_timeout.min(quota.window().max(LEAST_LIMIT));
-            let terms = LimiterConfig {
+            let limit = call_timeout.min(quota.window().max(MIN_RESPONSE_TIMEOUT));
+            let config = LimiterConfig {
                 key,
                 quota,
                 limit,
@@ -93,7 +93,7 @@ impl LimiterQueue {
                 context: context.clone(),
                 name,
                 limit,
-                queue: Mutex::new(Queue::new(terms)),
+                queue: Mutex::new(Queue::new(config)),
                 request: Mutex::default(),
             });
             *known = Arc::downgrade(&this);
@@ -105,10 +105,10 @@ impl LimiterQueue {
     pub(crate) async fn wait(
         self: &Arc<Self>,
         permits: u32,
-        patience: WaitPolicy,
+        policy: WaitPolicy,
     ) -> Result<Permit, Error> {
         let start = Instant::now();
-        match self.take(permits, patience).await? {
+        match self.take(permits, policy).await? {
             PermitAttempt::Granted(permit) => Ok(permit),
             PermitAttempt::Full { retry_in } => Err(Error::LimitReached {
                 key: self.name.0.clone(),
@@ -122,10 +122,10 @@ impl LimiterQueue {
     pub(crate) async fn take(
         self: &Arc<Self>,
         permits: u32,
-        patience: WaitPolicy,
+        policy: WaitPolicy,
     ) -> Result<PermitAttempt, Error> {
         let span = PermitSpan::begin(&self.name.0, permits);
-        let asking = self.ask_for(permits, patience, span.since());
+        let asking = self.ask_for(permits, policy, span.since());
         let end = asking.instrument(span.span()).await;
         match &end {
             Ok(PermitAttempt::Granted(_)) => span.granted(),
@@ -138,7 +138,7 @@ impl LimiterQueue {
     async fn ask_for(
         self: &Arc<Self>,
         permits: u32,
-        patience: WaitPolicy,
+        policy: WaitPolicy,
         since: Instant,
     ) -> Result<PermitAttempt, Error> {
         let capacity = self.name.1.most_at_once();
@@ -149,60 +149,60 @@ impl LimiterQueue {
         if closing.is_cancelled() {
             return Err(Error::Closed);
         }
-        let end = match patience {
-            // An end that the clock cannot express is no bound.
+        let end = match policy {
+            // An end that an `Instant` cannot express is no bound.
             WaitPolicy::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
-        let until = match (patience, end) {
+        let until = match (policy, end) {
             (_, Some(end)) => Until::Time(end),
             (WaitPolicy::None | WaitPolicy::For(Duration::ZERO), None) => Until::Answered,
             (WaitPolicy::For(_) | WaitPolicy::Endless, None) => Until::Granted,
         };
         // The timers below panic without a runtime.
         Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let mut place = match self.enter(permits, until, since) {
-            Ok(place) => place,
+        let mut waiter = match self.enter(permits, until, since) {
+            Ok(waiter) => waiter,
             Err(known) => return Ok(known),
         };
         loop {
-            let wake = self.step(&mut place)?;
+            let next = self.step(&mut waiter)?;
             let now = Instant::now();
             let over = end.is_some_and(|end| end <= now);
-            if over && !self.queue.lock().is_asked_for(place.number) {
-                // The answer may have come since the last look, and its grant must not be lost.
-                let last = place.outcome.try_recv();
+            if over && !self.queue.lock().awaits_answer(waiter.number) {
+                // The answer may have come since the `select!` below, and a grant in it must not be lost.
+                let last = waiter.outcome.try_recv();
                 return last.unwrap_or_else(|_| self.too_late(since));
             }
             let end = end.filter(|_| !over);
-            let wake = wake.into_iter().chain(end).min().map(sleep_until);
+            let timer = next.into_iter().chain(end).min().map(sleep_until);
             tokio::select! {
                 biased;
-                _ = OptionFuture::from(place.asking.as_mut()), if place.asking.is_some() => {
-                    place.asking = None;
+                _ = OptionFuture::from(waiter.request.as_mut()), if waiter.request.is_some() => {
+                    waiter.request = None;
                 }
                 // The queue sends an answer before it drops the sender, so the error cannot occur.
-                outcome = &mut place.outcome => return outcome.map_err(|_| runtime::ended())?,
+                outcome = &mut waiter.outcome => return outcome.map_err(|_| runtime::ended())?,
                 () = closing.cancelled() => return Err(Error::Closed),
-                () = place.called.notified() => {}
-                Some(()) = OptionFuture::from(wake) => {}
+                () = waiter.wake.notified() => {}
+                Some(()) = OptionFuture::from(timer) => {}
             }
         }
     }
 
-    /// Takes the last place in the queue; the error is the answer if that is known without a request.
+    /// Adds a caller to the end of the queue. The error is the answer to the caller, if it is known without a request.
     fn enter(
         self: &Arc<Self>,
         permits: u32,
         until: Until,
         since: Instant,
-    ) -> Result<Place, PermitAttempt> {
+    ) -> Result<Waiter, PermitAttempt> {
         let mut queue = self.queue.lock();
-        if let Some(known) = queue.known(permits, until, since) {
+        if let Some(known) = queue.known_answer(permits, until, since) {
             return Err(known);
         }
         let (reply, outcome) = oneshot::channel();
-        let (number, called) = queue.enter(permits, until, since, reply);
+        let (number, wake) = queue.enter(permits, until, since, reply);
         drop(queue);
         // The new caller depends on a request that another caller polls, and that caller's future may not be polled
         // any more. So a task has to go on with the request.
@@ -210,32 +210,32 @@ impl LimiterQueue {
         if let Some(request) = request {
             request.detach();
         }
-        Ok(Place {
+        Ok(Waiter {
             limiter: self.clone(),
             number,
             outcome,
-            called,
-            asking: None,
+            wake,
+            request: None,
         })
     }
 
-    /// Carries out the next step of the caller in this place. Gives when to look again at the latest; `None` if only a
-    /// call from the queue can bring more to do.
-    fn step(self: &Arc<Self>, place: &mut Place) -> Result<Option<Instant>, Error> {
+    /// Carries out the next step of a caller. Gives the time of its next step at the latest; `None` if it has no step until
+    /// the queue wakes it.
+    fn step(self: &Arc<Self>, waiter: &mut Waiter) -> Result<Option<Instant>, Error> {
         loop {
-            let look = look();
+            let tick = tick();
             let mut queue = self.queue.lock();
-            match queue.step(place.number, look) {
+            match queue.step(waiter.number, tick) {
                 Action::Wait(until) => return Ok(until),
                 Action::Ask(request) => {
                     let work = InlineTask::new()?;
                     // This is set under the lock of the queue, so that every later caller finds the request.
                     *self.request.lock() = Arc::downgrade(&work);
-                    if !queue.is_alone() {
+                    if !queue.has_at_most_one_caller() {
                         work.detach();
                     }
                     drop(queue);
-                    place.asking = Some(self.ask(work, request, look.now));
+                    waiter.request = Some(self.ask(work, request, tick.now));
                 }
             }
         }
@@ -252,7 +252,7 @@ impl LimiterQueue {
         let this = self.clone();
         let rest = async move {
             let outcome = this.call(&request).await;
-            this.queue.lock().told(&request, sent, outcome, look());
+            this.queue.lock().complete(&request, sent, outcome, tick());
             // This fails if no caller waits any more.
             let _ = done.send(());
         };
@@ -264,7 +264,8 @@ impl LimiterQueue {
         Box::pin(asked)
     }
 
-    /// Asks the store. An answer after the limit is handed in too, because it may [still count](Queue::told).
+    /// Sends the request to the store. This waits for the answer even after the limit, because a late answer may
+    /// [still count](Queue::complete).
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.context.store.permit(request)));
@@ -280,10 +281,10 @@ impl LimiterQueue {
         outcome.inspect_err(failed)
     }
 
-    /// The outcome for a caller whose time is over without an answer.
+    /// The outcome for a caller whose time for waiting is over before an answer.
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
-        let why = self.queue.lock().why(Instant::now());
-        why.unwrap_or_else(|| {
+        let outcome = self.queue.lock().timeout_outcome(Instant::now());
+        outcome.unwrap_or_else(|| {
             Err(Error::TimedOut {
                 operation: "permit",
                 limit: since.elapsed(),
@@ -292,7 +293,7 @@ impl LimiterQueue {
     }
 }
 
-fn look() -> Tick {
+fn tick() -> Tick {
     Tick {
         now: Instant::now(),
         chance: fastrand::f64(),
@@ -311,17 +312,17 @@ impl Drop for LimiterQueue {
     }
 }
 
-/// A place in the queue. Dropping it leaves the queue.
-struct Place {
+/// A caller in the queue. Dropping it removes it from the queue.
+struct Waiter {
     limiter: Arc<LimiterQueue>,
     number: u64,
     outcome: oneshot::Receiver<queue::Outcome>,
-    called: Arc<Notify>,
+    wake: Arc<Notify>,
     /// The request that this caller has sent for the callers of the queue.
-    asking: Option<BoxFuture<'static, Result<(), Error>>>,
+    request: Option<BoxFuture<'static, Result<(), Error>>>,
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let mut queue = self.limiter.queue.lock();
         let granted = match self.outcome.try_recv() {

@@ -1,4 +1,4 @@
-//! The queue by itself, with times of choice.
+//! Tests of the queue without a store, at times that the tests choose.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,30 +24,30 @@ struct Bench {
     now: Instant,
 }
 
-/// Somebody in the queue.
+/// A caller in the queue.
 struct Caller {
     number: u64,
     outcome: Receiver<Outcome>,
 }
 
 impl Caller {
-    fn told(&mut self) -> Option<Outcome> {
+    fn outcome(&mut self) -> Option<Outcome> {
         self.outcome.try_recv().ok()
     }
 
     fn permits(&mut self) -> Option<u32> {
-        match self.told()? {
+        match self.outcome()? {
             Ok(PermitAttempt::Granted(permit)) => Some(permit.permits()),
             other => panic!("{other:?}"),
         }
     }
 
     fn is_refused(&mut self) -> bool {
-        matches!(self.told(), Some(Ok(PermitAttempt::Full { .. })))
+        matches!(self.outcome(), Some(Ok(PermitAttempt::Full { .. })))
     }
 
     fn error(&mut self) -> Option<Error> {
-        match self.told()? {
+        match self.outcome()? {
             Err(error) => Some(error),
             Ok(attempt) => panic!("{attempt:?}"),
         }
@@ -55,9 +55,9 @@ impl Caller {
 }
 
 impl Bench {
-    /// Ten permits a second.
+    /// A queue for a limiter of ten permits a second.
     fn new() -> Self {
-        let terms = LimiterConfig {
+        let config = LimiterConfig {
             key: Key::new("k").unwrap(),
             quota: Quota::fixed(10, SECOND).unwrap(),
             limit: LIMIT,
@@ -65,13 +65,13 @@ impl Bench {
         };
         let start = Instant::now();
         Self {
-            queue: Queue::new(terms),
+            queue: Queue::new(config),
             start,
             now: start,
         }
     }
 
-    fn look(&self) -> Tick {
+    fn tick(&self) -> Tick {
         Tick {
             now: self.now,
             chance: 1.0,
@@ -85,15 +85,15 @@ impl Bench {
     }
 
     fn ask(&mut self, caller: &Caller) -> Arc<PermitRequest> {
-        match self.queue.step(caller.number, self.look()) {
+        match self.queue.step(caller.number, self.tick()) {
             Action::Ask(request) => request,
             wait => panic!("{wait:?}"),
         }
     }
 
-    /// Until when there is nothing to do, in milliseconds from the start.
+    /// Until when the caller has nothing to do, in milliseconds from the start.
     fn wait(&mut self, caller: &Caller) -> Option<u128> {
-        match self.queue.step(caller.number, self.look()) {
+        match self.queue.step(caller.number, self.tick()) {
             Action::Wait(until) => until.map(|until| (until - self.start).as_millis()),
             ask => panic!("{ask:?}"),
         }
@@ -106,12 +106,13 @@ impl Bench {
             granted_at,
             retry_in,
         };
-        self.queue.told(request, self.now, Ok(answer), self.look());
+        self.queue
+            .complete(request, self.now, Ok(answer), self.tick());
     }
 
     fn full(&mut self, request: &PermitRequest, sent: Instant, retry_in: Duration) {
         let answer = PermitAnswer::Full { retry_in };
-        self.queue.told(request, sent, Ok(answer), self.look());
+        self.queue.complete(request, sent, Ok(answer), self.tick());
     }
 
     fn fail(&mut self, request: &PermitRequest) {
@@ -119,7 +120,8 @@ impl Bench {
             store: "the test",
             source: Cause::text("cut"),
         };
-        self.queue.told(request, self.now, Err(error), self.look());
+        self.queue
+            .complete(request, self.now, Err(error), self.tick());
     }
 }
 
@@ -135,9 +137,9 @@ fn the_first_asks_for_all_who_want_as_many() {
     bench.granted(&request, 6, SECOND / 2);
     let granted: Vec<_> = callers.iter_mut().map(Caller::permits).collect();
     assert_eq!(granted, [Some(2), Some(2), Some(2), None]);
-    // A twentieth of the window later than the server says.
+    // The next request is sent a twentieth of the window later than the server says.
     assert_eq!(bench.wait(&callers[3]), Some(550));
-    assert!(other.told().is_none());
+    assert!(other.outcome().is_none());
     bench.now += Duration::from_millis(550);
     assert_eq!(bench.ask(&callers[3]).times, 1);
 }
@@ -173,7 +175,7 @@ fn an_answer_is_handed_out_once() {
     );
     bench.queue.leave(second.number, None);
     let request = bench.ask(&first);
-    // Given up and sent again: the answers to both come.
+    // The request was given up and sent again, and the answers to both come.
     bench.now += LIMIT;
     assert!(bench.wait(&first) > Some(LIMIT.as_millis()));
     bench.now += SECOND;
@@ -210,7 +212,11 @@ fn who_does_not_wait_is_told_without_a_request_while_it_is_certain() {
     bench.full(&request, sent, SECOND);
     assert!(caller.is_refused());
     bench.now = sent + Duration::from_millis(999);
-    let known = |bench: &Bench, permits| bench.queue.known(permits, Until::Answered, bench.now);
+    let known = |bench: &Bench, permits| {
+        bench
+            .queue
+            .known_answer(permits, Until::Answered, bench.now)
+    };
     assert!(known(&bench, 3).is_some() && known(&bench, 4).is_some());
     assert!(known(&bench, 2).is_none(), "there may be room for two");
     bench.now += Duration::from_millis(1);
@@ -225,10 +231,20 @@ fn who_does_not_wait_takes_nothing_from_those_who_do() {
     let request = bench.ask(&waiting);
     bench.full(&request, bench.now, SECOND);
     assert!(behind.is_refused());
-    assert!(bench.queue.known(1, Until::Answered, bench.now).is_some());
-    // As soon as nobody waits there may be room for one.
+    assert!(
+        bench
+            .queue
+            .known_answer(1, Until::Answered, bench.now)
+            .is_some()
+    );
+    // Without a caller that waits for the turn, a request is sent for one permit: there may be room for it.
     bench.queue.leave(waiting.number, None);
-    assert!(bench.queue.known(1, Until::Answered, bench.now).is_none());
+    assert!(
+        bench
+            .queue
+            .known_answer(1, Until::Answered, bench.now)
+            .is_none()
+    );
 }
 
 #[test]
@@ -241,7 +257,7 @@ fn a_refusal_of_many_says_nothing_about_one() {
     let request = bench.ask(&many);
     bench.full(&request, bench.now, SECOND);
     assert!(many.is_refused());
-    assert!(one.told().is_none());
+    assert!(one.outcome().is_none());
     let request = bench.ask(&one);
     assert_eq!((request.permits, request.times), (1, 1));
 }
@@ -256,8 +272,12 @@ fn a_wait_that_is_in_vain_ends_at_once() {
     let mut long = bench.enter(1, second);
     let request = bench.ask(&short);
     bench.full(&request, bench.now, SECOND);
-    assert!(short.is_refused() && long.told().is_none());
-    let known = |millis| bench.queue.known(1, in_time(&bench, millis), bench.now);
+    assert!(short.is_refused() && long.outcome().is_none());
+    let known = |millis| {
+        bench
+            .queue
+            .known_answer(1, in_time(&bench, millis), bench.now)
+    };
     assert!(known(999).is_some() && known(1_000).is_none());
 }
 
@@ -273,7 +293,7 @@ fn errors_are_retried_under_one_name_and_told_in_the_end() {
     assert!(bench.wait(&once) > Some(0), "a pause");
     let mut failures = 1;
     while bench.now - bench.start < CALL_TIMEOUT {
-        assert!(waiting.told().is_none());
+        assert!(waiting.outcome().is_none());
         bench.now += SECOND;
         let caller = if failures < 3 { &once } else { &waiting };
         let again = bench.ask(caller);
@@ -283,12 +303,12 @@ fn errors_are_retried_under_one_name_and_told_in_the_end() {
         assert_eq!(once.error().is_some(), failures == 3, "after {failures}");
     }
     assert!(waiting.error().is_some());
-    // Nothing of it is left for others.
+    // The errors are forgotten when all callers have left.
     let mut next = bench.enter(1, Until::Answered);
     let another = bench.ask(&next);
     assert_ne!(another.id, first.id);
     bench.fail(&another);
-    assert!(next.told().is_none());
+    assert!(next.outcome().is_none());
 }
 
 #[test]
@@ -296,14 +316,16 @@ fn an_error_that_no_retry_mends_is_told_to_all() {
     let mut bench = Bench::new();
     let mut callers: Vec<_> = (0..3).map(|_| bench.enter(1, Until::Granted)).collect();
     let request = bench.ask(&callers[0]);
-    let (now, look) = (bench.now, bench.look());
-    bench.queue.told(&request, now, Err(Error::Closed), look);
+    let (now, tick) = (bench.now, bench.tick());
+    bench
+        .queue
+        .complete(&request, now, Err(Error::Closed), tick);
     assert!(callers.iter_mut().all(|caller| caller.error().is_some()));
 }
 
-/// Whatever the jitter says.
+/// Here the jitter alone would send the next request after the end of the wait.
 #[test]
-fn who_waits_just_past_the_turn_is_asked_for_before_it_gives_up() {
+fn a_wait_that_ends_just_past_the_turn_gets_a_request_before_its_end() {
     for late in [true, false] {
         let mut bench = Bench::new();
         let first = bench.enter(1, Until::Granted);
@@ -317,7 +339,7 @@ fn who_waits_just_past_the_turn_is_asked_for_before_it_gives_up() {
     }
 }
 
-/// A long journey of the answer is no reason to come late for the next window.
+/// An answer that took long does not delay the request for the next window.
 #[test]
 fn the_turn_counts_from_the_sending() {
     let mut bench = Bench::new();
@@ -327,7 +349,7 @@ fn the_turn_counts_from_the_sending() {
     bench.now += SECOND / 2;
     bench.full(&request, sent, SECOND);
     assert_eq!(bench.wait(&caller), Some(1_050));
-    // But never in the past.
+    // The time is never in the past.
     bench.now += SECOND;
     let request = bench.ask(&caller);
     let sent = bench.now;
@@ -344,7 +366,7 @@ fn a_long_window_is_looked_at_from_time_to_time() {
     bench.full(&request, bench.now, 10_000 * SECOND);
     assert_eq!(bench.wait(&caller), Some(600_000));
     bench.queue.leave(caller.number, None);
-    let known = |bench: &Bench| bench.queue.known(1, Until::Answered, bench.now);
+    let known = |bench: &Bench| bench.queue.known_answer(1, Until::Answered, bench.now);
     assert!(matches!(
         known(&bench),
         Some(PermitAttempt::Full { retry_in }) if retry_in == 10_000 * SECOND
@@ -369,7 +391,7 @@ fn those_who_left_are_not_asked_for_again() {
     assert_eq!((again.id, again.times), (first.id, 1));
 }
 
-/// Its answer may be there in a moment, and the permit is taken.
+/// The answer to its request may come in a moment, with a permit.
 #[test]
 fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let mut bench = Bench::new();
@@ -377,7 +399,7 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let (mut caller, mut behind) = (bench.enter(2, end), bench.enter(1, end));
     let request = bench.ask(&caller);
     let late = bench.enter(1, end);
-    let asked_for = |caller: &Caller| bench.queue.is_asked_for(caller.number);
+    let asked_for = |caller: &Caller| bench.queue.awaits_answer(caller.number);
     assert_eq!(
         [&caller, &behind, &late].map(asked_for),
         [true, true, false]
@@ -385,7 +407,7 @@ fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     bench.now += SECOND / 2;
     bench.granted(&request, 2, SECOND / 2);
     assert_eq!(caller.permits(), Some(2));
-    // It is told as well, although it wanted fewer than were asked for.
+    // This caller gets the answer too, although it wanted fewer permits than the request.
     assert!(behind.is_refused());
 }
 
@@ -398,7 +420,7 @@ fn a_permit_that_came_as_its_caller_left_is_for_the_next() {
     );
     let request = bench.ask(&first);
     bench.granted(&request, 1, SECOND);
-    let Some(Ok(PermitAttempt::Granted(permit))) = first.told() else {
+    let Some(Ok(PermitAttempt::Granted(permit))) = first.outcome() else {
         panic!("it was granted");
     };
     bench.queue.leave(first.number, Some(permit));
