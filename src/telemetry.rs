@@ -41,8 +41,8 @@ pub(crate) use self::{
     },
     limiter::PermitSpan,
     store::{
-        call, called, close, deaf, evicted, hears, purged, released_owner, removed, store_failed,
-        unheard,
+        call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
+        purged, released_owner, removed, store_failed,
     },
     words::Outcome,
 };

@@ -22,20 +22,21 @@ pub(crate) struct AcquireFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// An acquire under way. If this is dropped before an outcome is reported, the acquire was cancelled.
+/// The span of an acquire that is under way. If this is dropped before an outcome is reported, it reports that the acquire
+/// was cancelled.
 pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
-    /// The key for the event at the end. `None` if no subscriber wants the span, so that the key is not cloned then.
+    /// The key for the event at the end. `None` if no subscriber wants the span, to save the clone.
     key: Option<Key>,
     ended: bool,
 }
 
 impl AcquireSpan {
     /// Begins the span of an acquire. The key is `None` if the caller named an invalid one.
-    pub(crate) fn begin(key: Option<&Key>, terms: AcquireFields<'_>, waits: bool) -> Self {
-        let AcquireFields { mode, owner, ttl } = terms;
+    pub(crate) fn begin(key: Option<&Key>, fields: AcquireFields<'_>, waits: bool) -> Self {
+        let AcquireFields { mode, owner, ttl } = fields;
         let name = key.map(Key::as_str);
         // `tracing` needs the name of a span as a constant, so each name has its own call.
         macro_rules! named {
@@ -94,14 +95,14 @@ impl AcquireSpan {
     }
 
     pub(crate) fn refused(mut self, held: &Held, now: Instant) {
-        self.in_vain(Outcome::Held, Some(held), None, now);
+        self.not_acquired(Outcome::Held, Some(held), None, now);
     }
 
     pub(crate) fn failed(mut self, error: &Error, now: Instant) {
-        self.in_vain(Outcome::of(error), None, Some(error), now);
+        self.not_acquired(Outcome::of(error), None, Some(error), now);
     }
 
-    fn in_vain(
+    fn not_acquired(
         &mut self,
         outcome: Outcome,
         held: Option<&Held>,
@@ -123,7 +124,7 @@ impl AcquireSpan {
         self.ended = true;
         let waited = now.saturating_duration_since(self.since);
         #[cfg(feature = "metrics")]
-        metrics::asked(outcome, self.mode, waited);
+        metrics::acquire_ended(outcome, self.mode, waited);
         self.span.record("outcome", outcome.as_str());
         self.span.record("waited", field::debug(waited));
         waited
@@ -133,7 +134,7 @@ impl AcquireSpan {
 impl Drop for AcquireSpan {
     fn drop(&mut self) {
         if !self.ended {
-            self.in_vain(Outcome::Cancelled, None, None, Instant::now());
+            self.not_acquired(Outcome::Cancelled, None, None, Instant::now());
         }
     }
 }
@@ -154,7 +155,7 @@ impl Waiting {
     pub(crate) fn begins(key: &Key) -> Self {
         debug!(target: TARGET, key = key.as_str(), "waits for the key");
         #[cfg(feature = "metrics")]
-        metrics::waits();
+        metrics::waiter_added();
         Self(())
     }
 }
@@ -162,13 +163,13 @@ impl Waiting {
 #[cfg(feature = "metrics")]
 impl Drop for Waiting {
     fn drop(&mut self) {
-        metrics::waits_no_more();
+        metrics::waiter_removed();
     }
 }
 
 /// The span of an acquire of several keys. The acquire of each of the keys has a span of its own too.
-pub(crate) fn acquire_all(keys: Option<usize>, terms: AcquireFields<'_>) -> Span {
-    let AcquireFields { mode, owner, ttl } = terms;
+pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Span {
+    let AcquireFields { mode, owner, ttl } = fields;
     span!(
         "leasehold.acquire_all",
         keys,

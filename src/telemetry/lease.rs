@@ -39,24 +39,25 @@ pub(crate) struct KeptLeases {
     pub(crate) at_risk: usize,
 }
 
-/// A lease has got its guard.
+/// Reports that a guard was made for a granted lease.
 pub(crate) fn granted() {
     #[cfg(feature = "metrics")]
-    metrics::granted();
+    metrics::guard_created();
 }
 
-/// A guard is given up after its lease was held for so long. The outcome of the release is [reported later](released).
+/// Reports that a guard was dropped, or its release has begun, after its lease was `held` for so long. The outcome of the
+/// release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
-    metrics::ended(held);
+    metrics::guard_ended(held);
     let LeaseFields { key, lease, .. } = of;
     trace!(target: TARGET, key = key.as_str(), %lease, ?held, "given up");
 }
 
-/// A guard is given up, and its lease left to its ttl.
+/// Reports that a guard was detached: its lease is not released, and expires.
 pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
-    metrics::ended(held);
+    metrics::guard_ended(held);
     let LeaseFields {
         key, lease, fence, ..
     } = of;
@@ -71,14 +72,14 @@ pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
     span!("leasehold.renew", key = key.as_str(), lease = %lease, ttl = ?ttl)
 }
 
-/// Renewals are sent in one batch, `lag` later than they were planned.
+/// Reports that renewals are sent in one batch, `lag` later than they were planned.
 pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
     trace!(target: TARGET, leases, ?lag, "renewing");
     #[cfg(feature = "metrics")]
     metrics::renewals_sent(lag);
 }
 
-/// The numbers of leases that are kept alive, and of those of them that are at risk, have changed.
+/// Reports a change of how many leases are kept alive, and of how many of them are at risk.
 pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     #[cfg(feature = "metrics")]
     if before != now {
@@ -92,8 +93,8 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     let _ = (before, now);
 }
 
-/// `waiting` renewals that are due were not sent yet, because the store has not answered earlier ones. The one that
-/// is sent next is `lag` late by now.
+/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones. The next
+/// renewal is `lag` late by now.
 pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     let KeptLeases { kept, at_risk } = leases;
     warn!(
@@ -102,7 +103,7 @@ pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     );
 }
 
-/// A renewal is confirmed. `left` is the time that the lease had left before that.
+/// Reports that the store has confirmed a renewal. `left` is the time that the lease had left before that.
 pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
     let LeaseFields {
         key,
@@ -118,7 +119,7 @@ pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
     metrics::renewed(left);
 }
 
-/// A renewal failed, or was told that the lease is lost.
+/// Reports that a renewal failed, or that its answer says that the lease is lost.
 pub(crate) fn renewal_failed(of: LeaseFields<'_>, left: Duration, error: &Error) {
     let (outcome, LeaseFields { key, lease, .. }) = (Outcome::of(error), of);
     debug!(
@@ -126,10 +127,10 @@ pub(crate) fn renewal_failed(of: LeaseFields<'_>, left: Duration, error: &Error)
         "not renewed",
     );
     #[cfg(feature = "metrics")]
-    metrics::not_renewed(outcome);
+    metrics::renewal_failed(outcome);
 }
 
-/// Renewals fail, and less than a third of the ttl is left.
+/// Reports that the renewals of a lease fail, and less than a third of its ttl is left.
 pub(crate) fn at_risk(of: LeaseFields<'_>, left: Duration) {
     let LeaseFields {
         key, lease, fence, ..
@@ -140,26 +141,26 @@ pub(crate) fn at_risk(of: LeaseFields<'_>, left: Duration) {
     );
 }
 
-/// A lease is lost while its guard lives.
+/// Reports that a lease was lost while its guard lives.
 pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
     let LeaseFields {
         key, lease, fence, ..
     } = of;
-    let (key, fence, word) = (key.as_str(), fence.get(), word(reason));
+    let (key, fence, label) = (key.as_str(), fence.get(), label(reason));
     match reason {
         // The application has asked for this loss, so it is no warning.
         LossReason::Closed => debug!(
-            target: TARGET, key, %lease, fence, reason = word, "a lease ends with its handle",
+            target: TARGET, key, %lease, fence, reason = label, "a lease ends with its handle",
         ),
         _ => warn!(
-            target: TARGET, key, %lease, fence, reason = word, "a lease is lost: {reason}",
+            target: TARGET, key, %lease, fence, reason = label, "a lease is lost: {reason}",
         ),
     }
     #[cfg(feature = "metrics")]
-    metrics::lost(word);
+    metrics::lost(label);
 }
 
-fn word(reason: &LossReason) -> &'static str {
+fn label(reason: &LossReason) -> &'static str {
     match reason {
         LossReason::Expired => "expired",
         LossReason::TakenOver => "taken_over",
@@ -176,7 +177,7 @@ pub(crate) fn release(of: LeaseFields<'_>) -> Span {
     span!("leasehold.release", key = key.as_str(), lease = %lease, fence = fence.get())
 }
 
-/// A release is answered.
+/// Reports the answer to a release.
 pub(crate) fn released(of: ReleaseFields<'_>, outcome: Outcome) {
     let by = of.by();
     let ReleaseFields {
@@ -192,7 +193,7 @@ pub(crate) fn released(of: ReleaseFields<'_>, outcome: Outcome) {
     count_release(waited_for, outcome);
 }
 
-/// A release is given up; the key is free when the ttl is over.
+/// Reports that a release was given up. The key is free when the ttl is over.
 pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
     let (outcome, by) = (Outcome::Error, of.by());
     let ReleaseFields {
@@ -208,7 +209,7 @@ pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
     count_release(waited_for, outcome);
 }
 
-/// Counts a release that no caller waited for from its beginning. The metric is about background releases only.
+/// Counts a release in the background. The metric leaves out the releases for which a caller waited from their beginning.
 fn count_release(waited_for: bool, outcome: Outcome) {
     #[cfg(feature = "metrics")]
     if !waited_for {
@@ -244,7 +245,7 @@ pub(crate) fn convert(of: LeaseFields<'_>, to: Mode) -> Span {
     }
 }
 
-/// A conversion is answered, or failed.
+/// Reports the answer to a conversion, or its error.
 pub(crate) fn converted(
     span: &Span,
     of: LeaseFields<'_>,
@@ -282,11 +283,11 @@ pub(crate) enum ResumeEnd<'a> {
     Failed(&'a Error),
 }
 
-/// A resume has ended.
+/// Reports the outcome of a resume.
 pub(crate) fn resumed(span: &Span, key: &Key, fence: Fence, end: ResumeEnd<'_>) {
     let (outcome, lease, reason, error) = match end {
         ResumeEnd::Live(lease) => (Outcome::Granted, Some(lease), None, None),
-        ResumeEnd::Gone(reason) => (Outcome::Lost, None, Some(word(reason)), None),
+        ResumeEnd::Gone(reason) => (Outcome::Lost, None, Some(label(reason)), None),
         ResumeEnd::Failed(error) => (Outcome::of(error), None, None, Some(error)),
     };
     span.record("outcome", outcome.as_str());

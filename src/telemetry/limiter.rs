@@ -13,7 +13,8 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Key};
 
-/// A request for permits under way. If this is dropped before an outcome is reported, the request was cancelled.
+/// The span of a request for permits that is under way. If this is dropped before an outcome is reported, it reports that
+/// the request was cancelled.
 pub(crate) struct PermitSpan<'a> {
     span: Span,
     since: Instant,
@@ -51,7 +52,7 @@ impl<'a> PermitSpan<'a> {
         self.end(Outcome::Granted, None, None);
     }
 
-    /// The limiter has not enough permits now, and may have after `retry_in`.
+    /// Reports that the limiter has not enough permits now. It may have them after `retry_in`.
     pub(crate) fn full(mut self, retry_in: Duration) {
         self.end(Outcome::Full, Some(retry_in), None);
     }
@@ -73,7 +74,7 @@ impl<'a> PermitSpan<'a> {
             );
         });
         #[cfg(feature = "metrics")]
-        metrics::asked_for_permits(outcome, waited);
+        metrics::permit_request_ended(outcome, waited);
     }
 }
 

@@ -1,5 +1,5 @@
-//! The metrics. Their labels are words from a short list. A key or an owner as a label would make a time series for
-//! each key or owner, and there is no bound for their number.
+//! The metrics. Their labels are words from a short list. Keys and owners are no labels, because each would make a time
+//! series of its own, and their number has no bound.
 
 use std::time::Duration;
 
@@ -136,31 +136,31 @@ fn add(recorder: &dyn Recorder, key: &Key, number: f64) {
     recorder.register_gauge(key, &METADATA).increment(number);
 }
 
-pub(super) fn asked(outcome: Outcome, mode: Mode, waited: Duration) {
+pub(super) fn acquire_ended(outcome: Outcome, mode: Mode, waited: Duration) {
     with_recorder(|recorder| {
-        let asked = match mode {
+        let acquires = match mode {
             Mode::Exclusive => key_by!(outcome, ACQUIRES, "mode" => Mode::Exclusive.as_str()),
             Mode::Shared => key_by!(outcome, ACQUIRES, "mode" => Mode::Shared.as_str()),
             Mode::Permits => key_by!(outcome, ACQUIRES, "mode" => Mode::Permits.as_str()),
         };
-        count(recorder, asked);
+        count(recorder, acquires);
         record(recorder, key_by!(outcome, ACQUIRE_WAIT), waited);
     });
 }
 
-pub(super) fn waits() {
+pub(super) fn waiter_added() {
     with_recorder(|recorder| add(recorder, key!(WAITERS), 1.0));
 }
 
-pub(super) fn waits_no_more() {
+pub(super) fn waiter_removed() {
     with_recorder(|recorder| add(recorder, key!(WAITERS), -1.0));
 }
 
-pub(super) fn granted() {
+pub(super) fn guard_created() {
     with_recorder(|recorder| add(recorder, key!(HELD), 1.0));
 }
 
-pub(super) fn ended(held: Duration) {
+pub(super) fn guard_ended(held: Duration) {
     with_recorder(|recorder| {
         add(recorder, key!(HELD), -1.0);
         record(recorder, key!(HOLD_TIME), held);
@@ -174,7 +174,7 @@ pub(super) fn renewed(left: Duration) {
     });
 }
 
-pub(super) fn not_renewed(outcome: Outcome) {
+pub(super) fn renewal_failed(outcome: Outcome) {
     with_recorder(|recorder| count(recorder, key_by!(outcome, RENEWALS)));
 }
 
@@ -198,7 +198,7 @@ pub(super) fn released(outcome: Outcome) {
     with_recorder(|recorder| count(recorder, key_by!(outcome, BACKGROUND_RELEASES)));
 }
 
-pub(super) fn asked_for_permits(outcome: Outcome, waited: Duration) {
+pub(super) fn permit_request_ended(outcome: Outcome, waited: Duration) {
     with_recorder(|recorder| {
         count(recorder, key_by!(outcome, PERMIT_REQUESTS));
         record(recorder, key_by!(outcome, PERMIT_WAIT), waited);

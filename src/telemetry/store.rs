@@ -16,7 +16,8 @@ use crate::{
     model::{Error, Key, LeaseId},
 };
 
-/// A call to the store failed, or was not answered in time. Errors that the store did not cause are left out.
+/// Reports that a call to the store failed, or was not answered in time. An error that the store did not cause is not
+/// reported.
 pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId)>, error: &Error) {
     let failed = matches!(
         error,
@@ -38,7 +39,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
     if !failed {
         return;
     }
-    let (operation, retryable) = (word(operation), error.is_retryable());
+    let (operation, retryable) = (label(operation), error.is_retryable());
     let key = about.map(|(key, _)| key.as_str());
     let lease = about.map(|(_, lease)| field::display(lease));
     debug!(
@@ -50,7 +51,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
 }
 
 /// The name of an operation as the value of a label, which must not contain blanks.
-fn word(operation: &'static str) -> &'static str {
+fn label(operation: &'static str) -> &'static str {
     match operation {
         "remove expired" => "remove_expired",
         "wake-ups" => "wake_ups",
@@ -78,7 +79,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     }
 }
 
-/// A store call ended.
+/// Reports the outcome of such a call.
 pub(crate) fn called<T>(
     span: &Span,
     operation: &'static str,
@@ -90,7 +91,7 @@ pub(crate) fn called<T>(
     span.record("outcome", outcome);
     span.in_scope(|| {
         debug!(
-            target: TARGET, operation = word(operation), key = key.map(Key::as_str), outcome,
+            target: TARGET, operation = label(operation), key = key.map(Key::as_str), outcome,
             error = error.map(field::display), "asked the store",
         );
     });
@@ -125,17 +126,17 @@ pub(crate) fn close() -> Span {
     span!("leasehold.close")
 }
 
-/// The listener has started: from now on the store tells which keys become free.
-pub(crate) fn hears() {
+/// Reports that the listener has opened the store's stream of keys that become free.
+pub(crate) fn listener_opened() {
     debug!(target: TARGET, "the store tells of keys that become free");
 }
 
-/// The store cannot tell which keys become free.
-pub(crate) fn deaf() {
+/// Reports that the store has no stream of keys that become free.
+pub(crate) fn listener_unsupported() {
     debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
 }
 
-/// The listener has stopped after an error, and will be started again.
-pub(crate) fn unheard(error: &Error) {
+/// Reports that the listener has stopped after an error. It will be started again.
+pub(crate) fn listener_failed(error: &Error) {
     warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
 }

@@ -14,7 +14,7 @@ pub(crate) enum Outcome {
     /// A limiter has not enough permits now.
     Full,
     Closed,
-    /// The future was dropped.
+    /// The future of the operation was dropped.
     Cancelled,
     Released,
     /// The lease was released by granting its key to a waiter of the same client.

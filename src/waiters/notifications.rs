@@ -61,7 +61,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
             match runtime::call("wake-ups", SILENCE, async move { asked.freed().await }).await {
                 Ok(Some(mut keys)) => {
                     queues.set_listener(ListenerState::Telling);
-                    telemetry::hears();
+                    telemetry::listener_opened();
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
                             Ok(Some(Ok(keys))) => keys.iter().for_each(|key| queues.freed(key)),
@@ -79,7 +79,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
                     error
                 }
                 Ok(None) => {
-                    telemetry::deaf();
+                    telemetry::listener_unsupported();
                     return queues.set_listener(ListenerState::Unsupported);
                 }
                 Err(error) => Some(error),
@@ -92,7 +92,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
             if !error.is_retryable() {
                 pause = REFUSED;
             }
-            telemetry::unheard(&error);
+            telemetry::listener_failed(&error);
         }
         tokio::select! {
             () = sleep(pause) => {}
