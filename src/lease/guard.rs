@@ -203,7 +203,7 @@ impl Lease {
         let token = self.state.token.get_or_init(|| {
             let token = CancellationToken::new();
             let guard = token.clone().drop_guard();
-            self.registry.renewals.tell(&self.state, guard);
+            self.registry.renewals.cancel_on_loss(&self.state, guard);
             token
         });
         // The token is a child, so that a caller who cancels it does not cancel those of other callers.

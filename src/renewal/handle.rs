@@ -1,4 +1,4 @@
-//! The handle of the task that renews leases, and that releases leases in the background.
+//! The handle of the task that renews leases, and releases leases in the background.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     store::Store,
 };
 
-/// What the rest of the client sees of the task that renews and releases leases.
+/// The handle by which the rest of the client uses the task that renews and releases leases.
 ///
 /// The task starts with the first acquire and ends when this handle is dropped. When its runtime shuts down, the task
 /// goes on with another runtime that acquires came from.
@@ -51,21 +51,21 @@ impl RenewalHandle {
         }
     }
 
-    /// Starts the task unless it runs, and remembers this runtime as one that the task may move to. Each acquire calls
-    /// this. It fails without a tokio runtime.
+    /// Starts the task unless it runs, and remembers this runtime, to which the task may move later. Each acquire
+    /// calls this. It fails without a tokio runtime.
     pub(crate) fn ensure_running(&self) -> Result<(), Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         self.host.ensure_running(runtime);
         Ok(())
     }
 
-    /// Waits until renewals are in time, for `limit` at most. Says whether they were late.
+    /// Waits until renewals are in time, for `limit` at most. Returns whether they were late.
     pub(crate) async fn renewals_in_time(&self, limit: Duration) -> bool {
         let mut late = self.late.clone();
         if !*late.borrow_and_update() {
             return false;
         }
-        // This fails if the limit has passed, or if the sender is gone, which the task has.
+        // This fails if the limit has passed, or if the task, which has the sender, has ended.
         let _ = timeout(limit, late.wait_for(|late| !late)).await;
         true
     }
@@ -90,15 +90,15 @@ impl RenewalHandle {
         self.host.drop_releases();
     }
 
-    /// While the client closes, and if no runtime is left that could release them: leaves the leases that wait for
-    /// their release to their ttl.
+    /// If the client closes and no runtime is left that could run the task, drops the releases that wait for it.
+    /// Their keys are free when the ttl is over.
     pub(crate) fn drop_releases(&self) {
         self.host.drop_releases();
     }
 
     /// Cancels the token when the lease is lost or given up. Cancels it at once if no runtime is left to watch the
     /// lease.
-    pub(crate) fn tell(&self, lease: &LeaseState, token: DropGuard) {
+    pub(crate) fn cancel_on_loss(&self, lease: &LeaseState, token: DropGuard) {
         let watcher = lease.watch();
         match Handle::try_current() {
             Ok(here) => drop(here.spawn(async move {
@@ -106,7 +106,7 @@ impl RenewalHandle {
                 drop(token);
             })),
             Err(_) if self.host.have_ended() => {}
-            Err(_) => self.state.tell(watcher, token),
+            Err(_) => self.state.cancel_on_loss(watcher, token),
         }
     }
 }

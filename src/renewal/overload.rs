@@ -14,60 +14,67 @@ use crate::{
     telemetry::{self, KeptLeases},
 };
 
-/// The least time between two looks at all leases.
-const LOOK: Duration = Duration::from_secs(1);
+/// The least time between two counts of the leases at risk, which read all leases.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The least time between two warnings.
-const WARNING: Duration = Duration::from_secs(10);
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Watches the schedule, and tells whether renewals are late.
+/// Watches the schedule, and publishes whether renewals are late.
 pub(super) struct Overload {
     late: Arc<watch::Sender<bool>>,
-    looked: Option<Instant>,
+    /// When the leases at risk were last counted.
+    counted: Option<Instant>,
+    /// When the last warning was reported.
     warned: Option<Instant>,
     /// The load that was last reported to telemetry.
-    told: Load,
+    reported: Load,
 }
 
 impl Overload {
     pub(super) fn new(late: Arc<watch::Sender<bool>>) -> Self {
         Self {
             late,
-            looked: None,
+            counted: None,
             warned: None,
-            told: Load::default(),
+            reported: Load::default(),
         }
     }
 
-    /// Looks at the schedule, at each of its leases only once in [`LOOK`], and gives what there is to tell.
+    /// Takes in the state of the schedule, and gives what has to be reported. Counts the leases at risk, which reads
+    /// all leases, only once in [`COUNT_INTERVAL`].
     #[must_use]
-    pub(super) fn look(&mut self, schedule: &Schedule<Weak<LeaseState>>, now: Instant) -> Findings {
+    pub(super) fn update(
+        &mut self,
+        schedule: &Schedule<Weak<LeaseState>>,
+        now: Instant,
+    ) -> Findings {
         let late = schedule.is_late(now);
         let was_late = *self.late.borrow();
         let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
-        let often = since(self.looked).is_some_and(|since| since < LOOK);
-        if often && late == was_late && schedule.len() == self.told.kept {
+        let is_too_soon = since(self.counted).is_some_and(|since| since < COUNT_INTERVAL);
+        if is_too_soon && late == was_late && schedule.len() == self.reported.kept {
             return Findings::default();
         }
-        // To count the leases at risk takes a look at all leases.
-        let load = if often {
+        // Counting the leases at risk reads all leases, so it is not done at each update.
+        let load = if is_too_soon {
             Load {
                 kept: schedule.len(),
-                ..self.told
+                ..self.reported
             }
         } else {
             schedule.load(now)
         };
         let mut findings = Findings {
             late: (late != was_late).then(|| (self.late.clone(), late)),
-            change: Some((self.told, load)),
+            change: Some((self.reported, load)),
             ..Findings::default()
         };
-        self.told = load;
-        if often {
+        self.reported = load;
+        if is_too_soon {
             return findings;
         }
-        self.looked = Some(now);
-        if late && since(self.warned).is_none_or(|since| since >= WARNING) {
+        self.counted = Some(now);
+        if late && since(self.warned).is_none_or(|since| since >= WARNING_INTERVAL) {
             self.warned = Some(now);
             findings.warning = Some((load, schedule.lag(now)));
         }
@@ -77,11 +84,11 @@ impl Overload {
     }
 }
 
-/// The findings of a look at the schedule. They are told after the look, without the lock of the schedule, because the
-/// listeners for events and metrics belong to the application and may do anything.
+/// What an update has found. It is reported after the mutex of the schedule is released, because the listeners for
+/// events and metrics are code of the application, which may call this crate.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// Whether renewals are late now, and who is told if that has changed.
+    /// Whether renewals are late now, and the sender for it, if that has changed.
     late: Option<(Arc<watch::Sender<bool>>, bool)>,
     /// The load that was last reported, and the load now.
     change: Option<(Load, Load)>,
@@ -92,9 +99,9 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub(super) fn tell(self) {
-        if let Some((told, late)) = self.late {
-            told.send_replace(late);
+    pub(super) fn report(self) {
+        if let Some((sender, late)) = self.late {
+            sender.send_replace(late);
         }
         if let Some((before, load)) = self.change {
             telemetry::kept(shown(before), shown(load));
@@ -110,7 +117,7 @@ impl Findings {
 
 impl Drop for Overload {
     fn drop(&mut self) {
-        telemetry::kept(shown(self.told), KeptLeases::default());
+        telemetry::kept(shown(self.reported), KeptLeases::default());
     }
 }
 
@@ -120,7 +127,7 @@ fn shown(load: Load) -> KeptLeases {
     KeptLeases { kept, at_risk }
 }
 
-/// Why no renewal was sent yet for a lease that is due.
+/// The error of a lease that is due and whose renewal was not sent yet.
 fn overloaded(kept: usize) -> Error {
     Error::Overloaded {
         store: "the store",

@@ -1,4 +1,4 @@
-//! The work of the renewal task: the handle adds to it, and the task carries it out.
+//! The work of the renewal task. The handle adds work, and the task carries it out.
 
 use std::{
     fmt, mem,
@@ -17,8 +17,9 @@ use crate::{
 
 /// The work of the task. It outlives the runtimes that the task runs on.
 ///
-/// A change of it never waits for I/O or a task, never spawns and never panics, so that guards can make one in their
-/// drop, with or without a runtime. Nothing is dropped or told under its lock that could take the lock again.
+/// A change of the work never waits for I/O or a task, never spawns and never panics, so that guards can make one as
+/// they are dropped, with or without a runtime. While the mutex is held, no value is dropped and no listener called
+/// that could lock it again.
 pub(super) struct RenewalState {
     work: Mutex<Work>,
     changed: Notify,
@@ -27,7 +28,7 @@ pub(super) struct RenewalState {
 pub(super) struct Work {
     pub(super) schedule: Schedule<Weak<LeaseState>>,
     pub(super) todo: Todo,
-    /// Whether the handle is gone, so that no more work comes.
+    /// Whether the handle was dropped, so that no more work comes.
     pub(super) is_last: bool,
 }
 
@@ -53,9 +54,9 @@ impl RenewalState {
         })
     }
 
-    /// Looks at the work, or takes some of it, without waking the task.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Work) -> T) -> T {
-        look(&mut self.work.lock())
+    /// Reads the work, or takes some of it, without waking the task.
+    pub(super) fn with<T>(&self, access: impl FnOnce(&mut Work) -> T) -> T {
+        access(&mut self.work.lock())
     }
 
     /// Changes the work, and wakes the task.
@@ -65,7 +66,7 @@ impl RenewalState {
         changed
     }
 
-    /// Waits for a change. A change since the last wait ends the wait at once. Only the task waits.
+    /// Waits for a change. If there was one since the last wait, this returns at once. Only the task calls this.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -86,11 +87,11 @@ impl RenewalState {
     }
 
     /// Cancels a token when this lease is lost or given up.
-    pub(super) fn tell(&self, watcher: LossWatcher, token: DropGuard) {
+    pub(super) fn cancel_on_loss(&self, watcher: LossWatcher, token: DropGuard) {
         self.change(|work| work.todo.tokens.push((watcher, token)));
     }
 
-    /// Takes out the releases that wait to be done.
+    /// Takes the releases that have not begun.
     pub(super) fn take_releases(&self) -> Vec<PendingRelease> {
         self.with(|work| mem::take(&mut work.todo.releases))
     }

@@ -38,8 +38,9 @@ impl RenewalTask {
     /// Renews leases until the handle is dropped.
     pub(super) async fn run(&mut self) {
         while self.carry_out(Instant::now()) {
-            // A runtime that is ending drops what is spawned on it at once, and that changes the state. Without a point
-            // at which the runtime can stop the task, the task would spawn it again for ever.
+            // A runtime that is ending drops a spawned release at once, and the drop gives it back to this task.
+            // Without a point at which the runtime can stop the task, the task would spawn the release again for
+            // ever.
             consume_budget().await;
             let state = &self.state;
             match state.with(|work| work.schedule.next(Instant::now())) {
@@ -52,8 +53,8 @@ impl RenewalTask {
         }
     }
 
-    /// For when no runtime is left: cancels the tokens that wait for a watcher, because nothing could cancel them
-    /// later, and gives the leases that are kept alive, because nothing renews them any more.
+    /// Called when no runtime is left. Cancels the tokens that wait for a watcher, because no task could cancel them
+    /// later, and gives the leases that are kept alive, because no task renews them any more.
     pub(super) fn interrupt(&self) -> Vec<Arc<LeaseState>> {
         let (tokens, leases) = self.state.with(|work| {
             let leases = work.schedule.leases().filter_map(Weak::upgrade);
@@ -63,7 +64,7 @@ impl RenewalTask {
         leases
     }
 
-    /// Carries out the work that is due now. Says whether more may come.
+    /// Carries out the work that is due now. Returns whether more may come.
     fn carry_out(&mut self, now: Instant) -> bool {
         let (todo, due, is_last) = self.state.with(|work| {
             let due = work.schedule.take_due(now);
@@ -84,10 +85,10 @@ impl RenewalTask {
             });
         }
         self.renew(due, now);
-        let seen = self
+        let findings = self
             .state
-            .with(|work| self.overload.look(&work.schedule, now));
-        seen.tell();
+            .with(|work| self.overload.update(&work.schedule, now));
+        findings.report();
         !is_last
     }
 
@@ -140,14 +141,14 @@ impl RenewalTask {
         });
     }
 
-    /// Spawns on the runtime of this task. One that is ending drops the work.
+    /// Spawns work on the runtime of this task. A runtime that is ending drops the work.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ = runtime::spawn(work);
     }
 }
 
-/// A release without a caller that waits for it. If its runtime ends, it goes back to the task, which may have another
-/// runtime by then.
+/// A release without a caller that waits for it. If its runtime ends, the release goes back to the task, which may have
+/// another runtime by then.
 struct BackgroundRelease {
     /// `None` when the release is done.
     pending: Option<PendingRelease>,
@@ -167,7 +168,7 @@ impl BackgroundRelease {
 
 impl Drop for BackgroundRelease {
     fn drop(&mut self) {
-        // A release that has panicked would panic again.
+        // A release that has panicked is not given back, because it would panic again.
         if let Some(pending) = self.pending.take()
             && !thread::panicking()
         {
@@ -176,7 +177,7 @@ impl Drop for BackgroundRelease {
     }
 }
 
-/// Reports the outcomes of a batch to the schedule when it is dropped, so also if the call ends with its runtime.
+/// Gives the outcomes of a batch to the schedule as it is dropped: also if the call is dropped with its runtime.
 struct Answered {
     batch: BatchId,
     outcomes: Vec<(LeaseNumber, Outcome)>,

@@ -1,5 +1,5 @@
-//! What becomes of many leases on a store that is slow, away, or has more to do than it can: the schedule
-//! with a simulated server, on simulated time.
+//! Tests of many leases on a store that is slow, unreachable or overloaded: the schedule with a simulated server, in
+//! simulated time.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use super::{under_way::*, *};
 const MARGIN: Duration = Duration::from_millis(100);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A server that carries out one request after the other.
+/// A simulated server, which carries out one request after the other.
 struct Server {
-    /// What a request takes, and each lease of it.
+    /// How long a request takes, and how much longer for each of its leases.
     request: Duration,
     lease: Duration,
-    /// It stands still, from when and until when.
+    /// When the server stands still: from when and until when.
     away: Option<(Instant, Instant)>,
     busy_until: Instant,
     expiries: HashMap<LeaseNumber, Instant>,
@@ -53,14 +53,14 @@ impl Server {
     }
 }
 
-/// What came of it.
+/// The counts of a run.
 #[derive(Debug, Default)]
 struct Seen {
     kept: usize,
-    /// How many commands were sent, and were unanswered at the same time at most.
+    /// How many commands were sent, and how many were unanswered at the same time at most.
     commands: usize,
     unanswered: usize,
-    /// How many leases the commands had.
+    /// How many leases all commands had together.
     renewals: usize,
     was_late: bool,
 }
@@ -69,7 +69,7 @@ struct Seen {
 fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time: Duration) -> Seen {
     let mut schedule = Schedule::new();
     for number in 0..leases {
-        // They were acquired over half a period.
+        // The leases were acquired over half a period.
         let at = start + ttl / 6 * number as u32 / leases as u32;
         let id = LeaseNumber::next();
         server.expiries.insert(id, at + ttl);
@@ -90,7 +90,7 @@ fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time:
             && let Some((sent, batch)) = answers.remove(&key)
         {
             let outcome = |id: &LeaseNumber| {
-                // What the guard does: an answer after the deadline comes too late.
+                // As a guard does, this ignores an answer after the deadline.
                 let live = schedule
                     .leases
                     .get(id)
@@ -133,18 +133,18 @@ fn a_fast_server_has_few_commands() {
     assert!(seen.unanswered <= 4, "{seen:?}");
 }
 
-/// Each request takes a quarter of the time there is for it: none is sent again while it is at work.
+/// Each request takes a quarter of its response timeout, so none is sent again while the server works on it.
 #[test]
 fn a_slow_server_is_not_sent_the_same_again() {
     let start = Instant::now();
     let mut server = Server::new(start, Duration::from_micros(600));
     let seen = keep(10_000, SECOND * 20, &mut server, start, SECOND * 100);
     assert_eq!(seen.kept, 10_000, "{seen:?}");
-    // Each lease was renewed once a period, or later, and hardly one in vain.
+    // Each lease was renewed once a period or less often, and hardly any renewal was useless.
     assert!(seen.renewals <= 10_000 * 15 * 5 / 4, "{seen:?}");
 }
 
-/// Not even a request for few leases is answered in the time that there is for it.
+/// Even a request for few leases takes longer than its response timeout.
 #[test]
 fn a_server_that_cannot_answer_in_time_is_not_flooded() {
     let start = Instant::now();
@@ -168,7 +168,7 @@ fn a_server_that_is_away_for_a_while_loses_none() {
     }
 }
 
-/// Of those that are too many, as many live on as the server can renew.
+/// With more leases than the server can renew, as many of them stay live as it can renew.
 #[test]
 fn what_is_too_much_is_given_up_and_the_rest_lives_on() {
     let start = Instant::now();
@@ -177,8 +177,8 @@ fn what_is_too_much_is_given_up_and_the_rest_lives_on() {
         let mut server = Server::new(start, lease);
         let ttl = SECOND * 20;
         let seen = keep(leases, ttl, &mut server, start, SECOND * 120);
-        // At first all are renewed for the first time, from a third of a ttl on until the last would be lost,
-        // a sixth of a ttl after the first; and none is acquired later.
+        // All first renewals are between a third of a ttl and the time at which the last of the leases would be lost,
+        // a sixth of a ttl later than the first lease. No lease is acquired later.
         let possible = (ttl.as_secs_f64() * 5.0 / 6.0 / lease.as_secs_f64()) as usize;
         let possible = possible.min(leases);
         assert!(

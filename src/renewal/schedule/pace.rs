@@ -1,8 +1,8 @@
-//! How many renewals are sent to the store at a time, judged by how fast it answers: pure.
+//! How many renewals may be under way, judged by how fast the store answers. Pure: times come in as arguments.
 //!
-//! Like the window of a TCP connection, the number of leases under way grows while answers come fast, and
-//! shrinks as soon as they come late or not at all. A store that is slow is then asked for less at a time,
-//! and an answer never takes so long that leases are lost meanwhile.
+//! Like the window of a TCP connection, the number of leases under way grows while answers come fast, and shrinks as
+//! soon as an answer is late or does not come. So a slow store gets fewer renewals at a time, and leases are not lost
+//! while an answer to many others is waited for.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use tokio::time::Instant;
 
 use crate::messages::MAX_RENEWALS;
 
-/// With fewer batches under way, one that hangs would leave no place for others.
+/// The least number of batches that may be under way. If it were one, a batch that hangs would keep all others waiting.
 const LEAST_UNDER_WAY: usize = 2;
-/// More batches under way would not be carried out faster: one keeps a processor of the server busy.
+/// The greatest number of batches that may be under way. More would not be carried out faster, because each keeps a
+/// processor of the server busy.
 const MOST_UNDER_WAY: usize = 4;
-/// Smaller batches cost the store nearly as much as larger ones.
+/// The least number of leases for which a batch has room. Smaller batches cost the store nearly as much.
 const SMALLEST: usize = 10;
-/// The window before the store has answered anything.
+/// The window before the first answer.
 const FIRST: usize = 500;
 
-/// How fast the store answers, and how much may be sent to it.
+/// How fast the store answers, and how many leases may be under way.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// How many leases may be under way.
@@ -28,7 +29,7 @@ pub(super) struct Pace {
     shrunk: Option<Instant>,
     /// How long an answer takes on average.
     mean: Duration,
-    /// By how much that varies on average.
+    /// How far the times of answers are from the mean, on average.
     deviation: Duration,
 }
 
@@ -52,13 +53,13 @@ impl Pace {
         (self.window / self.size()).clamp(LEAST_UNDER_WAY, MOST_UNDER_WAY)
     }
 
-    /// How long an answer is likely to take, judged by the earlier ones; zero before the first.
+    /// How long an answer is likely to take, judged by the earlier answers; zero before the first.
     pub(super) fn expected(&self) -> Duration {
         self.mean + self.deviation
     }
 
-    /// Takes in that a batch of so many leases was answered. An answer after more than the target shrinks the window;
-    /// one in less than half of it lets the window grow.
+    /// Takes in that a batch of so many leases was answered. An answer that took longer than the target shrinks the
+    /// window. An answer in less than half of the target lets the window grow.
     pub(super) fn answered(
         &mut self,
         leases: usize,
@@ -75,7 +76,7 @@ impl Pace {
         }
     }
 
-    /// Takes in how long an answer took, for what is [expected](Self::expected).
+    /// Takes in how long an answer took, for the [expected](Self::expected) time of later answers.
     pub(super) fn observe(&mut self, elapsed: Duration) {
         // The averages of RFC 6298, section 2, which serve the same purpose there.
         let difference = elapsed.abs_diff(self.mean);
@@ -89,7 +90,8 @@ impl Pace {
     }
 
     fn shrink(&mut self, leases: usize, sent: Instant, now: Instant) {
-        // A batch that was sent before the window shrank last is slow for the same reason.
+        // A batch that was sent before the window last shrank is late for the same reason, and does not shrink it
+        // again.
         let known = self.shrunk.is_some_and(|at| sent < at);
         // A small batch that is slow says nothing about large ones.
         if !known && leases >= self.size() {
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(places(&pace), (4, 1_000));
         pace.answered(1_000, start, slow, TARGET);
         assert_eq!(places(&pace), (2, 1_000));
-        // The batches that were under way with it say the same.
+        // A batch that was under way with it does not shrink the window again.
         pace.unanswered(1_000, start, slow);
         assert_eq!(places(&pace), (2, 1_000));
         pace.unanswered(1_000, slow, slow);
@@ -131,7 +133,7 @@ mod tests {
             pace.unanswered(pace.size(), slow, slow);
         }
         assert_eq!(places(&pace), (2, SMALLEST));
-        // Neither fast nor slow.
+        // An answer that is neither fast nor late changes nothing.
         pace.answered(SMALLEST, slow, slow + TARGET * 3 / 4, TARGET);
         assert_eq!(places(&pace), (2, SMALLEST));
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Which leases go together and when, with a store that answers at once, never, or with an error.
+//! Tests of which leases are renewed together and when, on a store that answers at once, never, or with an error.
 
 use super::{under_way::*, *};
 use crate::messages::MAX_RENEWALS;
@@ -7,7 +7,7 @@ const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 const CHANCE: f64 = 0.0;
 
-/// On a store that has answered fast until now.
+/// A schedule for a store that has answered fast until now.
 fn with(leases: usize, now: Instant) -> Schedule<usize> {
     let mut schedule = Schedule::new();
     for _ in 0..10 {
@@ -24,7 +24,7 @@ fn insert(schedule: &mut Schedule<usize>, number: usize, now: Instant) {
     schedule.insert(LeaseNumber::next(), number, TTL, now + TTL / 3, now + TTL);
 }
 
-/// Answers all of a batch.
+/// Answers all renewals of a batch.
 fn renew(schedule: &mut Schedule<usize>, batch: &Batch<usize>, now: Instant) {
     let renewed = |(id, _): &(LeaseNumber, usize)| (*id, Outcome::Renewed(now + TTL));
     let outcomes: Vec<_> = batch.leases.iter().map(renewed).collect();
@@ -35,8 +35,8 @@ fn sizes(due: &Due<usize>) -> Vec<usize> {
     due.batches.iter().map(|batch| batch.leases.len()).collect()
 }
 
-/// Takes what is due until nothing more is, answers each batch that has none of those that hang, and gives the
-/// sizes of all batches.
+/// Takes the due work until there is no more, answers each batch without a lease that hangs, and gives the sizes of all
+/// batches.
 fn round(schedule: &mut Schedule<usize>, now: Instant, hanging: &[usize]) -> Vec<usize> {
     let mut sent = Vec::new();
     loop {
@@ -100,7 +100,7 @@ fn load(kept: usize, waiting: usize, at_risk: usize) -> Load {
 fn leases_that_were_acquired_one_after_the_other_fall_into_step() {
     let start = Instant::now();
     let mut schedule = Schedule::new();
-    // One every 10 ms, over a whole period.
+    // A lease is acquired every 10 ms, over a whole period.
     for number in 0..1_000 {
         let at = start + Duration::from_millis(10) * number as u32;
         insert(&mut schedule, number, at);
@@ -132,7 +132,8 @@ fn batches_that_were_sent_together_drift_apart() {
             schedule.answered(batch.id, &outcomes, now, chance);
         }
     }
-    // In the last period no more than a few fall together, and they are hardly more than without it.
+    // In the last period only a few batches are sent at the same time, and there are hardly more batches than without
+    // the drift.
     let last: BTreeSet<_> = at.iter().filter(|at| **at > now - TTL / 3).collect();
     assert!(last.len() >= 7, "{last:?}");
     assert!(at.len() <= 10 * 15 * 5 / 4, "{}", at.len());
@@ -150,9 +151,9 @@ fn what_is_not_answered_is_split_and_sent_once_more() {
     let due = schedule.take_due(now);
     assert_eq!(sizes(&due), [20; REPEATS], "as many as have a place");
     assert_eq!(due.overdue.len(), 200);
-    // While nothing is answered nothing more is sent.
+    // Without an answer no more batches are sent.
     assert!(schedule.take_due(now + SECOND).batches.is_empty());
-    // The first is answered after all, and so nothing is left to do.
+    // The first batch is answered after all, so nothing is left to do.
     renew(&mut schedule, &first.batches[0], now + SECOND);
     for batch in &due.batches {
         renew(&mut schedule, batch, now + SECOND);
@@ -160,7 +161,7 @@ fn what_is_not_answered_is_split_and_sent_once_more() {
     assert!(schedule.take_due(now + 2 * SECOND).batches.is_empty());
 }
 
-/// Runs until all are answered but those that hang, and gives the sizes of the batches of each time.
+/// Runs until all leases but those that hang are renewed, and gives the sizes of the batches at each time.
 fn until_found(leases: usize, hanging: &[usize]) -> Vec<Vec<usize>> {
     let start = Instant::now();
     let mut schedule = with(leases, start);
@@ -187,7 +188,7 @@ fn one_that_hangs_does_not_hold_up_the_others() {
         until_found(leases, &[leases - 1]);
     }
     let found = until_found(1_000, &[7]);
-    // At the end the next renewal of those that were answered is due too.
+    // At the end, the next renewals of the other leases are due too.
     let sizes: Vec<_> = found
         .iter()
         .map(|sent| (sent[0], sent.len().min(10)))
@@ -195,7 +196,7 @@ fn one_that_hangs_does_not_hold_up_the_others() {
     assert_eq!(sizes, [(1_000, 1), (100, 10), (10, 10), (1, 10)]);
 }
 
-/// In the worst case they are in different parts, and nothing is answered at first.
+/// In the worst case the leases that hang are in different parts, so that no part is answered at first.
 #[test]
 fn several_that_hang_are_found_before_the_others_are_lost() {
     for _ in 0..20 {
@@ -227,7 +228,7 @@ fn what_failed_is_tried_again_soon_and_then_less_often() {
     }
     assert_eq!(pauses[..3], [10, 20, 40]);
     assert!(pauses.is_sorted(), "{pauses:?}");
-    // The call ended with its runtime, and told nothing.
+    // The call was dropped with its runtime, without an outcome.
     let due = schedule.take_due(now);
     schedule.answered(due.batches[0].id, &[], now, 1.0);
     assert!(schedule.next(now).is_some_and(|next| next > now));
@@ -292,7 +293,7 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
     assert!(schedule.leases.capacity() < 100, "the room goes back");
 }
 
-/// This process stood still for longer than the short lease lives, and the call ended with its runtime.
+/// The process was suspended for longer than the ttl of the short lease, and the call was dropped with its runtime.
 #[test]
 fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {
     let start = Instant::now();
@@ -316,7 +317,7 @@ fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {
     }
 }
 
-/// Nothing is ever answered: each lease is given back at its deadline, whatever has a place.
+/// The store never answers. Each lease is given back at its deadline, sent or not.
 #[test]
 fn a_store_that_never_answers_leaves_nothing_behind() {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Which batches of renewals are under way, and whether one more may be sent: pure.
+//! Which batches of renewals are under way, and whether one more may be sent. Pure: times come in as arguments.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::lease_state::{LeaseNumber, timing::response_timeout};
 
-/// How many parts of split batches are under way at most. Several leases may hang in the server, and the parts
-/// without such a lease have to get through.
+/// The greatest number of parts of split batches that may be under way. It is more than one because several leases
+/// may hang in the server, and the parts without such a lease have to be sent all the same.
 pub(super) const REPEATS: usize = 4;
-/// How many batches are under way at most, those included that are not answered in time: each has a connection.
+/// The greatest number of batches under way, with those that were not answered in time: each of them has a connection.
 pub(super) const MOST_UNANSWERED: usize = 24;
-/// If so many batches that were sent later have ended, a batch hangs by itself, and the store is not slow.
+/// If so many batches that were sent later have ended, this batch hangs by itself, and the store is not slow.
 const OVERTAKEN: u32 = 2;
 
 /// The number of a batch. A batch that is sent later has a greater one.
@@ -29,9 +29,9 @@ pub(super) struct UnderWay {
     /// The shortest ttl among the leases.
     pub(super) ttl: Duration,
     pub(super) is_repeat: bool,
-    /// Whether it was not answered in time, and its leases are sent once more.
+    /// Whether the batch was not answered in time, so that its leases are sent once more.
     pub(super) is_overdue: bool,
-    /// How many batches were sent after it and ended before it.
+    /// How many batches were sent after this one and have ended.
     pub(super) overtaken: u32,
 }
 
@@ -45,15 +45,15 @@ impl UnderWay {
         self.sent + self.ttl
     }
 
-    /// Whether the store is taken to be at work on it.
+    /// Whether the store counts as working on the batch.
     fn is_at_work(&self) -> bool {
         self.overtaken < OVERTAKEN
     }
 }
 
-/// Whether there is a place for one more batch: for one that repeats a part of another, or for a first one, of which
-/// `most` may be under way. Each kind has places of its own, so that repeats that hang do not keep first ones out, nor
-/// the other way round.
+/// Whether one more batch may be sent: a repeat of a part of another batch, or a first batch, of which `most` may be
+/// under way. Each kind is counted for itself, so that repeats that hang do not hold up first batches, nor the other
+/// way round.
 pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool {
     let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
     let (overdue, young): (Vec<_>, Vec<_>) = batches
@@ -63,7 +63,7 @@ pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool
     let places = if is_repeat {
         REPEATS
     } else {
-        // At least one batch may go, to find out whether the store answers again.
+        // One batch may always be sent, to find out whether the store answers again.
         most.saturating_sub(overdue.len()).max(1)
     };
     young.len() < places && batches.len() < MOST_UNANSWERED
