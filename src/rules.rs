@@ -1,9 +1,10 @@
 //! The rules of a lock and of a limiter, as functions of a document, a request and the server's time.
 //!
-//! No function here reads a clock or does I/O. The memory store and the SQLite store run them. The stores for MongoDB,
-//! Elasticsearch and OpenSearch translate them into a statement or a script of the database, and read the answer from the
-//! document with the functions named `answer_...`, so that the same document means the same answer in each store. The
-//! MongoDB store also runs [`acquire`] on a document that it has read, to refuse a request without a write.
+//! No function here reads a clock or does I/O. The memory store and the SQLite store run them. The stores for
+//! MongoDB, Elasticsearch and OpenSearch translate them into a statement or a script of the database, and read the
+//! answer from the document with the functions named `answer_...`, so that the same document means the same answer in
+//! each store. The MongoDB store also runs [`acquire`] on a document that it has read, to refuse a request without a
+//! write.
 
 mod admin;
 mod decision;

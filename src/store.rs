@@ -1,8 +1,9 @@
 //! The trait of a store, and the types that an author of a store needs: requests, answers and ids.
 //!
-//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. Each operation is atomic, uses
-//! the clock of the server, and takes one round trip (a batch of several may take two). A store never sleeps, and knows
-//! nothing of guards. It never retries, except after a race that the database reports instead of resolving.
+//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. Each operation is
+//! atomic, uses the clock of the server, and takes one round trip (a batch of several may take two). A store never
+//! sleeps, and knows nothing of guards. It never retries, except after a race that the database reports instead of
+//! resolving.
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
@@ -63,24 +64,25 @@ pub use crate::{
 ///
 /// # Cancel safety
 ///
-/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if necessary in a task of
-/// its own.
+/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if necessary in a
+/// task of its own.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// How far the server's clock may jump forward, at a failover to another server for example. A holder stops counting on
-    /// its lease this long before the expiry.
+    /// How far the server's clock may jump forward, at a failover to another server for example. A holder stops
+    /// counting on its lease this long before the expiry.
     fn clock_margin(&self) -> Duration;
 
     /// Grants the key if no live holder conflicts with the request and the key has fewer holders than
-    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing. A
-    /// request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
+    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) ([`rules::acquire`](crate::rules::acquire)); otherwise writes
+    /// nothing. A request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the
+    /// same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
-    /// Gives each of these leases its ttl anew, counted from now, if it is live. A lease whose expiry is later than that keeps
-    /// its expiry, so that two renewals may be carried out in any order.
+    /// Gives each of these leases its ttl anew, counted from now, if it is live. A lease whose expiry is later than
+    /// that keeps its expiry, so that two renewals may be carried out in any order.
     ///
-    /// The answers are in the order of the requests. A request that fails does not stop the others. After an error of the
-    /// whole call, each of the requests may or may not have been carried out. There are at most
+    /// The answers are in the order of the requests. A request that fails does not stop the others. After an error of
+    /// the whole call, each of the requests may or may not have been carried out. There are at most
     /// [`MAX_RENEWALS`](MAX_RENEWALS) requests, and two of them may be for the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
@@ -88,9 +90,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// greater than the fences of all earlier holders; a downgrade keeps the fence of the lease.
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error>;
 
-    /// Removes this lease, and no other, from the holders of its key. If the lease is live and its minimum hold is not over,
-    /// the holder stays until the minimum hold ends, under the [placeholder id](MinHold#structfield.placeholder) of the
-    /// request.
+    /// Removes this lease, and no other, from the holders of its key. If the lease is live and its minimum hold is
+    /// not over, the holder stays until the minimum hold ends, under the [placeholder
+    /// id](MinHold#structfield.placeholder) of the request.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
     /// The state of a key; `None` if it was never locked or has been cleaned up.
@@ -98,8 +100,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// A page of the locks that [match](crate::rules::matches) a filter, in the order of their keys.
     ///
-    /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the time is
-    /// shown once.
+    /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the
+    /// time is shown once.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
 
     /// Ends every live lease on the key and raises its fence; `None` if it has no document. The leases are
@@ -124,29 +126,29 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// no request for this long. Returns how many documents it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 
-    /// How many acquires and releases should be under way at the same time. It is for a database to which one call with many
-    /// requests costs less than as many calls. Requests beyond this number wait until a call ends, and are then sent in a
-    /// [`batch`](Store::batch) if there are enough of them.
+    /// How many acquires and releases should be under way at the same time. It is for a database to which one call
+    /// with many requests costs less than as many calls. Requests beyond this number wait until a call ends, and are
+    /// then sent in a [`batch`](Store::batch) if there are enough of them.
     ///
     /// The provided method sets no bound, so that each request is sent at once by a call of its own.
     fn max_concurrent(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others if they are sent in batches of
-    /// their own.
+    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others if they are sent in
+    /// batches of their own.
     ///
     /// The provided method says no, so that they are sent in the same batches as other requests.
     fn has_cheap_undoable_releases(&self) -> bool {
         false
     }
 
-    /// Carries out several acquires and releases. Each of them is atomic and follows its own rule, as if it were sent by
-    /// itself. They may be carried out in any order.
+    /// Carries out several acquires and releases. Each of them is atomic and follows its own rule, as if it were sent
+    /// by itself. They may be carried out in any order.
     ///
-    /// The answers are in the order of the requests, each of the kind of its request. A request that fails does not stop the
-    /// others. After an error of the whole call, each of the requests may or may not have been carried out. There are at most
-    /// [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
+    /// The answers are in the order of the requests, each of the kind of its request. A request that fails does not
+    /// stop the others. After an error of the whole call, each of the requests may or may not have been carried out.
+    /// There are at most [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
     ///
     /// The provided method makes a call for each request, all at the same time.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
@@ -157,21 +159,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(join_all(requests.iter().map(single)).await)
     }
 
-    /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or downgraded. Keys
-    /// whose holder expires are not in the stream.
+    /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or
+    /// downgraded. Keys whose holder expires are not in the stream.
     ///
-    /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A key in
-    /// the stream is a hint: another client may have acquired it by now, and a release may be missing from the stream.
+    /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A
+    /// key in the stream is a hint: another client may have acquired it by now, and a release may be missing from the
+    /// stream.
     ///
-    /// Each item has the keys freed since the previous one. While the server answers, an item, perhaps empty, comes at least every
-    /// few seconds, so that a reader can stop between two items without dropping a request that is under way. After an
-    /// error or the end, the stream gives nothing more, and another one may be opened.
+    /// Each item has the keys freed since the previous one. While the server answers, an item, perhaps empty, comes
+    /// at least every few seconds, so that a reader can stop between two items without dropping a request that is
+    /// under way. After an error or the end, the stream gives nothing more, and another one may be opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }
 
-    /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store that
-    /// wraps another store gives what that store gives.
+    /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store
+    /// that wraps another store gives what that store gives.
     ///
     /// `None`, which the provided method gives, for a store without such operations.
     fn as_any(&self) -> Option<&dyn Any> {

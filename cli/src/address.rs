@@ -295,7 +295,8 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     }
 }
 
-/// The error for an address that the driver refuses. The driver's message is left out, because it may quote the address.
+/// The error for an address that the driver refuses. The driver's message is left out, because it may quote the
+/// address.
 fn unreadable(error: mongodb::error::Error) -> AddressError {
     match *error.kind {
         ErrorKind::DnsResolve { .. } => AddressError::Unreachable(

@@ -42,8 +42,8 @@ use self::{
 /// How long the end of the command waits for the background releases.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs on one thread. To the kernel the parent of a process is the thread that started it, and that thread must not end
-/// before the process does.
+/// Runs on one thread. To the kernel the parent of a process is the thread that started it, and that thread must not
+/// end before the process does.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     // Only `run` starts the supervisor, so it is no subcommand in the help.

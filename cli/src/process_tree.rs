@@ -42,11 +42,12 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// Reaps all children that have ended. Returns whether no process of the tree is left. After this call the exit status of
-/// a child cannot be waited for any more.
+/// Reaps all children that have ended. Returns whether no process of the tree is left. After this call the exit
+/// status of a child cannot be waited for any more.
 ///
-/// The kernel is asked instead of `/proc`: a process that starts another and ends may be shown there as ended while the
-/// other is not on the list yet. Each live process of the tree is a child of this process, or descends from one that is.
+/// The kernel is asked instead of `/proc`: a process that starts another and ends may be shown there as ended while
+/// the other is not on the list yet. Each live process of the tree is a child of this process, or descends from one
+/// that is.
 pub fn reap_all(group: Option<Pid>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {

@@ -20,8 +20,8 @@ const FORWARDED: [Signal; 7] = [
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Listens from now on. A signal that this process was started to ignore, by `nohup` for example, stays ignored, and
-    /// the command inherits that.
+    /// Listens from now on. A signal that this process was started to ignore, by `nohup` for example, stays ignored,
+    /// and the command inherits that.
     pub fn new() -> io::Result<Self> {
         let ignored = ignored();
         let listened = FORWARDED.into_iter().filter(|signal| {

@@ -109,8 +109,8 @@ impl Caller {
 struct Exhausted {
     /// The number of permits that was refused. The limiter has fewer.
     permits: u32,
-    /// Until when the limiter certainly is full. This is counted from the sending of the request, because the store may have
-    /// carried it out at any time between the sending and the answer.
+    /// Until when the limiter certainly is full. This is counted from the sending of the request, because the store
+    /// may have carried it out at any time between the sending and the answer.
     certain: Instant,
     /// When the store is asked again.
     turn: Instant,
@@ -285,8 +285,8 @@ impl Queue {
         Action::Ask(Arc::new(request))
     }
 
-    /// A request for the first caller and the callers directly behind it that want the same number of permits: for as many
-    /// callers as can be granted at once.
+    /// A request for the first caller and the callers directly behind it that want the same number of permits: for as
+    /// many callers as can be granted at once.
     fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
         let LimiterConfig { key, quota, .. } = &self.config;
         let callers = self.callers.values();

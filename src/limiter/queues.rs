@@ -219,8 +219,8 @@ impl LimiterQueue {
         })
     }
 
-    /// Carries out the next step of a caller. Gives the time of its next step at the latest; `None` if it has no step until
-    /// the queue wakes it.
+    /// Carries out the next step of a caller. Gives the time of its next step at the latest; `None` if it has no step
+    /// until the queue wakes it.
     fn step(self: &Arc<Self>, waiter: &mut Waiter) -> Result<Option<Instant>, Error> {
         loop {
             let tick = tick();

@@ -56,8 +56,8 @@ pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 /// An answer of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewAnswer {
-    /// The lease lives until the expiry of this grant. That is later than a ttl from now if an earlier renewal had given
-    /// it longer.
+    /// The lease lives until the expiry of this grant. That is later than a ttl from now if an earlier renewal had
+    /// given it longer.
     Renewed(Grant),
     /// The lease has expired. Nothing was written.
     Expired,
@@ -65,8 +65,8 @@ pub enum RenewAnswer {
     TakenOver,
 }
 
-/// The most renewals in one call: so many that one command of a database with them does not delay others. Even with keys
-/// of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) such a command is smaller than a megabyte.
+/// The most renewals in one call: so many that one command of a database with them does not delay others. Even with
+/// keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) such a command is smaller than a megabyte.
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// The answer to the only request of a call.

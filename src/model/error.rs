@@ -15,8 +15,8 @@ use super::{
 
 /// Why an operation did not do what it was asked.
 ///
-/// A lock that another owner holds is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an error. No variant holds a
-/// credential, nor does a source that this crate makes.
+/// A lock that another owner holds is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an error. No variant
+/// holds a credential, nor does a source that this crate makes.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -131,8 +131,8 @@ pub enum Error {
         limit: Duration,
     },
 
-    /// The lease was granted, and expired before its caller took it: the future of the acquire was not polled for so long,
-    /// or the machine was suspended. The lease is released. A retry can help.
+    /// The lease was granted, and expired before its caller took it: the future of the acquire was not polled for so
+    /// long, or the machine was suspended. The lease is released. A retry can help.
     #[error(
         "the lease on {key} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it"
     )]
@@ -264,8 +264,8 @@ pub enum Error {
     /// The key has [`MAX_HOLDERS`] live holders. None of them conflicts with the request, but a key cannot have more.
     /// Nothing was changed.
     ///
-    /// A try gives this error at once. A caller that waits goes on waiting for a holder to leave, and gets this error when
-    /// the time for waiting is over.
+    /// A try gives this error at once. A caller that waits goes on waiting for a holder to leave, and gets this error
+    /// when the time for waiting is over.
     #[error(
         "{key} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys"
     )]
@@ -326,8 +326,8 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// The server aborted the transaction: another client wrote one of its documents, for example, or the connection broke.
-    /// Nothing of it is committed. A retry can help, of the whole transaction from its start.
+    /// The server aborted the transaction: another client wrote one of its documents, for example, or the connection
+    /// broke. Nothing of it is committed. A retry can help, of the whole transaction from its start.
     #[error("{store} gave up the transaction, and nothing of it is done: run all of it again")]
     TransactionAborted {
         /// The kind of store.
@@ -364,13 +364,13 @@ fn shown(seen: &Option<Fence>) -> String {
 
 /// How a lease was lost.
 ///
-/// For each reason, the work that depends on the lease has to stop. The reason is what this process knew at the moment of
-/// the loss: a key whose lease has expired may be granted to another holder a moment later.
+/// For each reason, the work that depends on the lease has to stop. The reason is what this process knew at the
+/// moment of the loss: a key whose lease has expired may be granted to another holder a moment later.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease expired: it was not kept alive, a renewal by hand had no answer in time, or this process was paused for
-    /// too long.
+    /// The lease expired: it was not kept alive, a renewal by hand had no answer in time, or this process was paused
+    /// for too long.
     #[error("it expired before it was renewed")]
     Expired,
     /// The lease is not among the holders of its key any more: it was evicted, it was released elsewhere, or it expired

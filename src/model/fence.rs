@@ -29,8 +29,8 @@ use serde::{Deserialize, Serialize};
 pub struct Fence(i64);
 
 impl Fence {
-    /// The name of the field in which a protected document keeps the newest fence that it was written under, as a 64-bit
-    /// integer.
+    /// The name of the field in which a protected document keeps the newest fence that it was written under, as a
+    /// 64-bit integer.
     pub const FIELD: &str = "leasehold_fence";
 
     /// A fence of this value, for comparing with one that a resource has stored.

@@ -18,8 +18,8 @@ macro_rules! name {
                 Self(Uuid::new_v4())
             }
 
-            /// Parses a UUID in lower case with hyphens, as [`Display`](fmt::Display) writes it. `None` for any other form,
-            /// because stores search their documents for this text.
+            /// Parses a UUID in lower case with hyphens, as [`Display`](fmt::Display) writes it. `None` for any other
+            /// form, because stores search their documents for this text.
             pub fn parse(text: &str) -> Option<Self> {
                 let id = Self(Uuid::try_parse(text).ok()?);
                 (id.to_string() == text).then_some(id)

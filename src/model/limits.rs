@@ -6,8 +6,8 @@ use std::time::Duration;
 /// version of the document's shape that this crate reads and writes.
 pub const SCHEMA: &str = "leasehold.lock.1";
 
-/// Each fence is below this number, 2^53. Languages that have only floating-point numbers count exactly up to it. As a time
-/// in milliseconds it is the year 287,396.
+/// Each fence is below this number, 2^53. Languages that have only floating-point numbers count exactly up to it. As
+/// a time in milliseconds it is the year 287,396.
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",
@@ -25,8 +25,8 @@ pub(crate) const FENCE_END: i64 = 1 << 53;
 ))]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
-/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and all stores have the same bound so that a
-/// key that works on one of them works on all.
+/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and all stores have the same bound so
+/// that a key that works on one of them works on all.
 pub const MAX_KEY_BYTES: usize = 512;
 
 /// The longest name of an owner, in bytes of UTF-8.

@@ -25,8 +25,8 @@ enum Spread {
 }
 
 impl Quota {
-    /// A quota of `limit` permits in each window of the server's clock. Windows begin at multiples of their length since
-    /// 1970, so a window of a second is a second of the clock, and a window of a day is a day of UTC.
+    /// A quota of `limit` permits in each window of the server's clock. Windows begin at multiples of their length
+    /// since 1970, so a window of a second is a second of the clock, and a window of a day is a day of UTC.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl Quota {
         })
     }
 
-    /// The same quota with permits that come back one at a time: one after each `limit`-th of the window. After a pause up
-    /// to `burst` of them can be taken at once.
+    /// The same quota with permits that come back one at a time: one after each `limit`-th of the window. After a
+    /// pause up to `burst` of them can be taken at once.
     ///
     /// # Errors
     ///

@@ -72,11 +72,11 @@ pub struct LockRecord {
     pub fence: Fence,
     /// The holders, oldest first. Expired ones stay until the next grant.
     pub holders: Vec<Holder>,
-    /// The latest expiry of a holder; without holders, the time of the release or eviction. From this time on the key is free, and the
-    /// retention of the document counts from here.
+    /// The latest expiry of a holder; without holders, the time of the release or eviction. From this time on the key
+    /// is free, and the retention of the document counts from here.
     pub expires_at: DateTime<Utc>,
-    /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads it, so a store
-    /// that reads the document for another operation may leave it empty.
+    /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads it, so a
+    /// store that reads the document for another operation may leave it empty.
     pub evicted: Vec<Holder>,
 }
 
@@ -100,8 +100,8 @@ impl LockRecord {
     }
 }
 
-/// The document of one limiter: of a key, for windows of one length and kind. It counts the permits that were granted, and
-/// does not contain the limit.
+/// The document of one limiter: of a key, for windows of one length and kind. It counts the permits that were
+/// granted, and does not contain the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterRecord {
@@ -109,8 +109,9 @@ pub struct LimiterRecord {
     pub key: Key,
     /// When the newest grant was made, on the server's clock.
     pub granted_at: DateTime<Utc>,
-    /// What is used up. With fixed windows: how many permits were granted in the window of the newest grant. With smooth
-    /// ones: how long it takes, counted from the newest grant, until all permits have come back, in nanoseconds.
+    /// What is used up. With fixed windows: how many permits were granted in the window of the newest grant. With
+    /// smooth ones: how long it takes, counted from the newest grant, until all permits have come back, in
+    /// nanoseconds.
     pub used: i64,
     /// The id of the newest grant.
     pub last: PermitId,

@@ -12,9 +12,9 @@ use crate::{
 
 /// Ends each live lease and raises the fence, so that resources can refuse the writes of evicted holders.
 ///
-/// The leases are removed from the holders instead of being marked as expired. So a renewal that has waited in the server
-/// since before the eviction, or that comes after the clock was set back, finds no lease to renew. The evicted holders are
-/// kept in a field of their own, for databases that answer with the document after the change.
+/// The leases are removed from the holders instead of being marked as expired. So a renewal that has waited in the
+/// server since before the eviction, or that comes after the clock was set back, finds no lease to renew. The evicted
+/// holders are kept in a field of their own, for databases that answer with the document after the change.
 pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
     let Some(record) = record else {
         return Decision {
@@ -42,8 +42,8 @@ pub fn answer_evict(record: &LockRecord) -> Eviction {
 /// Removes the document if the retention has passed since its last holder expired or was released, and since the clock
 /// passed its fence.
 ///
-/// Without a document the next grant takes its fence from the clock. So the clock has to be past each fence that was given
-/// out. A fence can be ahead of the clock if a key is granted more than a thousand times a second, for example.
+/// Without a document the next grant takes its fence from the clock. So the clock has to be past each fence that was
+/// given out. A fence can be ahead of the clock if a key is granted more than a thousand times a second, for example.
 pub fn remove_expired(
     record: Option<&LockRecord>,
     retention: Duration,

@@ -10,12 +10,12 @@ use crate::{
 
 /// Grants the lease if no live holder conflicts with it and the key has fewer than [`MAX_HOLDERS`] live holders.
 ///
-/// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A refusal
-/// writes nothing, so it never changes a holder's expiry. A grant removes the expired holders.
+/// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A
+/// refusal writes nothing, so it never changes a holder's expiry. A grant removes the expired holders.
 ///
-/// A grant also removes the lease that the request [replaces](AcquireRequest#structfield.in_place_of), live or not. If that
-/// lease is not among the holders, it was released or taken over. Then the request is refused, so that the client which
-/// wanted to hand the key on learns of the loss.
+/// A grant also removes the lease that the request [replaces](AcquireRequest#structfield.in_place_of), live or not.
+/// If that lease is not among the holders, it was released or taken over. Then the request is refused, so that the
+/// client which wanted to hand the key on learns of the loss.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
@@ -72,9 +72,9 @@ pub fn acquire(
 
 /// Whether live holders conflict with a request.
 ///
-/// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A request
-/// for permits conflicts with each holder of another mode, and with holders that have left too few permits. Holders of the
-/// request's own owner do not count if the request is reentrant.
+/// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A
+/// request for permits conflicts with each holder of another mode, and with holders that have left too few permits.
+/// Holders of the request's own owner do not count if the request is reentrant.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     let mut others = live.iter().filter(|holder| !is_own(holder, request));
     match request.access {

@@ -13,8 +13,8 @@ use crate::{
 
 /// Gives a live lease its ttl anew, counted from now. A lease whose expiry is later than that keeps its expiry.
 ///
-/// If two renewals are under way at once, the store may carry out the older one last. The holder may have the answer to the
-/// newer one by then and count on its expiry, so the older one must not move the expiry back.
+/// If two renewals are under way at once, the store may carry out the older one last. The holder may have the answer
+/// to the newer one by then and count on its expiry, so the older one must not move the expiry back.
 pub fn renew(
     record: Option<&LockRecord>,
     request: &RenewRequest,
@@ -41,8 +41,8 @@ pub fn renew(
 
 /// Reads the answer to a renewal from the document as the operation left it.
 ///
-/// The number of changed documents, which databases report, does not decide: a renewal in the same millisecond as the grant
-/// changes nothing and still is a renewal.
+/// The number of changed documents, which databases report, does not decide: a renewal in the same millisecond as the
+/// grant changes nothing and still is a renewal.
 pub fn answer_renew(
     record: Option<&LockRecord>,
     lease: LeaseId,
@@ -59,8 +59,8 @@ pub fn answer_renew(
 
 /// Makes a live lease shared, or exclusive if no other holder is live.
 ///
-/// An upgrade gets a new fence, because a resource may have seen the greater fence of a shared lease that was granted after
-/// this one.
+/// An upgrade gets a new fence, because a resource may have seen the greater fence of a shared lease that was granted
+/// after this one.
 pub fn convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
@@ -129,8 +129,8 @@ pub fn answer_convert(
 
 /// Removes one lease from the holders, and changes neither the other holders nor the fence.
 ///
-/// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease id
-/// that no other request names. An expired lease is removed in any case.
+/// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease
+/// id that no other request names. An expired lease is removed in any case.
 pub fn release(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,

@@ -13,9 +13,9 @@ use crate::{
     model::{LimiterRecord, Quota, after, between},
 };
 
-/// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the clock
-/// has passed it. A newest grant that is further ahead was made by a wrong clock. It is ignored, unless it is in the current
-/// fixed window, because the limiter might otherwise grant nothing for years.
+/// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the
+/// clock has passed it. A newest grant that is further ahead was made by a wrong clock. It is ignored, unless it is
+/// in the current fixed window, because the limiter might otherwise grant nothing for years.
 pub const CLOCK_STEP: Duration = Duration::from_secs(10);
 
 /// The elapsed time of a smooth limiter is capped at this number of milliseconds, a year and a day, so that it does not
@@ -25,8 +25,8 @@ const NANOS: i64 = 1_000_000;
 
 /// Grants permits to as many of the request's callers as the limiter has room for.
 ///
-/// `record` is the document of the key for windows of this length and kind. A request with another limit or burst counts
-/// the permits that the document says are used, and waits for them no longer than a window.
+/// `record` is the document of the key for windows of this length and kind. A request with another limit or burst
+/// counts the permits that the document says are used, and waits for them no longer than a window.
 ///
 /// A request with the id of the newest grant gets that grant as its answer, while the window of the grant lasts. So a
 /// repeated request takes no permits again, and gets none of a window that is over. A refusal writes nothing.

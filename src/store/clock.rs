@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::model::after;
 
-/// For how long a time of the server is used for an estimate. It is short because this machine may be suspended, and another
-/// server may take over.
+/// For how long a time of the server is used for an estimate. It is short because this machine may be suspended, and
+/// another server may take over.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// The newest time of the server, and when this process received it.
@@ -33,8 +33,8 @@ impl ServerClock {
         Some(after(time, instant.saturating_duration_since(received)))
     }
 
-    /// A lower bound of the server's time at this instant, except for the drift of the two clocks since the last answer.
-    /// `None` if the last answer is older than [`MAX_AGE`].
+    /// A lower bound of the server's time at this instant, except for the drift of the two clocks since the last
+    /// answer. `None` if the last answer is older than [`MAX_AGE`].
     pub(crate) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {
         let (received, time) = (*self.0.lock())?;
         let since = instant.saturating_duration_since(received);

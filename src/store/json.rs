@@ -16,8 +16,8 @@ use crate::{
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
-/// Reads the document of a lock. The damage of an expired holder does not matter, so [`Found::at`] judges it when the time is
-/// known.
+/// Reads the document of a lock. The damage of an expired holder does not matter, so [`Found::at`] judges it when the
+/// time is known.
 ///
 /// # Errors
 ///
@@ -171,8 +171,8 @@ struct WrittenHolder<'a> {
     note: Option<&'a str>,
 }
 
-/// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields of the
-/// document itself.
+/// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields
+/// of the document itself.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
     fn written(holder: &Holder) -> WrittenHolder<'_> {

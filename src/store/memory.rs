@@ -19,11 +19,11 @@ use crate::{
 
 /// Keeps locks in a map: for tests, examples and programs of a single process.
 ///
-/// A clone is another client of the same locks, which are dropped with the last clone. Until then each key that was locked
-/// keeps its fence, in a hundred bytes or so, unless a [`purge`](crate::Leases::purge) removes it.
+/// A clone is another client of the same locks, which are dropped with the last clone. Until then each key that was
+/// locked keeps its fence, in a hundred bytes or so, unless a [`purge`](crate::Leases::purge) removes it.
 ///
-/// Its clock is tokio's, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting. There is no
-/// second clock, so the margin is zero.
+/// Its clock is tokio's, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting. There is
+/// no second clock, so the margin is zero.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,8 +50,8 @@ pub struct MemoryStore {
 /// What a limiter is counted by: its key, the length of its windows, and whether it is smooth.
 type Series = (Key, Duration, bool);
 
-/// The time of day when the store was made. Later times are counted from it on tokio's clock, which can be paused and does
-/// not jump.
+/// The time of day when the store was made. Later times are counted from it on tokio's clock, which can be paused and
+/// does not jump.
 #[derive(Clone, Copy)]
 struct Clock {
     started: Instant,

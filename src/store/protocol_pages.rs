@@ -108,8 +108,8 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// Writes the value on one line if it is short enough behind this indent, else one line for each entry. A value with a
-    /// single entry adds no line.
+    /// Writes the value on one line if it is short enough behind this indent, else one line for each entry. A value
+    /// with a single entry adds no line.
     pub(crate) fn written(&self, indent: usize) -> String {
         let line = self.line();
         if indent + line.len() <= WIDTH {

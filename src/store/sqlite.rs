@@ -37,22 +37,25 @@ use crate::{
 
 /// Keeps locks in an SQLite file, for any number of processes of one host, with no server.
 ///
-/// An acknowledged grant is on the disk: it survives a crash of the process or the host, and a loss of power. A process that
-/// is killed in the middle of an operation leaves no half of it. Its leases stay until their ttl is over.
+/// An acknowledged grant is on the disk: it survives a crash of the process or the host, and a loss of power. A
+/// process that is killed in the middle of an operation leaves no half of it. Its leases stay until their ttl is
+/// over.
 ///
-/// The host's clock decides when a lease expires, in a form that cannot be set. On Linux it is the time since the boot, with
-/// the time in suspension, added to a time of day that the file keeps. All processes of the host have the same time. It never
-/// goes back, even if the host boots with a wrong time of day. On other systems it is the time of day, and stands still if
-/// that goes back.
+/// The host's clock decides when a lease expires, in a form that cannot be set. On Linux it is the time since the
+/// boot, with the time in suspension, added to a time of day that the file keeps. All processes of the host have the
+/// same time. It never goes back, even if the host boots with a wrong time of day. On other systems it is the time of
+/// day, and stands still if that goes back.
 ///
-/// Each operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five seconds for the write
-/// of another process. Other processes are not notified of a release: their waiters poll, at least once a second.
+/// Each operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five seconds for
+/// the write of another process. Other processes are not notified of a release: their waiters poll, at least once a
+/// second.
 ///
 /// The file is for one host: SQLite's write-ahead log does not work on a network's file system
-/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, with `-wal` and `-shm` at the end of
-/// their names, and all three belong together. None of them may be removed, replaced or hard linked while a process has the
-/// file open. After that, operations fail with [`Error::File`]. If containers share the file, mount its folder, never the
-/// file alone: the other two files would not be shared, and each container would grant leases that the others hold.
+/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, with `-wal` and `-shm` at the end of their
+/// names, and all three belong together. None of them may be removed, replaced or hard linked while a process has the
+/// file open. After that, operations fail with [`Error::File`]. If containers share the file, mount its folder, never
+/// the file alone: the other two files would not be shared, and each container would grant leases that the others
+/// hold.
 ///
 /// A clone shares the connection.
 ///
@@ -130,8 +133,8 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // The lock is waited for here and not on the blocking thread, so that waiting operations take no threads from the
-        // pool.
+        // The lock is waited for here and not on the blocking thread, so that waiting operations take no threads from
+        // the pool.
         let mut file = self.file.clone().lock_owned().await;
         blocking(move || work(&mut file)).await
     }
@@ -265,7 +268,8 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Removes the rows whose record `is_over`, a page of rows in each transaction, so that no other write waits for long.
+    /// Removes the rows whose record `is_over`, a page of rows in each transaction, so that no other write waits for
+    /// long.
     async fn purge_table<R: 'static>(
         &self,
         table: &'static Table<R>,

@@ -1,14 +1,14 @@
 //! Checks whether a stored document is a lock, and reads its holders.
 //!
-//! Each database has its own types, so a store gives access to its documents by [`Fields`]. The rule is the same for all
-//! databases, and the statements of each dialect check the same before they change a document:
+//! Each database has its own types, so a store gives access to its documents by [`Fields`]. The rule is the same for
+//! all databases, and the statements of each dialect check the same before they change a document:
 //!
-//! - A document is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
-//!   fence counts as 0.
+//! - A document is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A
+//!   missing fence counts as 0.
 //! - The key is free if `expires_at` is missing or past. The other fields do not matter then.
-//! - Otherwise the holder is the lease `lease`, or the holders are in the list `holders` if there is no `lease`. If the lease
-//!   id, mode, number of permits, fence or expiry of one of them is missing or malformed, the document is damaged and no
-//!   lock.
+//! - Otherwise the holder is the lease `lease`, or the holders are in the list `holders` if there is no `lease`. If
+//!   the lease id, mode, number of permits, fence or expiry of one of them is missing or malformed, the document is
+//!   damaged and no lock.
 //! - Owner, note and the time of a grant decide nothing. If they are malformed they count as missing.
 
 use chrono::{DateTime, Utc};

@@ -22,8 +22,8 @@ pub(crate) struct AcquireFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// The span of an acquire that is under way. If this is dropped before an outcome is reported, it reports that the acquire
-/// was cancelled.
+/// The span of an acquire that is under way. If this is dropped before an outcome is reported, it reports that the
+/// acquire was cancelled.
 pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,

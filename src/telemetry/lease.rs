@@ -45,8 +45,8 @@ pub(crate) fn granted() {
     metrics::guard_created();
 }
 
-/// Reports that a guard was dropped, or its release has begun, after its lease was `held` for so long. The outcome of the
-/// release is [reported later](released).
+/// Reports that a guard was dropped, or its release has begun, after its lease was `held` for so long. The outcome of
+/// the release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
     metrics::guard_ended(held);
@@ -93,8 +93,8 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     let _ = (before, now);
 }
 
-/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones. The next
-/// renewal is `lag` late by now.
+/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones.
+/// The next renewal is `lag` late by now.
 pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     let KeptLeases { kept, at_risk } = leases;
     warn!(
@@ -209,7 +209,8 @@ pub(crate) fn release_failed(of: ReleaseFields<'_>, error: &Error) {
     count_release(waited_for, outcome);
 }
 
-/// Counts a release in the background. The metric leaves out the releases for which a caller waited from their beginning.
+/// Counts a release in the background. The metric leaves out the releases for which a caller waited from their
+/// beginning.
 fn count_release(waited_for: bool, outcome: Outcome) {
     #[cfg(feature = "metrics")]
     if !waited_for {

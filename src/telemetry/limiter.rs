@@ -13,8 +13,8 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Key};
 
-/// The span of a request for permits that is under way. If this is dropped before an outcome is reported, it reports that
-/// the request was cancelled.
+/// The span of a request for permits that is under way. If this is dropped before an outcome is reported, it reports
+/// that the request was cancelled.
 pub(crate) struct PermitSpan<'a> {
     span: Span,
     since: Instant,

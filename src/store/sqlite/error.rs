@@ -9,8 +9,8 @@ use crate::model::{Cause, Error};
 /// The name of the store in messages.
 pub(super) const STORE: &str = "SQLite";
 
-/// Classifies an error of an operation other than a commit. If it is in doubt whether the operation was carried out, it may
-/// have been.
+/// Classifies an error of an operation other than a commit. If it is in doubt whether the operation was carried out,
+/// it may have been.
 pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     let store = STORE;
     let code = error.sqlite_error_code();
@@ -39,8 +39,8 @@ pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     }
 }
 
-/// Classifies an error of a commit. The commit may have been carried out: if the disk fails after the last page is in the log,
-/// and the process crashes before the next commit, the recovery of the log carries it out.
+/// Classifies an error of a commit. The commit may have been carried out: if the disk fails after the last page is in
+/// the log, and the process crashes before the next commit, the recovery of the log carries it out.
 pub(super) fn classify_commit(error: SqliteError, path: &Path) -> Error {
     match classify(error, path) {
         Error::Overloaded { store, source } => Error::Interrupted { store, source },

@@ -115,8 +115,8 @@ impl File {
 /// The clock of the file, read now.
 struct Clock {
     kept: Kept,
-    /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction computes
-    /// a `base` of its own, so that the time may stand still.
+    /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction
+    /// computes a `base` of its own, so that the time may stand still.
     is_of_new_boot: bool,
 }
 

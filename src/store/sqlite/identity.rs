@@ -36,8 +36,8 @@ impl Identity {
         marked.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Fails if a file was removed or replaced: another process that opens the path would then not see the leases in this
-    /// file.
+    /// Fails if a file was removed or replaced: another process that opens the path would then not see the leases in
+    /// this file.
     pub(super) fn check(&self) -> Result<(), Cause> {
         for (path, before) in &self.0 {
             if mark(path)? != *before {
@@ -49,8 +49,8 @@ impl Identity {
     }
 }
 
-/// The mark of a file. Fails if the file has a hard link: the name of the log comes from the name of the file, so a process
-/// that opens the other name has another log.
+/// The mark of a file. Fails if the file has a hard link: the name of the log comes from the name of the file, so a
+/// process that opens the other name has another log.
 #[cfg(unix)]
 pub(super) fn mark(path: &Path) -> Result<Mark, Cause> {
     use std::os::unix::fs::MetadataExt;

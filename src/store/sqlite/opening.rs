@@ -75,8 +75,8 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// The cause for a file that this user may only read. SQLite's message is about a write to the shared memory, which the user
-/// has not asked for.
+/// The cause for a file that this user may only read. SQLite's message is about a write to the shared memory, which
+/// the user has not asked for.
 fn read_only(error: &rusqlite::Error) -> Cause {
     Cause::text(format!(
         "this user may only read it, and can do so while one who may write has it open: {error}"

@@ -157,8 +157,8 @@ impl<'a> WriteTransaction<'a> {
         self.written
     }
 
-    /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would be a
-    /// transaction of its own.
+    /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would
+    /// be a transaction of its own.
     pub(super) fn is_undone(&self) -> bool {
         self.reads.connection.is_autocommit()
     }
