@@ -1,26 +1,25 @@
-//! Whether a request is tried again, and after how long.
+//! Whether a request is sent again, and after which pause. How long a caller waits in total is a `WaitPolicy`.
 
 use std::time::Duration;
 
 use crate::model::Error;
 
-/// The shortest pause of those that double, before jitter.
+/// The first pause of those that double, before jitter.
 const FIRST: Duration = Duration::from_millis(10);
-/// The shortest pause before a held lock is asked for again, also if it expires sooner.
+/// The shortest pause before a held lock is requested again, even if it expires sooner.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of a waiter: how late a release is noticed at the worst.
+/// The longest pause of a waiter. If the store does not notify it, a waiter notices a release this late at the worst.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
-/// After this many pauses a waiter pauses for [`WAITING`], the longest, before jitter.
+/// After this many pauses, a waiter pauses for [`WAITING`] before jitter, which is the longest pause.
 pub(crate) const SLOWEST: u32 = 7;
-/// The longest pause of work that no caller waits for.
+/// The longest pause between the requests of background work, for which no caller waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 
-/// The pause before the next try, after this many pauses.
+/// The pause before the next request, after this many pauses.
 ///
-/// It doubles from 10 ms up to the longest and is cut by a jitter to between a half and the whole, so
-/// that clients that were refused together do not come back together. `chance` is a random number
-/// from 0 to 1.
+/// The pause doubles from 10 ms up to `longest`. A jitter then shortens it to between a half and the whole, so that
+/// clients that were refused together do not come back together. `chance` is a random number from 0 to 1.
 pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
     let doubled = FIRST.saturating_mul(2u32.saturating_pow(pauses));
     doubled
@@ -28,14 +27,14 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
         .mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
 }
 
-/// The pause before a held lock is asked for again. It ends at the earliest expiry of a holder at the latest, because
-/// nothing tells of an expiry, but takes 1 ms at least. `expires_in` is `None` if no holder is known.
+/// The pause before a held lock is requested again. It ends at the earliest expiry of a holder at the latest, because
+/// no store notifies waiters of an expiry. It is at least 1 ms. `expires_in` is `None` if no holder is known.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
     let pause = pause(pauses, WAITING, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
-/// How often an operation is sent before its error is handed to the caller.
+/// How many times an operation is sent before its error is given to the caller.
 pub(crate) const TRIES: u32 = 3;
 
 /// Counts the tries of one operation.
@@ -45,11 +44,12 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// How long to pause before the next try; `None` if a retry is of no use, or [`TRIES`] have failed.
+    /// Counts a failed try, and gives the pause before the next one. `None` if a retry cannot help, or [`TRIES`] have
+    /// failed.
     pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();
-        // The pauses begin with the second shortest: a store that has failed needs more time than a held key.
+        // The first pause is skipped, because a store that has failed needs more time than a held key.
         again.then(|| pause(self.failed, WAITING, fastrand::f64()))
     }
 }

@@ -26,19 +26,18 @@ impl LeasesBuilder {
         }
     }
 
-    /// The owner that other processes see on a held key: a pod, a host or a service, for example. 1 to 512
-    /// bytes of text; an acquire checks that and gives
-    /// [`Error::InvalidOwner`](crate::Error::InvalidOwner). By default the name of the host, the process id
-    /// and eight random hexadecimal digits.
+    /// The owner that other processes see on a held key: a pod, a host or a service, for example. It is 1 to 512
+    /// bytes of text. An acquire checks that, and gives [`Error::InvalidOwner`](crate::Error::InvalidOwner). The
+    /// default is the name of the host, the process id and eight random hexadecimal digits.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// How long before the expiry on the server the holder stops counting on its lease. By default what the
-    /// store asks for. MongoDB, Elasticsearch and OpenSearch ask for 100 ms, because after a failover another
-    /// node's clock decides. SQLite asks for 10 ms, or 100 ms on a host without a clock that counts from its
-    /// boot. Memory asks for none. A ttl must be at least twice the margin.
+    /// How long before the expiry on the server the holder stops counting on its lease. The default is the margin
+    /// that the [store](crate::Store::clock_margin) asks for. MongoDB, Elasticsearch and OpenSearch ask for 100 ms,
+    /// because after a failover another node's clock decides. SQLite asks for 10 ms, or 100 ms on a host without a
+    /// clock that counts from its boot. Memory asks for none. A ttl must be at least twice the margin.
     pub fn clock_margin(mut self, margin: Duration) -> Self {
         self.clock_margin = margin;
         self

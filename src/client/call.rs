@@ -12,7 +12,7 @@ use crate::{
     telemetry,
 };
 
-/// Makes one call with the call timeout, in a task that outlives this future, and records its span and event.
+/// Makes one call with the call timeout, in a task that outlives this future, and reports its span and event.
 pub(super) async fn call<T, F>(
     registry: &LeaseRegistry,
     operation: &'static str,

@@ -24,7 +24,7 @@ use crate::{
     telemetry,
 };
 
-/// How many documents one page of a list looks at.
+/// How many documents the store reads for one page of a list.
 const PAGE: usize = 500;
 /// How many releases [`Leases::release_owner`] has under way at the same time.
 const MAX_CONCURRENT_RELEASES: usize = 16;
@@ -66,7 +66,7 @@ impl Leases {
         LeasesBuilder::new(store)
     }
 
-    /// The owner that other processes see on a held key, unless an acquire names another one.
+    /// The owner that other processes see on a held key, unless an acquire has an owner of its own.
     pub fn owner(&self) -> &str {
         &self.acquires.owner
     }
@@ -221,8 +221,8 @@ impl Leases {
 
     /// Releases every live lease of an owner, in whichever process its holder is, and gives how many.
     ///
-    /// A process that starts again under the owner of a dead one can free the keys with it, and an operator can
-    /// free those of a process that does not release them. The holders are not asked: as after
+    /// A process that starts again with the owner of a dead process can free the keys of that process, and an
+    /// operator can free the keys of a process that does not release them. The holders are not asked: as after
     /// [`Leases::evict`], each learns of the loss at its next renewal or its release. A
     /// [`min_hold`](Acquire::min_hold) that keeps a released key held ends too, and counts as a lease.
     ///
@@ -266,10 +266,9 @@ impl Leases {
 
     /// Ends every lease on the key by force and raises its fence. `None` if the key has no document.
     ///
-    /// It is for an operator who knows that the holder is gone, and cannot wait for the ttl. The holder is not
-    /// asked. Its next renewal or its release gives [`Error::Lost`], whether or not the key was granted again
-    /// meanwhile. A resource that checks the fence refuses the evicted holder's writes once the next holder has
-    /// written.
+    /// Use it if the holder is known to be dead, and the ttl is too long to wait for. The holder is not asked. Its
+    /// next renewal or its release gives [`Error::Lost`], whether or not the key was granted again meanwhile. A
+    /// resource that checks the fence refuses the evicted holder's writes once the next holder has written.
     ///
     /// # Errors
     ///
@@ -290,7 +289,7 @@ impl Leases {
         })
     }
 
-    /// Removes the document of a key that has no live holder, and says whether there was one to remove.
+    /// Removes the document of a key that has no live holder, and returns whether it removed one.
     ///
     /// Locks work without this call: a takeover uses the document of the expired lease. The store checks
     /// the expiry and removes the document in one step, on its own clock, so it never removes the document of a
@@ -318,13 +317,13 @@ impl Leases {
         removed.inspect(|removed| telemetry::removed(&named, *removed))
     }
 
-    /// Removes the documents of locks and limiters that have been of no use for at least `retention`, and gives
-    /// how many.
+    /// Removes the documents of locks and limiters that have been unused for at least `retention`, and gives how many
+    /// it removed.
     ///
-    /// A lock is of no use while it has no live holder and its fence is not ahead of the server's clock. A limiter
-    /// is of no use when its count no longer limits a request. A lock that is granted or renewed during the purge
-    /// stays. MongoDB removes old documents by a TTL index, and does not need this call. Elasticsearch and
-    /// OpenSearch round the retention up to whole seconds.
+    /// A lock is unused while it has no live holder and its fence is not ahead of the server's clock. A limiter is
+    /// unused when its count no longer limits a request. A lock that is granted or renewed during the purge stays.
+    /// MongoDB removes old documents by a TTL index, and does not need this call. Elasticsearch and OpenSearch round
+    /// the retention up to whole seconds.
     ///
     /// # Errors
     ///
@@ -344,10 +343,10 @@ impl Leases {
     /// Releases every lease of this handle and its clones, and waits until that is done. Call it at the end
     /// of a program.
     ///
-    /// From now on an acquire gives [`Error::Closed`], also one that waits already. Guards that are still
-    /// there are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for the
-    /// releases of guards that were dropped before, and for acquires that are under way. It does not wait for
-    /// other requests, because nothing has to be released after them.
+    /// From now on an acquire gives [`Error::Closed`], also one that waits already. The leases of guards that still
+    /// exist are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for the releases of
+    /// guards that were dropped before, and for acquires that are under way. It does not wait for other requests,
+    /// because nothing has to be released after them.
     ///
     /// If the store does not answer, the close gives up after the longest ttl and a few
     /// [`call_timeout`](LeasesBuilder::call_timeout)s; with more than a thousand leases it takes longer. Put

@@ -5,7 +5,7 @@
 //!
 //! | store | for | what an acknowledged grant means | whose clock |
 //! |---|---|---|---|
-//! | [`MemoryStore`](crate::MemoryStore) | tests, examples, a single process | nobody else in this process has the lock | tokio's |
+//! | [`MemoryStore`](crate::MemoryStore) | tests, examples, a single process | no other holder in this process has the lock | tokio's |
 //! | [`SqliteStore`](crate::SqliteStore) | several processes of one host, without a server | it is on the disk | the host's, counted from its boot |
 //! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |
 //! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
