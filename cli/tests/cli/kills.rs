@@ -1,4 +1,4 @@
-//! Whatever becomes of `leasehold run`, its command does not outlive the lease.
+//! Kills and stops of the processes of `leasehold run`: its command does not outlive the lease.
 
 use leasehold_tests::engine::Engine;
 use std::{
@@ -19,19 +19,19 @@ use super::{
     until,
 };
 
-/// A command that does not go when it is asked to. It tells its process id.
+/// A command that ignores SIGTERM. It prints its process id.
 const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; done";
 
-/// Whether there is such a process, and not only its entry.
+/// Whether a process runs, and is no zombie.
 pub fn is_there(pid: &str) -> bool {
     let status = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    // What comes after the name, which may have blanks in it.
+    // The state comes after the name, which may have blanks in it.
     status.is_ok_and(|status| !status.rsplit(") ").next().unwrap().starts_with(['Z', 'X']))
 }
 
-/// Whoever has the key next, and so after the lease was over, looks whether that process is there: once, for
-/// the entry of one that has ended may be cleared between two looks.
-fn is_there_for_the_next(place: &Place, pid: &str) -> bool {
+/// Acquires the key, which is possible after the lease is over, and returns whether the process runs then. It is
+/// checked once, because a zombie may be reaped between two checks.
+fn is_there_for_next_holder(place: &Place, pid: &str) -> bool {
     let look = format!(
         "read -r status </proc/{pid}/stat && case ${{status##*) }} in [ZX]*) ;; *) echo there ;; esac; true"
     );
@@ -39,11 +39,12 @@ fn is_there_for_the_next(place: &Place, pid: &str) -> bool {
     !next.with(0).is_empty()
 }
 
-/// The lease is over as the next has the key, and so is the process.
+/// Checks that the process has ended when the next holder has the key.
 fn ends_with_the_lease(place: &Place, pid: &str, ttl: u64) -> Result<(), Late> {
-    match is_there_for_the_next(place, pid) {
-        true => Err(outlived(ttl, || is_there(pid))),
-        false => Ok(()),
+    if is_there_for_next_holder(place, pid) {
+        Err(outlived(ttl, || is_there(pid)))
+    } else {
+        Ok(())
     }
 }
 
@@ -110,9 +111,9 @@ fn a_pause_on_elasticsearch() {
     paused(&Place::on(Engine::Elasticsearch));
 }
 
-/// It does not go on until the lease is nearly over, which nobody renews any more.
+/// The command does not go on until the end of the lease, which is not renewed any more.
 #[test]
-fn a_command_hears_at_once_of_the_death_of_its_keeper() {
+fn a_command_ends_at_once_after_the_process_with_the_lease_was_killed() {
     let place = Place::file();
     let script = "trap 'echo told; exit' TERM; echo set; while :; do sleep 0.05; done";
     let mut going = place.hold(["job", "--ttl", "10m"], script);
@@ -126,19 +127,19 @@ fn a_command_hears_at_once_of_the_death_of_its_keeper() {
     );
 }
 
-/// The same look sees what is there: a process that is of another family.
+/// A control of the check by the next holder: it finds a process outside of the tree.
 #[test]
-fn one_of_another_family_is_seen() {
+fn a_process_that_runs_is_found_by_the_check() {
     let place = Place::file();
     let mut other = Command::new("sleep").arg("600").spawn().unwrap();
-    assert!(is_there_for_the_next(&place, &other.id().to_string()));
+    assert!(is_there_for_next_holder(&place, &other.id().to_string()));
     other.kill().unwrap();
     other.wait().unwrap();
 }
 
-/// What has a group or a session of its own is of the family all the same.
+/// Processes with a group or a session of their own are ended too.
 #[test]
-fn who_leaves_the_group_does_not_leave_the_family() {
+fn a_process_outside_the_group_is_ended() {
     let escapes = |escape: &str, ttl: u64| {
         let place = Place::file();
         let script = format!("{escape} sh -c \"{}\" & cat", STUBBORN.replace('$', "\\$"));
@@ -156,9 +157,9 @@ fn who_leaves_the_group_does_not_leave_the_family() {
     });
 }
 
-/// Each starts the next and ends, so that none is there for longer than a moment.
+/// Each process starts the next one and ends, so that each exists for a moment only.
 #[test]
-fn one_that_hops_from_process_to_process_is_ended() {
+fn a_chain_of_processes_is_ended() {
     let place = Place::file();
     let script = "trap '' TERM; export end=$(($(date +%s) + 400))
         export hop='[ $(date +%s) -lt $end ] && { sh -c \"$hop\" & exit; }; echo survived'
@@ -168,14 +169,14 @@ fn one_that_hops_from_process_to_process_is_ended() {
     assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
 
-/// The process that is the parent of another.
+/// The parent of a process.
 fn parent_of(pid: &str) -> Option<Pid> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     Pid::from_raw(parent.trim().parse().ok()?)
 }
 
-/// The processes whose parent this is.
+/// The children of a process.
 fn children_of(parent: Pid) -> Vec<String> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -183,18 +184,18 @@ fn children_of(parent: Pid) -> Vec<String> {
     pids.filter(|pid| parent_of(pid) == Some(parent)).collect()
 }
 
-/// The parent of the command, as soon as it is there.
+/// Waits for the supervisor of a command that was started.
 fn supervisor_of(going: &Going) -> Pid {
     let supervisor = until(|| children_of(going.pid()).pop());
     Pid::from_raw(supervisor.parse().unwrap()).unwrap()
 }
 
-/// At whichever moment: the lease is not free before the command is dead.
+/// The supervisor is killed at different moments. In each case the key is not free before the command is dead.
 #[test]
-fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
+fn a_supervisor_that_is_killed_as_it_starts_leaves_nothing_behind() {
     let place = Place::file();
     for turn in 0..20 {
-        // A time by which it is found.
+        // The argument by which the process is found.
         let time = format!("{}", 600_000 + turn);
         let mut going = place.start(["run", "job", "--", "sleep", &time]);
         let supervisor = supervisor_of(&going);
@@ -217,9 +218,9 @@ fn a_parent_that_is_killed_as_it_starts_leaves_nothing_behind() {
     }
 }
 
-/// It cannot end anybody.
+/// A stopped supervisor cannot end the command.
 #[test]
-fn a_parent_that_is_stopped_is_killed_with_the_command() {
+fn a_supervisor_that_is_stopped_is_killed_with_the_command() {
     keeping_pace(6, |ttl| {
         let place = Place::file();
         let (mut going, pid) = stubborn(&place, ttl)?;
@@ -232,10 +233,10 @@ fn a_parent_that_is_stopped_is_killed_with_the_command() {
     });
 }
 
-/// The machine was suspended, or busy, while the parent started.
+/// The machine was suspended or busy while the supervisor started.
 #[test]
 fn a_command_does_not_start_when_its_time_is_over() {
-    // It removes the folder of the socket as well.
+    // The supervisor removes the folder of the socket.
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("over");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -251,21 +252,21 @@ fn a_command_does_not_start_when_its_time_is_over() {
     assert!(!folder.path().exists());
 }
 
-/// Nobody else clears their entries, and a host has only so many.
+/// The supervisor is the parent of orphans, and has to reap them.
 #[test]
-fn orphans_that_have_ended_leave_no_entries() {
+fn orphans_that_have_ended_are_reaped() {
     let place = Place::file();
     let script = "for i in 1 2 3 4 5 6 7 8 9; do (sleep 0.01 &); done; echo $$; cat";
     let mut going = place.hold(["job"], script);
     let supervisor = parent_of(&going.line()).unwrap();
-    // The shell alone is left.
+    // Only the shell is left.
     until(|| (children_of(supervisor).len() == 1).then_some(()));
     assert_eq!(going.finish().0, 0);
 }
 
-/// The parent of the command is killed, by the kernel for want of memory, say.
+/// The supervisor is killed, by the kernel for lack of memory for example.
 #[test]
-fn a_command_without_its_parent_is_killed() {
+fn a_command_without_its_supervisor_is_killed() {
     let place = Place::file();
     let (mut going, pid) = stubborn(&place, 600).unwrap();
     let parent = parent_of(&pid).unwrap();
@@ -273,13 +274,13 @@ fn a_command_without_its_parent_is_killed() {
     kill_process(parent, Signal::KILL).unwrap();
     assert_eq!(going.wait().0, 128 + 9);
     assert!(!is_there(&pid));
-    // There is nothing that it would be held for.
+    // The key is released, because no process of the command is left.
     assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
 
-/// A second signal of the kind makes many a program give up its cleaning.
+/// A second SIGTERM makes many programs give up their clean-up.
 #[test]
-fn a_command_is_asked_once() {
+fn a_command_gets_sigterm_once() {
     let script =
         "trap 'echo told' TERM; (trap 'echo told too' TERM; echo set; while :; do sleep 0.05; done) &
         while :; do sleep 0.05; done";
@@ -295,7 +296,7 @@ fn a_command_is_asked_once() {
         assert_eq!(code, 76);
         match told[..] {
             ["told", "told too"] => Ok(()),
-            // It was killed before it could say so.
+            // The processes were killed before both could print.
             [] | ["told"] | ["told too"] => Err(Late::new(
                 "it told too little",
                 Duration::from_secs(ttl / 6),
@@ -305,10 +306,10 @@ fn a_command_is_asked_once() {
     });
 }
 
-/// As systemd ends a unit: each of its processes gets the signal. The keeper passes on what comes to it, and
-/// the parent of the command does not do so as well.
+/// As when systemd ends a unit, each of its processes gets the signal. The process with the lease forwards it, and the
+/// supervisor does not forward it a second time.
 #[test]
-fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
+fn a_signal_to_the_supervisor_is_not_forwarded_to_the_command() {
     let place = Place::file();
     let script = "trap 'echo told' USR1; trap 'echo end; exit 0' USR2; echo $$
         while :; do sleep 0.05; done";
@@ -319,9 +320,9 @@ fn what_comes_to_the_parent_of_a_command_is_not_for_the_command() {
     assert_eq!(going.wait(), (0, "end".to_owned()));
 }
 
-/// A command that cleans up has the grace time for it, within its lease.
+/// A command has the grace time for its clean-up, within its lease.
 #[test]
-fn a_command_is_asked_before_it_is_killed() {
+fn a_command_gets_sigterm_before_it_is_killed() {
     let script =
         "trap 'echo $(leasehold inspect job --json | grep -c expires_at) cleaned up; exit' TERM
         while :; do sleep 0.05; done";
@@ -341,7 +342,7 @@ fn a_command_is_asked_before_it_is_killed() {
         going.signal(Signal::STOP);
         match &*going.line() {
             "1 cleaned up" => {}
-            // It was killed before it had, or asked too late.
+            // The command was killed before it printed, or got SIGTERM too late.
             late @ ("" | "0 cleaned up") => {
                 return Err(Late::new(late, Duration::from_secs(ttl / 3)));
             }

@@ -1,4 +1,4 @@
-//! The command `leasehold`, as it is used from a shell, on real stores.
+//! Tests of the command `leasehold`, used as from a shell, on real stores.
 
 mod doctor;
 mod kills;
@@ -27,24 +27,24 @@ use serde_json::Value;
 
 use self::pace::Late;
 
-/// Longer than anything takes here.
+/// Longer than any step of these tests takes.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A store that no other test uses, by its address.
 #[derive(Clone)]
 struct Place(String);
 
-/// What a command has done when it has ended.
+/// The exit code and the output of a command that has ended.
 struct Ended {
     code: i32,
     out: String,
     err: String,
 }
 
-/// A command that goes on. It is killed with the test.
+/// A command that runs. It is killed at the end of the test.
 struct Going {
     child: Child,
-    /// The lines that it prints, until nobody has its output open any more.
+    /// The lines that the command prints, until no process has its output open any more.
     out: Receiver<String>,
 }
 
@@ -59,10 +59,10 @@ impl Place {
         let name = format!("locks-{}", LeaseId::random());
         match (engine, address.split_once("://")) {
             (Engine::MongoDb | Engine::MongoDbReplicaSet, Some((_, rest))) => {
-                // A database of its own, before the options.
+                // The address names a database of its own, before the options.
                 let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
                 let host = host.trim_end_matches('/');
-                // The command has a short one of its own.
+                // The command's default timeout is too short for a busy machine.
                 let timeout = format!("serverSelectionTimeoutMS={}", TIMEOUT.as_millis());
                 let options = match options {
                     "" => timeout,
@@ -75,30 +75,30 @@ impl Place {
         }
     }
 
-    /// The command with these words.
+    /// The command with these arguments, on this store.
     fn command<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Command {
         let mut command = leasehold();
         command.env("LEASEHOLD_STORE", &self.0).args(words);
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     fn leasehold<const N: usize>(&self, words: [&str; N]) -> Ended {
         run(self.command(words))
     }
 
-    /// Runs it to its end, which is a success.
+    /// Runs the command to its end, and gives the JSON that it prints. It has to succeed.
     fn json<const N: usize>(&self, words: [&str; N]) -> Value {
         let ended = self.leasehold(words);
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.all()))
     }
 
-    /// Starts it.
+    /// Starts the command.
     fn start<const N: usize>(&self, words: [&str; N]) -> Going {
         Going::of(self.command(words))
     }
 
-    /// Runs a shell script under a lease, and waits for its first line, which says that it is there.
+    /// Runs a shell script under a lease, and waits for its first line, which says that the script runs.
     fn hold<const N: usize>(&self, words: [&str; N], script: &str) -> Going {
         let script = format!("echo ready\n{script}");
         let words = ["run"].into_iter().chain(words);
@@ -107,7 +107,7 @@ impl Place {
         going
     }
 
-    /// The same with the key `job` and a lease of so many seconds, which may be over before the script begins.
+    /// The same with the key `job` and a ttl of so many seconds. The lease may be over before the script begins.
     fn hold_for<const N: usize>(
         &self,
         ttl: u64,
@@ -120,8 +120,8 @@ impl Place {
     }
 }
 
-/// The command with nothing of this process's surroundings that would matter to it; a test that `nohup` has
-/// started is deaf to some signals.
+/// The command without the parts of this process's environment that would change what it does. `nohup`, for example,
+/// lets a test ignore some signals.
 fn leasehold() -> Command {
     let mut command = Command::new("env");
     command
@@ -135,7 +135,7 @@ fn leasehold() -> Command {
     command
 }
 
-/// A folder for files.
+/// The folder for the files of the tests.
 fn scratch() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli");
     fs::create_dir_all(&folder).unwrap();
@@ -151,12 +151,12 @@ fn run(mut command: Command) -> Ended {
     }
 }
 
-/// Looks until there is something.
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+/// Repeats `check` until it gives a value.
+fn until<T>(mut check: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(seen) = look() {
-            return seen;
+        if let Some(found) = check() {
+            return found;
         }
         assert!(Instant::now() < end, "it does not happen");
         thread::sleep(Duration::from_millis(2));
@@ -168,14 +168,14 @@ impl Ended {
         format!("{} with {:?} and {:?}", self.code, self.out, self.err)
     }
 
-    /// What it has printed, if it ended with this code.
+    /// The standard output. Panics unless the command ended with this code.
     #[track_caller]
     fn with(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}", self.all());
         self.out.trim()
     }
 
-    /// What it has said, if it ended with this code.
+    /// The standard error. Panics unless the command ended with this code.
     #[track_caller]
     fn saying(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}", self.all());
@@ -184,14 +184,14 @@ impl Ended {
 }
 
 impl Going {
-    /// Its standard input is a pipe, which ends with it, or with `finish`.
+    /// Starts a command. Its standard input is a pipe that ends with this value, or with `finish`.
     fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (tell, out) = mpsc::channel();
         thread::spawn(move || {
-            // Whoever asked for them may have enough.
+            // This fails, and ends the thread, if the test does not read the lines any more.
             lines
                 .map_while(Result::ok)
                 .all(|line| tell.send(line).is_ok())
@@ -199,7 +199,7 @@ impl Going {
         Self { child, out }
     }
 
-    /// The next line that it prints; empty if there are no more.
+    /// The next line that the command prints; empty if there are no more.
     fn line(&mut self) -> String {
         match self.out.recv_timeout(TIMEOUT) {
             Ok(line) => line,
@@ -208,7 +208,7 @@ impl Going {
         }
     }
 
-    /// One that says when it is ready. It ends before that only if its lease does.
+    /// Starts a command that prints `ready`. It can end before that only because its lease ends.
     fn ready(command: Command, ttl: u64) -> Result<Self, Late> {
         let start = Instant::now();
         let mut going = Self::of(command);
@@ -235,7 +235,7 @@ impl Going {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Lets what reads its standard input come to its end: its code, and the rest that it prints.
+    /// Ends the standard input, and waits until the command has ended. Gives its code and the rest of its output.
     fn finish(mut self) -> (i32, String) {
         drop(self.child.stdin.take());
         self.wait()
@@ -269,7 +269,7 @@ impl Going {
 
 impl Drop for Going {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // This fails if the command has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

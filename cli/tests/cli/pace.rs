@@ -1,4 +1,4 @@
-//! Tests in real time, on a machine that may stand still for a while.
+//! Tests that depend on real time, on a machine that may not run their threads for a while.
 
 use std::{
     fmt,
@@ -10,17 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the clock is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-/// After which time a test is not begun once more but for a last time.
-const ENOUGH: Duration = Duration::from_secs(300);
+/// How often the clock is read.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// For how long a test is repeated after an excused failure. The repetition after this time is the last one.
+const MAX_DURATION: Duration = Duration::from_secs(300);
 
-/// What a process did too late, in a test whose other faults are panics.
+/// The failure of a test because a process was too late. All other failures are panics.
 pub struct Late {
     what: String,
-    /// By how much, at the least.
+    /// By how much the process was late, at least.
     by: Duration,
-    /// How long the step took in which it was, if that is short on a machine that is quick.
+    /// How long the step took in which the process was late, if the step is short on an idle machine.
     step: Duration,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Late {
     }
 }
 
-/// A thread that sees for how long the machine lets threads wait that have something to do.
+/// A thread that measures for how long the machine does not run a thread that is ready to run.
 struct Stalls {
     ended: Arc<AtomicBool>,
     longest: Option<JoinHandle<Duration>>,
@@ -59,8 +59,8 @@ impl Stalls {
             let mut longest = Duration::ZERO;
             let mut last = Instant::now();
             while !over.load(Relaxed) {
-                thread::sleep(LOOK);
-                longest = longest.max(last.elapsed().saturating_sub(LOOK));
+                thread::sleep(INTERVAL);
+                longest = longest.max(last.elapsed().saturating_sub(INTERVAL));
                 last = Instant::now();
             }
             longest
@@ -81,24 +81,26 @@ impl Drop for Stalls {
     }
 }
 
-/// How long before the end of its lease a command is to be dead.
+/// How long before the end of its lease a command has to be dead.
 pub fn spare(ttl: u64) -> Duration {
     (Duration::from_secs(ttl) / 20).min(Duration::from_secs(1))
 }
 
-/// Tests with a lease of this many seconds, in whose last moments processes have to get the processor. One that is
-/// late is excused if the machine kept a thread from the processor meanwhile for a time that explains it, or the test
-/// saw it take that long to start; then it has to go well with a longer lease. The last time it has to go well in any case.
+/// Runs a test with a lease of so many seconds, at whose end processes have to get the processor in time. A process
+/// that was late is excused if in the meantime the machine did not run a thread for long enough to explain it, or if
+/// the process took that long to start. The test is then repeated with a longer lease. The last repetition has to
+/// succeed.
 pub fn keeping_pace(seconds: u64, test: impl Fn(u64) -> Result<(), Late>) {
     let start = Instant::now();
     for longer in [1, 3].into_iter().chain(std::iter::repeat(10)) {
-        let is_last = start.elapsed() > ENOUGH;
+        let is_last = start.elapsed() > MAX_DURATION;
         let stalls = Stalls::watch();
         let Err(late) = test(seconds * longer) else {
             return;
         };
         let stall = stalls.longest();
-        // A process wakes up, sends a signal, and another ends of it: each may have to wait.
+        // A third of the delay is enough, because three steps may each have to wait for the processor: a process
+        // wakes up, sends a signal, and the other process ends.
         let is_explained = stall >= late.by / 3 || late.step >= late.by;
         let is_excused = !is_last && is_explained;
         assert!(
@@ -109,7 +111,7 @@ pub fn keeping_pace(seconds: u64, test: impl Fn(u64) -> Result<(), Late>) {
     }
 }
 
-/// A process of a command that did not end with its lease, but does so later.
+/// The failure of a process that outlives its lease. Waits until the process has ended.
 pub fn outlived(ttl: u64, is_there: impl Fn() -> bool) -> Late {
     let start = Instant::now();
     super::until(|| (!is_there()).then_some(()));

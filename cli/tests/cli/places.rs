@@ -1,4 +1,4 @@
-//! Locks where an application has them, which does not always keep to the usual names.
+//! Tests on collections and indices with other names than the defaults.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn a_collection_of_another_name() {
     let (_, database) = before.rsplit_once('/').unwrap();
     let place = Place(format!("{before}.jobs.at night?{options}"));
     let runtime = Runtime::new().unwrap();
-    // The driver does without the database that the command's address has.
+    // The driver gets the address without the database that the command's address names.
     let client = runtime.block_on(Client::with_uri_str(&usual.0)).unwrap();
     let collection = client
         .database(database)
@@ -43,7 +43,7 @@ fn a_collection_of_another_name() {
     assert_eq!(run.with(0), "ran");
 }
 
-/// On a cluster that forbids inline scripts.
+/// The cluster forbids inline scripts.
 #[test]
 fn stored_scripts() {
     let inline = Place::on(Engine::ElasticsearchSecured);
@@ -58,7 +58,7 @@ fn stored_scripts() {
     a_command_runs_under_a_lease(&place);
 }
 
-/// An index that somebody has given a pipeline is refused by the doctor, and by `prepare`.
+/// The doctor and `prepare` refuse an index with an ingest pipeline.
 #[test]
 fn the_doctor_tells_of_a_pipeline() {
     for engine in [Engine::Elasticsearch, Engine::OpenSearch] {

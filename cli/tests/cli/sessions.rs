@@ -38,7 +38,7 @@ fn on_opensearch() {
     session(&place);
 }
 
-/// A lock cannot be had, and it is told what to do.
+/// Checks that a lock cannot be acquired, and that the message says what to do.
 fn is_not_prepared(place: &Place) {
     doctor::finds_no_index(place, "bad");
     let ended = place.leasehold(["run", "key", "--", "echo", "never"]);
@@ -92,7 +92,7 @@ pub fn a_command_runs_under_a_lease(place: &Place) {
     let first = run();
     let second = run();
     assert!(second > first, "{second} after {first}");
-    // It is free again, and the fence stays.
+    // The key is free again, and keeps its fence.
     let lock = place.json(["inspect", "job", "--json"]);
     assert_eq!(
         (&lock["held"], &lock["fence"]),
@@ -228,7 +228,7 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
     place.leasehold(once).saying(75);
     let left = place.json(["inspect", "tick", "--json"])["holders"][0]["expires_in_ms"].as_i64();
     assert!(left > Some(50 * 60_000), "{left:?}");
-    // Nobody is at the terminal who could be asked.
+    // Standard input is no terminal, so the command cannot ask.
     let said = place.leasehold(["evict", "tick"]);
     assert!(said.saying(2).contains("add --yes"));
     assert!(
@@ -241,17 +241,17 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
 }
 
 fn an_eviction_ends_the_command(place: &Place) {
-    // The command's default, because the test gives no `--grace`: a third of the ttl.
+    // The default grace time of the command is a third of the ttl.
     let grace = |ttl| Duration::from_secs(ttl) / 3;
-    // It hears of it with the next renewal, a second later at the most.
+    // The holder learns of the eviction by its next renewal, a second later at the most.
     let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done";
     keeping_pace(3, |ttl| {
         let mut holder = place.hold_for(ttl, [], script)?;
         place.leasehold(["evict", "job", "--yes"]).with(0);
-        // It ended well, and yet not under its lease.
+        // The command ended with 0, but after its lease was lost.
         match holder.wait() {
             (76, told) if told == "told" => Ok(()),
-            // It was killed when its grace time was over.
+            // The command was killed when its grace time was over.
             (76, told) if told.is_empty() => Err(Late::new("it told nothing", grace(ttl))),
             other => panic!("{other:?}"),
         }
@@ -315,7 +315,7 @@ fn changes_are_watched(place: &Place) {
 
 fn purged_locks_are_gone(place: &Place) {
     place.leasehold(["run", "purged", "--", "true"]).with(0);
-    // A search may not see it yet.
+    // A search may not see the newest document yet.
     let purge = || {
         place
             .leasehold(["purge", "--older-than", "0s"])
@@ -335,7 +335,7 @@ fn purged_locks_are_gone(place: &Place) {
     assert!(removed > 0);
 }
 
-/// What a command leaves behind in its group would go on without a lease.
+/// Processes that a command leaves behind in its group would go on without a lease.
 #[test]
 fn what_a_command_leaves_behind_ends_with_it() {
     let place = Place::file();

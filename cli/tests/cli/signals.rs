@@ -39,7 +39,7 @@ fn a_command_that_a_signal_ends_is_told_as_shells_do() {
     let place = Place::file();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
         let mut going = place.hold(["job"], "ulimit -c 0; exec sleep 600");
-        // The shell may be on its way to become the other program.
+        // The shell may not have replaced itself by the other program yet.
         going.signal(signal);
         assert_eq!(going.wait().0, code);
     }
@@ -50,14 +50,14 @@ fn a_signal_ends_the_wait_for_a_key() {
     let place = Place::file();
     let holder = place.hold(["job"], "cat");
     let mut waiting = place.start(["run", "job", "--wait", "1h", "--", "true"]);
-    // Before it listens it ends as any program does.
+    // A signal that comes before it listens would end it as it ends any program.
     until(|| listens(&waiting).then_some(()));
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.wait().0, 143);
     assert_eq!(holder.finish().0, 0);
 }
 
-/// As `nohup` starts it.
+/// `nohup` starts programs in this way.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let place = Place::file();
@@ -88,11 +88,11 @@ fn what_cannot_be_run_is_told_as_shells_do() {
     );
     let folder = place.leasehold(["run", "job", "--", "/"]);
     assert!(folder.saying(126).contains("/ cannot be run"));
-    // Neither holds anything any more.
+    // Neither command holds a lease any more.
     assert_eq!(place.leasehold(["ls"]).with(0), "");
 }
 
-/// Words that are not UTF-8 are for the command as they are.
+/// Arguments that are not UTF-8 are given to the command unchanged.
 #[test]
 fn any_bytes_are_words() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
@@ -103,7 +103,7 @@ fn any_bytes_are_words() {
     assert_eq!(command.output().unwrap().stdout, b"a\xff");
 }
 
-/// `leasehold` in place of a command that has a name of its own.
+/// The program may be started under another name.
 #[test]
 fn the_name_that_it_was_called_by_does_not_matter() {
     let place = Place::file();
@@ -113,7 +113,7 @@ fn the_name_that_it_was_called_by_does_not_matter() {
     assert_eq!(run(command).with(0), "ran");
 }
 
-/// Whoever was started so would not be told how a child ends.
+/// In a process that was started with SIGCHLD ignored, the kernel drops the status of each child that ends.
 #[test]
 fn the_end_of_a_command_is_seen_although_such_signals_were_ignored() {
     let place = Place::file();
@@ -130,7 +130,7 @@ fn the_end_of_a_command_is_seen_although_such_signals_were_ignored() {
     run(shell).with(5);
 }
 
-/// Somebody resizes the terminal, at any moment.
+/// The terminal may be resized at any moment.
 #[test]
 fn a_signal_at_the_start_of_a_command_does_not_keep_it_from_running() {
     let place = Place::file();

@@ -1,4 +1,4 @@
-//! What somebody at a terminal sees.
+//! Tests of the output to a terminal.
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,7 +10,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Place;
 
-/// Somebody at a terminal in front of a command.
+/// A terminal with a command in it.
 struct Terminal {
     screen: File,
     child: Child,
@@ -38,7 +38,7 @@ impl Terminal {
             .stderr(line())
             .spawn()
             .unwrap();
-        // So that the command has the only ends of the line.
+        // This closes the copies of the terminal in this process, so that reading it ends with the command.
         drop(command);
         Self {
             screen: screen.into(),
@@ -47,7 +47,7 @@ impl Terminal {
         }
     }
 
-    /// Reads until this is on the screen.
+    /// Reads until this text is on the screen.
     fn sees(&mut self, text: &str) {
         let mut bytes = [0; 4_096];
         while !self.seen.contains(text) {
@@ -113,7 +113,7 @@ fn colours_are_for_a_terminal() {
     let mut terminal = Terminal::of(&place, ["doctor"]);
     terminal.sees("\u{1b}[32mok");
     assert!(!place.leasehold(["doctor"]).with(0).contains('\u{1b}'));
-    // What is free is grey.
+    // A free key is shown in grey.
     place.leasehold(["run", "job", "--", "true"]).with(0);
     let mut terminal = Terminal::of(&place, ["ls", "--all"]);
     terminal.sees("\u{1b}[");
@@ -134,7 +134,7 @@ fn a_view_is_drawn_anew_while_locks_come_and_go() {
     terminal.sees("nobody holds anything here");
 }
 
-/// A name of somebody else does nothing to the terminal.
+/// Control characters in a name or a note do nothing to the terminal.
 #[test]
 fn what_moves_the_cursor_is_only_shown() {
     let place = Place::file();
@@ -148,7 +148,7 @@ fn what_moves_the_cursor_is_only_shown() {
     assert_eq!(holder.finish().0, 0);
 }
 
-/// It is not in the terminal's foreground, where a read would stop it for ever.
+/// The command is not in the terminal's foreground group, where a read of the terminal would stop it for ever.
 #[test]
 fn a_command_at_a_terminal_reads_nothing() {
     let place = Place::file();

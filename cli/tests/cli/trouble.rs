@@ -1,4 +1,4 @@
-//! What is wrong, and what is said of it.
+//! Tests of errors, and of their messages.
 
 use std::{
     fs,
@@ -63,7 +63,7 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
         let said = ended.saying(code);
         let named = address.starts_with("file:") || !said.contains("secret");
         assert!(named, "{address}: {said}");
-        // As an option, and with something else wrong.
+        // The address is an option here, and the key is missing.
         let mut wrong = leasehold();
         wrong.args(["--store", address, "run"]);
         let ended = run(wrong);
@@ -71,7 +71,7 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
     }
 }
 
-/// As the shell sees it that a word is missing, or in a wrong place.
+/// The command line has an address in a place where an option or a key belongs.
 #[test]
 fn a_wrong_word_with_a_password_is_not_repeated() {
     for words in [
@@ -301,7 +301,7 @@ fn completions_and_the_manual_know_every_task() {
     assert!(!manual.contains("supervise"));
 }
 
-/// The documentation has every code that the help has, and every option.
+/// `docs/cli.md` has each exit code and each option that the help has.
 #[test]
 fn the_documentation_is_complete() {
     let document = include_str!("../../../docs/cli.md");
