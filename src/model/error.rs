@@ -298,7 +298,7 @@ pub enum Error {
         reason: LossReason,
     },
 
-    /// The resource has seen a newer fence: another holder came after this one, whose lease is over.
+    /// The resource has seen a newer fence: this lease is over, and another lease was granted after it.
     /// Nothing was changed.
     #[error(
         "fence {fence} is over, the resource has seen {}: stop, write nothing more, and acquire again",

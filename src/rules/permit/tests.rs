@@ -1,10 +1,10 @@
-//! How many calls are let through, at times of choice.
+//! Tests of how many permits are granted, at times that the tests choose.
 
 use super::*;
 use crate::model::{Key, MAX_WINDOW, PermitId};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The beginning of a second, a minute and an hour.
+/// The start of a window of a second, of a minute and of an hour.
 const START: i64 = 1_700_000_000_000 - 1_700_000_000_000 % 3_600_000;
 
 fn fixed(limit: u32, window: Duration) -> Quota {
@@ -19,12 +19,12 @@ fn ask(quota: Quota) -> PermitRequest {
     PermitRequest::new(Key::new("k").unwrap(), PermitId::random(), quota, 1)
 }
 
-/// A document, and the rule on it.
+/// A limiter: its document, to which the rule is applied.
 #[derive(Default)]
 struct Limited(Option<LimiterRecord>);
 
 impl Limited {
-    /// At so many milliseconds after the start of a window.
+    /// Applies the rule at so many milliseconds after [`START`].
     fn ask(&mut self, request: &PermitRequest, at: i64) -> PermitAnswer {
         let decision = permit(self.0.as_ref(), request, time(START + at));
         let granted = matches!(decision.answer, PermitAnswer::Granted { .. });
@@ -39,7 +39,7 @@ impl Limited {
         decision.answer
     }
 
-    /// How many of those that are asked for are granted.
+    /// Asks for permits, and gives how many were granted.
     fn take(&mut self, quota: Quota, permits: u32, at: i64) -> u32 {
         let mut request = ask(quota);
         request.permits = permits;
@@ -92,7 +92,7 @@ fn a_repeated_request_is_granted_once_and_only_in_its_window() {
     assert_eq!(limited.ask(&request, 900), first);
     assert_eq!(limited.take(quota, 1, 950), 1);
     assert_eq!(limited.take(quota, 1, 960), 0);
-    // Of a window that is over it takes another.
+    // If the window of the first grant is over, the repeated request gets a new grant.
     let late = ask(quota);
     limited.ask(&late, 1_100);
     limited.ask(&late, 2_100);
@@ -111,7 +111,7 @@ fn smooth_permits_come_back_one_after_the_other() {
     assert_eq!(limited.wait(quota, 30), 70);
     assert_eq!(limited.take(quota, 1, 99), 0);
     assert_eq!(limited.take(quota, 1, 100), 1);
-    // What nobody took is gone: no more than one after a pause.
+    // Permits that were not taken are lost: with a burst of 1 there is one after a pause.
     assert_eq!([5_000, 5_001].map(|at| limited.take(quota, 1, at)), [1, 0]);
 }
 
@@ -128,7 +128,7 @@ fn a_burst_is_there_after_a_pause() {
     );
 }
 
-/// In no span as long as the window, wherever it begins.
+/// Checks each span as long as the window, at whichever time it begins.
 #[test]
 fn a_smooth_limit_holds_over_every_span() {
     for burst in [1, 2, 5, 7] {
@@ -162,7 +162,7 @@ fn another_limit_counts_what_is_taken() {
     assert_eq!(limited.take(fixed(5, SECOND), 1, 1_000), 1);
 }
 
-/// Whatever the deployment before had, the new one waits for a window at the most.
+/// A new deployment waits for a window at the most, with any limit of the deployment before.
 #[test]
 fn another_limit_or_burst_never_blocks_for_longer_than_a_window() {
     let year = 365 * 24 * 60 * 60 * SECOND;
@@ -199,7 +199,7 @@ fn another_limit_or_burst_never_blocks_for_longer_than_a_window() {
     }
 }
 
-/// In a rolling deployment each of the two finds its limit taken by both.
+/// In a rolling deployment the permits of both deployments count for each of the two limits.
 #[test]
 fn of_two_limits_side_by_side_the_greater_holds_for_both() {
     for (one, other, most) in [
@@ -220,14 +220,14 @@ fn a_clock_that_goes_back_stands_still_or_is_believed() {
     let quota = fixed(2, SECOND);
     let mut limited = Limited::default();
     assert_eq!(limited.take(quota, 2, 5_500), 2);
-    // A little: the window of the newest grant goes on.
+    // The clock goes back a little: the window of the newest grant goes on.
     assert_eq!(limited.wait(quota, 400), 5_600);
     assert_eq!(limited.take(quota, 1, 6_000), 1);
-    // Far, and in the same window: it is still taken.
+    // It goes back far, but within the same window: the permits are still taken.
     let (mut limited, hour) = (Limited::default(), fixed(2, 3_600 * SECOND));
     assert_eq!(limited.take(hour, 2, 1_000_000), 2);
     assert_eq!(limited.wait(hour, 0), 3_600_000);
-    // Farther: that clock was wrong.
+    // It goes back farther: the clock of the newest grant was wrong.
     let mut limited = Limited::default();
     assert_eq!(limited.take(quota, 2, 6_000), 2);
     assert_eq!(limited.take(quota, 2, -20_000), 2);
