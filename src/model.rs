@@ -36,7 +36,7 @@ pub use self::{
     },
     lock_state::{Held, LockState},
     mode::Mode,
-    quota::Quota,
+    quota::{Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
 };
 pub(crate) use self::{

@@ -52,6 +52,7 @@ pub use crate::{
     },
     model::{
         Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Quota, SCHEMA,
+        WindowKind,
     },
 };
 

@@ -12,16 +12,19 @@ pub struct Quota {
     limit: u32,
     /// In whole milliseconds, the resolution of every store.
     window: Duration,
-    spread: Spread,
+    kind: WindowKind,
 }
 
-/// When permits come back.
+/// When the permits of a limiter come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Spread {
+pub enum WindowKind {
     /// Every permit at the start of the window.
     Fixed,
-    /// One at a time; up to `burst` at once after a pause.
-    Smooth { burst: u32 },
+    /// One at a time.
+    Smooth {
+        /// How many can be taken at once after a pause.
+        burst: u32,
+    },
 }
 
 impl Quota {
@@ -43,7 +46,7 @@ impl Quota {
         Ok(Self {
             limit,
             window,
-            spread: Spread::Fixed,
+            kind: WindowKind::Fixed,
         })
     }
 
@@ -58,7 +61,7 @@ impl Quota {
         if burst == 0 || burst > limit {
             return Err(Error::InvalidBurst { burst, limit });
         }
-        self.spread = Spread::Smooth { burst };
+        self.kind = WindowKind::Smooth { burst };
         Ok(self)
     }
 
@@ -72,17 +75,17 @@ impl Quota {
         self.window
     }
 
-    /// How many permits of a smooth limiter can be taken at once after a pause; `None` for fixed windows.
-    pub fn burst(&self) -> Option<u32> {
-        match self.spread {
-            Spread::Fixed => None,
-            Spread::Smooth { burst } => Some(burst),
-        }
+    /// When the permits come back.
+    pub fn window_kind(&self) -> WindowKind {
+        self.kind
     }
 
     /// The most permits that can be taken at once: the burst of a smooth limiter, or the limit.
     pub fn most_at_once(&self) -> u32 {
-        self.burst().unwrap_or(self.limit)
+        match self.kind {
+            WindowKind::Fixed => self.limit,
+            WindowKind::Smooth { burst } => burst,
+        }
     }
 
     /// The window in milliseconds.
@@ -108,9 +111,9 @@ impl Quota {
     /// For how long after the start of its window a grant may limit later requests, in milliseconds.
     pub(crate) fn memory_millis(&self) -> i64 {
         let window = self.window_millis();
-        match self.spread {
-            Spread::Fixed => window,
-            Spread::Smooth { .. } => window + (self.credit_nanos() / 1_000_000 + 1).max(window),
+        match self.kind {
+            WindowKind::Fixed => window,
+            WindowKind::Smooth { .. } => window + (self.credit_nanos() / 1_000_000 + 1).max(window),
         }
     }
 
@@ -122,17 +125,17 @@ impl Quota {
         feature = "sqlite"
     ))]
     pub(crate) fn kind(&self) -> &'static str {
-        match self.spread {
-            Spread::Fixed => "fixed",
-            Spread::Smooth { .. } => "smooth",
+        match self.kind {
+            WindowKind::Fixed => "fixed",
+            WindowKind::Smooth { .. } => "smooth",
         }
     }
 
     /// The longest time until the next permits come back, when all are taken.
     pub(crate) fn turn(&self) -> Duration {
-        match self.spread {
-            Spread::Fixed => self.window,
-            Spread::Smooth { .. } => self.window / self.limit,
+        match self.kind {
+            WindowKind::Fixed => self.window,
+            WindowKind::Smooth { .. } => self.window / self.limit,
         }
     }
 }

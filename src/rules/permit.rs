@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use super::decision::{Decision, Write};
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{LimiterRecord, Quota, after, between},
+    model::{LimiterRecord, Quota, WindowKind, after, between},
 };
 
 /// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the
@@ -101,16 +101,17 @@ impl Usage {
             |millis: i64| millis.saturating_sub(millis.rem_euclid(quota.window_millis()));
         let record = record.filter(|record| {
             let same = || window_of(record.granted_at.timestamp_millis()) == window_of(millis);
-            record.granted_at <= after(now, CLOCK_STEP) || quota.burst().is_none() && same()
+            record.granted_at <= after(now, CLOCK_STEP)
+                || quota.window_kind() == WindowKind::Fixed && same()
         });
         let newest = record.map(|record| record.granted_at.timestamp_millis());
         let clock = newest.map_or(millis, |newest| newest.max(millis));
         let start = window_of(clock);
-        let used = match (record, quota.burst()) {
+        let used = match (record, quota.window_kind()) {
             (None, _) => 0,
-            (Some(record), None) if newest >= Some(start) => record.used,
-            (Some(_), None) => 0,
-            (Some(record), Some(_)) => {
+            (Some(record), WindowKind::Fixed) if newest >= Some(start) => record.used,
+            (Some(_), WindowKind::Fixed) => 0,
+            (Some(record), WindowKind::Smooth { .. }) => {
                 let elapsed = clock.saturating_sub(newest.unwrap_or(clock)).min(YEAR);
                 let debt = record.used.min(quota.credit_nanos());
                 debt.saturating_sub(elapsed * NANOS).max(0)
@@ -132,10 +133,12 @@ impl Usage {
 
     /// How many permits are free.
     fn room(&self, quota: &Quota) -> i64 {
-        match quota.burst() {
-            None => i64::from(quota.limit()).saturating_sub(self.used).max(0),
+        match quota.window_kind() {
+            WindowKind::Fixed => i64::from(quota.limit()).saturating_sub(self.used).max(0),
             // The generic cell rate algorithm, in its form of a leaky bucket (ITU-T I.371).
-            Some(_) => (quota.credit_nanos() - self.used) / quota.interval_nanos(),
+            WindowKind::Smooth { .. } => {
+                (quota.credit_nanos() - self.used) / quota.interval_nanos()
+            }
         }
     }
 
@@ -150,9 +153,9 @@ impl Usage {
         if self.room(quota) >= permits {
             return Duration::ZERO;
         }
-        let free = match quota.burst() {
-            None => self.start.saturating_add(quota.window_millis()),
-            Some(_) => {
+        let free = match quota.window_kind() {
+            WindowKind::Fixed => self.start.saturating_add(quota.window_millis()),
+            WindowKind::Smooth { .. } => {
                 let wanted = permits.saturating_mul(quota.interval_nanos());
                 let least = quota.credit_nanos().saturating_sub(wanted);
                 let missing = self.used.saturating_sub(least).max(0);
@@ -167,9 +170,9 @@ impl Usage {
     /// The document after a grant of so many permits.
     fn after(&self, request: &PermitRequest, granted: i64) -> LimiterRecord {
         let quota = &request.quota;
-        let cost = match quota.burst() {
-            None => granted,
-            Some(_) => granted.saturating_mul(quota.interval_nanos()),
+        let cost = match quota.window_kind() {
+            WindowKind::Fixed => granted,
+            WindowKind::Smooth { .. } => granted.saturating_mul(quota.interval_nanos()),
         };
         LimiterRecord {
             key: request.key.clone(),

@@ -12,7 +12,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LimiterRecord, LockRecord, LockState, after},
+    model::{Error, Key, LimiterRecord, LockRecord, LockState, WindowKind, after},
     rules::{self, Decision, Write},
     store::Store,
 };
@@ -197,7 +197,11 @@ impl Store for MemoryStore {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let quota = &request.quota;
-        let series = (request.key.clone(), quota.window(), quota.burst().is_some());
+        let series = (
+            request.key.clone(),
+            quota.window(),
+            quota.window_kind() != WindowKind::Fixed,
+        );
         Ok(self.decide_in(&self.limiters, &series, |record, now| {
             rules::permit(record, request, now)
         }))

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use futures::future::join_all;
 use leasehold::{
     Error, Key, Leases, MemoryStore, PermitAttempt, Store,
-    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+    store::{PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
 };
 use proptest::{
     collection::vec,
@@ -113,9 +113,9 @@ async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), Stri
 /// An answer without what may differ: how many, and in how many days there are more. Clocks may be
 /// years apart, so of a fixed window only whether it has to turn.
 fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
-    let days = |time: Duration| match quota.burst() {
-        None => u64::from(!time.is_zero()),
-        Some(_) => (time + DAY / 2).as_secs() / DAY.as_secs(),
+    let days = |time: Duration| match quota.window_kind() {
+        WindowKind::Fixed => u64::from(!time.is_zero()),
+        WindowKind::Smooth { .. } => (time + DAY / 2).as_secs() / DAY.as_secs(),
     };
     match answer {
         PermitAnswer::Granted {

@@ -110,9 +110,9 @@ impl<T: Clone> Schedule<T> {
     fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
         let size = self.pace.size();
         let answered = now + self.pace.expected();
-        let hopeless = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
-        let in_time = self.ready.iter().skip_while(hopeless);
-        let too_late = self.ready.iter().take_while(hopeless);
+        let is_too_late = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
+        let in_time = self.ready.iter().skip_while(is_too_late);
+        let too_late = self.ready.iter().take_while(is_too_late);
         // An answer has to come in time for the shortest ttl of a batch, so a batch has only similar ttls.
         let mut ttl = None;
         let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {

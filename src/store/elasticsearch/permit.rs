@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     messages::{PermitAnswer, PermitRequest},
-    model::{Error, LIMITER_SCHEMA},
+    model::{Error, LIMITER_SCHEMA, WindowKind},
     rules::{self, CLOCK_STEP, YEAR},
 };
 
@@ -42,7 +42,7 @@ impl Statements {
             "times": request.times.max(1),
             "kind": quota.kind(),
             "limit": quota.limit(),
-            "smooth": quota.burst().is_some(),
+            "smooth": quota.window_kind() != WindowKind::Fixed,
             "window": quota.window_millis(),
             "interval": quota.interval_nanos(),
             "credit": quota.credit_nanos(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{
     Error,
     rules::{self, Write},
-    store::{PermitAnswer, PermitId, PermitRequest, Quota},
+    store::{PermitAnswer, PermitId, PermitRequest, Quota, WindowKind},
 };
 
 use super::{BrokenStore, Fault};
@@ -23,7 +23,11 @@ impl BrokenStore {
             });
         }
         let quota = request.quota;
-        let mut series = (request.key.clone(), quota.window(), quota.burst().is_some());
+        let mut series = (
+            request.key.clone(),
+            quota.window(),
+            quota.window_kind() != WindowKind::Fixed,
+        );
         if self.is(Fault::AnotherWindowBlocks) {
             (series.1, series.2) = (Duration::ZERO, false);
         }

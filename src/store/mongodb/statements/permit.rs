@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::expressions::{MAX_DURATION_MILLIS, literal, millis};
 use crate::{
     messages::PermitRequest,
-    model::{LIMITER_SCHEMA, Quota},
+    model::{LIMITER_SCHEMA, Quota, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
 
@@ -42,9 +42,11 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
     let permits = i64::from(request.permits.max(1));
-    let used = match quota.burst() {
-        None => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, "$used", 0_i64] },
-        Some(_) => {
+    let used = match quota.window_kind() {
+        WindowKind::Fixed => {
+            doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, "$used", 0_i64] }
+        }
+        WindowKind::Smooth { .. } => {
             let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
             let used = doc! { "$cond": ["$$newest", "$used", 0_i64] };
             let debt = doc! { "$subtract": [
@@ -88,9 +90,9 @@ pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
 
 /// Whether there is room for this many permits.
 fn has_room(quota: &Quota, permits: i64) -> Document {
-    let most = match quota.burst() {
-        None => i64::from(quota.limit()).saturating_sub(permits),
-        Some(_) => {
+    let most = match quota.window_kind() {
+        WindowKind::Fixed => i64::from(quota.limit()).saturating_sub(permits),
+        WindowKind::Smooth { .. } => {
             let cost = permits.saturating_mul(quota.interval_nanos());
             quota.credit_nanos().saturating_sub(cost)
         }
@@ -100,13 +102,13 @@ fn has_room(quota: &Quota, permits: i64) -> Document {
 
 /// How many permits there is room for, in groups of `permits`, up to `times` groups.
 fn as_often_as_there_is_room(quota: &Quota, permits: i64, times: i64) -> Bson {
-    let room = match quota.burst() {
-        None => doc! { "$max": [
+    let room = match quota.window_kind() {
+        WindowKind::Fixed => doc! { "$max": [
             0_i64,
             { "$subtract": [i64::from(quota.limit()), "$$used"] },
         ] }
         .into(),
-        Some(_) => whole(
+        WindowKind::Smooth { .. } => whole(
             doc! { "$subtract": [quota.credit_nanos(), "$$used"] },
             quota.interval_nanos(),
         ),
@@ -140,7 +142,7 @@ fn newest(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
     }];
-    if quota.burst().is_none() {
+    if quota.window_kind() == WindowKind::Fixed {
         counts.push(doc! { "$eq": [window_of(quota, "$granted_at"), window_of(quota, "$$NOW")] });
     }
     doc! { "$cond": [
@@ -166,9 +168,11 @@ fn is_newest(request: &PermitRequest) -> Document {
 /// The document after a grant of this many permits.
 fn changed(request: &PermitRequest, granted: Bson) -> Document {
     let quota = &request.quota;
-    let cost = match quota.burst() {
-        None => granted.clone(),
-        Some(_) => doc! { "$multiply": [granted.clone(), quota.interval_nanos()] }.into(),
+    let cost = match quota.window_kind() {
+        WindowKind::Fixed => granted.clone(),
+        WindowKind::Smooth { .. } => {
+            doc! { "$multiply": [granted.clone(), quota.interval_nanos()] }.into()
+        }
     };
     doc! {
         "_id": "$_id",
