@@ -152,6 +152,22 @@ async fn a_release_past_the_expiry_is_told() {
     assert_eq!(next(&mut freed).await, ["key"]);
 }
 
+/// With a minimum hold the key stays taken, but for a shorter time than those who wait have heard.
+#[tokio::test]
+async fn the_early_end_of_a_lease_with_a_minimum_hold_is_told() {
+    let (leases, mut freed, _fixture) = told().await;
+    let lease = leases
+        .acquire("key", LONG)
+        .min_hold(LONG / 2)
+        .await
+        .unwrap();
+    lease.release().await.unwrap();
+    assert!(!leases.inspect("key").await.unwrap().unwrap().is_free());
+    free(&leases, "sentinel").await;
+    assert_eq!(next(&mut freed).await, ["key"]);
+    assert_eq!(next(&mut freed).await, ["sentinel"]);
+}
+
 /// The server logs a change as a whole document where a list of what changed would be longer.
 #[tokio::test]
 async fn a_change_that_is_logged_as_a_whole_document_is_told() {

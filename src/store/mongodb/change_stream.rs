@@ -5,7 +5,7 @@
 //! - A release by the last holder, and an eviction, remove the lease or the list of holders, and put nothing in its
 //!   place.
 //! - After a release by one of several holders the list of holders is shorter, and those behind it move up.
-//!   With a minimum hold the list keeps its length, and the holder has another lease id. A downgrade writes a list, or
+//!   Under a minimum hold the holder, sole or in a list, has another lease id instead. A downgrade writes a list, or
 //!   changes a mode. None of these changes the fence.
 //!
 //! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
@@ -104,7 +104,7 @@ fn is_free() -> Document {
     ] }
 }
 
-/// Whether one of several holders has left, or its mode may now admit others.
+/// Whether one of several holders has left, or ends sooner than it would have, or its mode may now admit others.
 fn has_room() -> Document {
     // Without the default a list that is missing in an event would end the stream with an error.
     let list = |list: Bson| doc! { "$ifNull": [list, []] };
@@ -114,7 +114,7 @@ fn has_room() -> Document {
         "input": list(fields.into()),
         "in": { "$regexMatch": {
             "input": "$$this.k",
-            "regex": r"^holders(\.[0-9]+\.(lease|mode))?$",
+            "regex": r"^(lease|holders(\.[0-9]+\.(lease|mode))?)$",
         } },
     } } };
     // A downgrade and a reentrant grant of a sole holder both write a list and remove `lease`. Of the two only the
