@@ -1,5 +1,7 @@
 //! What acknowledges a release: the primary alone, unless a failover must not undo it.
 
+mod overtaken;
+
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{

@@ -32,6 +32,11 @@ impl Changed {
             failed: false,
         }
     }
+
+    /// How many there were, if the answer tells.
+    pub(super) fn number(&self) -> Option<usize> {
+        self.changed
+    }
 }
 
 /// One change among many, of the document of this key.

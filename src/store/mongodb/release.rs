@@ -1,16 +1,22 @@
 //! Releases: single ones by a command each, many plain ones by one statement for all.
 //!
-//! That statement matches only documents whose sole holder is one of the leases, each at most once. So if the number of
-//! changed documents is that of the leases, each was released. The leases are released before they end, so the number
-//! falls short only after an eviction or damage, or if a key has got several holders. Then the documents are read:
+//! That statement matches only documents that one of the leases has by itself, each at most once. So if the number of
+//! changed documents is that of the leases, each was released. Otherwise the documents are read: the statement leaves
+//! the lease in those that it has changed.
 //!
-//! - The statement leaves the lease in the field `released`. A lease that is there was released.
-//! - If the key was granted to another a moment ago, the lease may have been released before, and the error says so.
-//! - Any other lease is released by a command of its own.
+//! Others may change a document between the statement and the look at it. Then it does not tell whether the lease was
+//! released, or had been evicted before. An eviction leaves the lease too, until the next grant. A holder that has had
+//! the key for longer was there instead of the lease. And all in all as many leases were released as documents were
+//! changed, which decides on those that are left if all of them were released, or none. Otherwise the answer
+//! is [`Error::Interrupted`]. Who tries it again hears that the lease is no holder, and takes its own release for the
+//! reason: a release that was carried out is never told as a loss. The price is that a loss of the last seconds may
+//! be told as a release, where others have changed the document of another release at the same moment.
 
-use chrono::TimeDelta;
+use std::time::Duration;
+
 use futures::future::join_all;
 use mongodb::bson::{Document, RawDocument};
+use tokio::time::Instant;
 
 use super::{
     MongoStore,
@@ -21,13 +27,24 @@ use super::{
 };
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},
-    model::{Cause, Error},
-    rules,
+    model::{Cause, Error, Holder, after},
     store::explained,
 };
 
-/// How old a grant may be that was made after the statement: longer than the time until the document is read.
-const JUST_NOW: TimeDelta = TimeDelta::seconds(5);
+/// How long a change may wait on the server after it has taken the time that it writes.
+const STALL: Duration = Duration::from_secs(5);
+
+/// What became of one of many releases.
+enum Outcome {
+    /// The statement has released it.
+    Released,
+    /// The lease is still there: in a list of holders, which the statement leaves alone.
+    There,
+    /// The statement has not released it: the key was free or another's before.
+    NotHeld,
+    /// The document may have been changed since, or removed.
+    Overwritten,
+}
 
 impl MongoStore {
     /// Releases a lease if it is the only one in the document of its key. Returns whether it was.
@@ -63,44 +80,51 @@ impl MongoStore {
         requests: &[&ReleaseRequest],
     ) -> Result<Vec<Result<ReleaseAnswer, Error>>, Error> {
         let statement = statements::release_together(requests);
+        let sent = Instant::now();
         let changed = self.send_undoable_changes(vec![statement]).await?;
         if changed == Changed::all(requests.len()) {
             return Ok(vec![Ok(ReleaseAnswer::Released); requests.len()]);
         }
         let keys = requests.iter().map(|request| request.key.as_str());
         let documents = self.documents(keys.collect()).await.map_err(unread)?;
+        // What was written after the statement has a time that is at most this long ago.
+        let since = sent.elapsed() + STALL;
+        let outcomes: Vec<_> = requests
+            .iter()
+            .map(|request| {
+                let document = documents.get(request.key.as_str());
+                document.map_or(Ok(Outcome::Overwritten), |it| outcome(request, it, since))
+            })
+            .collect();
+        let count = |is: fn(&Result<Outcome, Error>) -> bool| {
+            outcomes.iter().filter(|outcome| is(outcome)).count()
+        };
+        let released = count(|it| matches!(it, Ok(Outcome::Released)));
+        let unknown = count(|it| matches!(it, Ok(Outcome::Overwritten) | Err(_)));
+        // How many of the unknown ones were released.
+        let hidden = changed
+            .number()
+            .and_then(|changed| changed.checked_sub(released));
         let answers =
             requests
                 .iter()
-                .map(async |request| match documents.get(request.key.as_str()) {
-                    None => Ok(ReleaseAnswer::NotHeld),
-                    Some(document) => self.released_or_not(request, document).await,
+                .zip(outcomes)
+                .map(async |(request, outcome)| match outcome? {
+                    Outcome::Released => Ok(ReleaseAnswer::Released),
+                    Outcome::There => self.release_beside(request).await,
+                    Outcome::NotHeld => Ok(ReleaseAnswer::NotHeld),
+                    Outcome::Overwritten => match hidden {
+                        Some(0) => Ok(ReleaseAnswer::NotHeld),
+                        Some(hidden) if hidden == unknown => Ok(ReleaseAnswer::Released),
+                        _ => Err(Error::Interrupted {
+                            store: STORE,
+                            source: Cause::text(
+                                "the document was changed again at the same moment",
+                            ),
+                        }),
+                    },
                 });
         Ok(join_all(answers).await)
-    }
-
-    /// The answer to one of many releases, from the document that they left.
-    async fn released_or_not(
-        &self,
-        request: &ReleaseRequest,
-        document: &RawDocument,
-    ) -> Result<ReleaseAnswer, Error> {
-        let released = decode::shown(document).get_str("released");
-        if released.is_ok_and(|lease| lease == request.lease.to_string()) {
-            return Ok(ReleaseAnswer::Released);
-        }
-        let (record, now) = timed(decode::lock(document, &request.key)?)?;
-        match rules::inspect(&record, now).holders.as_slice() {
-            // The statement may have released the lease, and the key was then granted to another.
-            [other] if other.lease != request.lease && now - other.acquired_at < JUST_NOW => {
-                let source = Cause::text("the key was granted to another at the same moment");
-                Err(Error::Interrupted {
-                    store: STORE,
-                    source,
-                })
-            }
-            _ => self.release_beside(request).await,
-        }
     }
 
     /// Sends a release, and returns whether it changed the document. A release that finds its lease always
@@ -120,4 +144,35 @@ impl MongoStore {
             Err(error) => Err(self.explain_failure(&request.key, error).await),
         }
     }
+}
+
+/// What became of one of many releases, by the document after the statement. What others have written since then has a
+/// time that is at most this long ago.
+fn outcome(
+    request: &ReleaseRequest,
+    document: &RawDocument,
+    since: Duration,
+) -> Result<Outcome, Error> {
+    let released = decode::shown(document).get_str("released");
+    if released.is_ok_and(|lease| lease == request.lease.to_string()) {
+        return Ok(Outcome::Released);
+    }
+    let (record, now) = timed(decode::lock(document, &request.key)?)?;
+    let is_mine = |holder: &Holder| holder.lease == request.lease;
+    if record.holders.iter().any(is_mine) {
+        return Ok(Outcome::There);
+    }
+    let evicted = decode::eviction(document, &request.key).map(|record| record.evicted);
+    if evicted.is_ok_and(|evicted| evicted.iter().any(is_mine)) {
+        return Ok(Outcome::NotHeld);
+    }
+    // Without holders, this is when the last of them left.
+    let left = record.expires_at;
+    let times = record.holders.iter().map(|holder| holder.acquired_at);
+    let unchanged_since = times.min().unwrap_or(left);
+    Ok(if after(unchanged_since, since) < now {
+        Outcome::NotHeld
+    } else {
+        Outcome::Overwritten
+    })
 }
