@@ -2,11 +2,18 @@
 
 use std::{error::Error as _, time::Duration};
 
-use leasehold::{Error, Leases, MongoStore};
-use mongodb::{bson::Document, options::ClientOptions};
+use leasehold::{
+    Error, Key, Leases, MongoStore, Store,
+    store::{AcquireRequest, BatchRequest, LeaseId, ReleaseRequest, RenewRequest},
+};
+use mongodb::{
+    bson::{Document, doc},
+    error::{Error as DriverError, ErrorKind, WriteFailure},
+    options::ClientOptions,
+};
 use tokio::{net::TcpListener, time::Instant};
 
-use super::LONG;
+use super::{DATABASE, Engine, Fixture, LONG, SHORT};
 
 /// Everything that a person or a log may get to see of an error.
 pub(super) fn everything(error: &Error) -> String {
@@ -80,6 +87,62 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// A collection with rules for its documents: the server answers with all that a document lacks.
+#[tokio::test]
+async fn a_refusal_by_a_validator_is_a_sentence() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let (store, collection) = (fixture.store().await, fixture.collection().await);
+    let key = |name: &str| Key::new(name).unwrap();
+    let ask =
+        |name: &str, ttl| AcquireRequest::exclusive(key(name), LeaseId::random(), "me".into(), ttl);
+    let [held, expired] = [ask("held", LONG), ask("expired", SHORT)];
+    for request in [&held, &expired] {
+        store.acquire(request).await.unwrap();
+    }
+    let rule = doc! { "$jsonSchema": { "required": ["never there"] } };
+    let modified = doc! { "collMod": collection.name(), "validator": rule };
+    let database = collection.client().database(DATABASE);
+    database.run_command(modified).await.unwrap();
+
+    let release = ReleaseRequest::new(held.key.clone(), held.lease);
+    let plain = release.clone().alone().undoable();
+    let batch = [BatchRequest::Release(plain.clone())];
+    let renewal = RenewRequest::new(held.key.clone(), held.lease, LONG * 2);
+    let errors = [
+        store.acquire(&ask("new", LONG).fresh()).await.unwrap_err(),
+        store.acquire(&ask("new", LONG)).await.unwrap_err(),
+        store
+            .renew(&[renewal])
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap_err(),
+        store.release(&release).await.unwrap_err(),
+        store.release(&plain).await.unwrap_err(),
+        store.batch(&batch).await.unwrap().remove(0).unwrap_err(),
+    ];
+    for error in &errors {
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+        let text = everything(error);
+        assert!(text.contains("Document failed validation"), "{text}");
+        assert!(text.contains("121"), "{text}");
+        for raw in ["WriteError", "details", "never there", "Some("] {
+            assert!(!text.contains(raw), "{text}");
+        }
+    }
+    // All that the server said is there for who asks.
+    let said = errors[3].driver_error::<DriverError>().unwrap();
+    let ErrorKind::Write(WriteFailure::WriteError(refused)) = &*said.kind else {
+        panic!("{said:?}");
+    };
+    assert!(refused.details.is_some(), "{said:?}");
+
+    // What is removed need not fit the rules.
+    while !store.remove_expired(&expired.key).await.unwrap() {
+        tokio::time::sleep(SHORT / 10).await;
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{
     MAX_SENDS,
     concern::Collections,
-    error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race},
+    error::{DUPLICATE_KEY, STORE, classify, classify_insert, code, duplicate, is_race, sentence},
     statements::integer,
 };
 use crate::{
@@ -148,7 +148,7 @@ impl MongoDistributedLock {
             match locks.durable_writes().await?.create_index(index).await {
                 Ok(_) => Ok(()),
                 Err(twice) if code(&twice) == Some(DUPLICATE_KEY) => {
-                    let text = twice.kind.to_string();
+                    let text = sentence(&twice.kind);
                     let value = duplicate(&text).map_or("", |found| found.value);
                     Err(Error::NotPrepared {
                         store: STORE,

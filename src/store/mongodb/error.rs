@@ -58,13 +58,26 @@ fn refuses_journal(error: &DriverError) -> bool {
 
 /// An error of the driver, told by a sentence: its own text has whole answers of the server in it.
 pub(crate) fn cause(error: DriverError) -> Cause {
-    Cause::worded(error.kind.to_string(), error)
+    Cause::worded(sentence(&error.kind), error)
+}
+
+/// What the server, or the driver, says of the error. The driver's words for a failed write are all of its fields, also
+/// the server's details of it, in which there may be documents.
+pub(crate) fn sentence(kind: &ErrorKind) -> String {
+    let (message, code) = match kind {
+        ErrorKind::Write(WriteFailure::WriteError(write)) => (&write.message, write.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(concern)) => {
+            (&concern.message, concern.code)
+        }
+        _ => return kind.to_string(),
+    };
+    format!("{message} (code {code})")
 }
 
 /// Whether two upserts met: both inserted a document with the same value of this field.
 pub(crate) fn is_race(error: &DriverError, field: &str) -> bool {
     code(error) == Some(DUPLICATE_KEY)
-        && duplicate(&error.kind.to_string()).is_none_or(|it| it.field == field)
+        && duplicate(&sentence(&error.kind)).is_none_or(|it| it.field == field)
 }
 
 /// The same of one statement among many, whose documents have their keys in `_id`.
@@ -162,7 +175,7 @@ pub(crate) fn classify(error: DriverError) -> Error {
 /// The same for a change that may insert a lock or a limiter.
 pub(crate) fn classify_insert(error: DriverError) -> Error {
     let other = match code(&error) {
-        Some(DUPLICATE_KEY) => of_another_index(&error.kind.to_string()),
+        Some(DUPLICATE_KEY) => of_another_index(&sentence(&error.kind)),
         _ => None,
     };
     other.unwrap_or_else(|| classify(error))
