@@ -64,6 +64,33 @@ async fn a_unique_index_on_another_field_is_named_and_is_no_race() {
     }
 }
 
+/// Of an index that locks are not in, neither `prepare` nor an acquire says anything; of one that they are in, both do.
+#[tokio::test]
+async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let there = |field: &str| doc! { field: { "$exists": true } };
+        for (field, filter, harmless) in [
+            ("email", None, true),
+            ("owner", None, false),
+            ("owner", Some(there("email")), true),
+            ("owner", Some(there("lease")), false),
+        ] {
+            let fixture = Fixture::new(engine);
+            let (store, collection) = (fixture.store().await, fixture.collection().await);
+            let mut options = IndexOptions::builder().unique(true).build();
+            options.sparse = filter.is_none().then_some(true);
+            options.partial_filter_expression = filter;
+            let keys = doc! { field: 1 };
+            let index = IndexModel::builder().keys(keys).options(options).build();
+            collection.create_index(index.clone()).await.unwrap();
+            assert_eq!(store.prepare().await.is_ok(), harmless, "{index:?}");
+            store.acquire(&ask("one")).await.unwrap();
+            let second = store.acquire(&ask("two")).await;
+            assert_eq!(second.is_ok(), harmless, "{index:?}: {second:?}");
+        }
+    }
+}
+
 /// In a capped collection, a view, and so on.
 #[tokio::test]
 async fn a_collection_that_is_of_no_use_for_locks_is_refused() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::TryStreamExt as _;
 use mongodb::{
     IndexModel,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
     options::IndexOptions,
 };
 
@@ -23,6 +23,32 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The TTL index on `expires_at` that earlier versions created, before locks had a clean-up date.
 const FORMER_INDEX: &str = "leasehold_expires_at";
+
+/// The fields of locks and limiters.
+const OURS: [&str; 22] = [
+    "_id",
+    "schema",
+    "fence",
+    "lease",
+    "owner",
+    "acquired_at",
+    "expires_at",
+    "note",
+    "cleanup_at",
+    "waiters",
+    "done",
+    "touched",
+    "holders",
+    "released_at",
+    "released",
+    "evicted",
+    "limiter",
+    "granted_at",
+    "used",
+    "last",
+    "granted",
+    "over_at",
+];
 
 /// A TTL index.
 pub(super) struct Index {
@@ -72,8 +98,9 @@ impl MongoStore {
     ///
     /// [`Error::NotPrepared`] if it is a view or a collection of a time series, if it is capped (the server may remove
     /// a lock that somebody has), if it has a collation (which may take two keys for one), or if it has a unique index
-    /// on another field than `_id` (which refuses all locks but one). Otherwise the error with which the server
-    /// answers; a user who may not list collections is told of none of these but the last.
+    /// on another field than `_id` (which refuses all locks but one, unless it is sparse, or has a filter, so that they
+    /// are not in it). Otherwise the error with which the server answers; a user who may not list collections is told
+    /// of none of these but the last.
     ///
     /// # Cancel safety
     ///
@@ -102,7 +129,7 @@ impl MongoStore {
         }
         let indexes = locks.list_indexes().await.map_err(classify)?;
         let indexes: Vec<_> = indexes.try_collect().await.map_err(classify)?;
-        match indexes.iter().find_map(unique_on_another_field) {
+        match indexes.iter().find_map(refuses_locks) {
             Some(name) => Err(not_prepared(unique_index(&name))),
             None => Ok(()),
         }
@@ -196,11 +223,43 @@ fn unfit(collection: &Document) -> Option<&'static str> {
     }
 }
 
-/// The name of a unique index on another field than `_id`.
-fn unique_on_another_field(index: &IndexModel) -> Option<String> {
+/// The name of a unique index that refuses locks, or limiters.
+fn refuses_locks(index: &IndexModel) -> Option<String> {
     let options = index.options.as_ref()?;
-    let is_unique = options.unique == Some(true) && !index.keys.contains_key("_id");
-    is_unique.then(|| options.name.clone().unwrap_or_default())
+    let refuses = options.unique == Some(true)
+        && !index.keys.contains_key("_id")
+        && !leaves_us_out(&index.keys, options);
+    refuses.then(|| options.name.clone().unwrap_or_default())
+}
+
+/// Whether none of our documents is in an index: it is sparse, and they have none of its fields, or its filter is for
+/// a field that they have not. Of other filters it is not asked what they let pass.
+fn leaves_us_out(keys: &Document, options: &IndexOptions) -> bool {
+    if options.sparse == Some(true) && keys.keys().all(|field| is_foreign(field)) {
+        return true;
+    }
+    let filter = options.partial_filter_expression.iter().flatten();
+    filter
+        .into_iter()
+        .any(|(field, condition)| is_foreign(field) && requires(condition))
+}
+
+/// Whether a field, by its path, is in none of our documents.
+fn is_foreign(path: &str) -> bool {
+    let field = path.split('.').next().unwrap_or_default();
+    // `$and` and the like hold further conditions.
+    !field.starts_with('$') && !OURS.contains(&field)
+}
+
+/// Whether a condition of a filter is false for a document without the field.
+fn requires(condition: &Bson) -> bool {
+    match condition {
+        Bson::Document(operators) => {
+            operators.get_bool("$exists") == Ok(true) || operators.contains_key("$type")
+        }
+        // An equality; that with null holds for what is missing.
+        value => *value != Bson::Null,
+    }
 }
 
 fn removes_by_expiry(index: &IndexModel) -> bool {
@@ -225,4 +284,81 @@ pub(super) fn indexes(retention: Duration) -> [Index; 2] {
             ours: doc! { "limiter": LIMITER_SCHEMA },
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unique(keys: Document, more: impl FnOnce(&mut IndexOptions)) -> IndexModel {
+        let mut options = IndexOptions::builder().unique(true).build();
+        options.name = Some("theirs".to_owned());
+        more(&mut options);
+        IndexModel::builder().keys(keys).options(options).build()
+    }
+
+    #[test]
+    fn a_unique_index_is_refused_unless_it_leaves_locks_out() {
+        let sparse = |keys| unique(keys, |it| it.sparse = Some(true));
+        let partial = |filter| {
+            unique(doc! { "owner": 1 }, |it| {
+                it.partial_filter_expression = Some(filter);
+            })
+        };
+        let harmless = [
+            sparse(doc! { "email": 1 }),
+            sparse(doc! { "email": 1, "address.city": -1 }),
+            partial(doc! { "email": { "$exists": true } }),
+            partial(doc! { "email": { "$type": "string" } }),
+            partial(doc! { "fence": { "$gt": 5 }, "kind": "person" }),
+            unique(doc! { "email": 1, "_id": 1 }, |_| {}),
+            unique(doc! { "email": 1 }, |it| it.unique = None),
+        ];
+        for index in harmless {
+            assert_eq!(refuses_locks(&index), None, "{index:?}");
+        }
+        let harmful = [
+            unique(doc! { "email": 1 }, |_| {}),
+            sparse(doc! { "owner": 1 }),
+            sparse(doc! { "email": 1, "lease": 1 }),
+            sparse(doc! { "_id.limiter": 1 }),
+            partial(doc! { "owner": "somebody" }),
+            partial(doc! { "_id.limiter": { "$exists": true } }),
+            partial(doc! { "email": Bson::Null }),
+            partial(doc! { "email": { "$eq": Bson::Null } }),
+            partial(doc! { "email": { "$exists": false } }),
+            partial(doc! { "$and": [{ "owner": { "$exists": true } }] }),
+            partial(doc! {}),
+        ];
+        for index in harmful {
+            assert_eq!(
+                refuses_locks(&index).as_deref(),
+                Some("theirs"),
+                "{index:?}"
+            );
+        }
+    }
+
+    /// Those that `docs/protocol.md` has, but for the fields of a holder and those of the search engines alone.
+    #[test]
+    fn every_field_of_ours_is_known() {
+        let page = include_str!("../../../docs/protocol.md");
+        let documents = page.split("## The document of a lock").nth(1).unwrap();
+        let documents = documents.split("## Schema versions").next().unwrap();
+        let mut known = 0;
+        for row in documents.lines().filter(|line| line.starts_with("| `")) {
+            let mut cells = row.split('|').map(str::trim).skip(1);
+            let (names, mongodb) = (cells.next().unwrap(), cells.next().unwrap());
+            if ["none", "in the `_id`"].contains(&mongodb) {
+                continue;
+            }
+            for name in names.split(", ") {
+                let name = name.trim_matches('`');
+                assert!(OURS.contains(&name), "{name}");
+                known += 1;
+            }
+        }
+        // The key is in `_id`, and is named so for limiters only.
+        assert_eq!(known, OURS.len());
+    }
 }
