@@ -102,9 +102,12 @@ impl Fixture {
     /// A collection whose client writes down every command that it sends, but for those of the
     /// connections themselves.
     async fn watched(&self) -> (Collection<Document>, Commands) {
+        self.watched_with(self.options().await)
+    }
+
+    fn watched_with(&self, mut options: ClientOptions) -> (Collection<Document>, Commands) {
         let commands = Commands::default();
         let seen = commands.clone();
-        let mut options = self.options().await;
         options.command_event_handler = Some(EventHandler::callback(move |event| {
             if let CommandEvent::Started(started) = event
                 && !["endSessions", "hello"].contains(&started.command_name.as_str())
