@@ -21,7 +21,9 @@ use mongodb::{
     },
 };
 
-use super::{Commands, Engine, Fixture, LONG, PATIENCE, SHORT, short_lived};
+use tokio::time::Instant;
+
+use super::{ATTEMPTS, Commands, Engine, Fixture, LONG, PATIENCE, SHORT, short_lived};
 
 async fn watched_leases(engine: Engine) -> (Leases, Commands) {
     let (collection, commands) = Fixture::new(engine).watched().await;
@@ -64,6 +66,36 @@ async fn each_operation_is_one_round_trip() {
 
         leases.evict("key").await.unwrap();
         assert_eq!(commands.names(), ["findAndModify"], "an eviction");
+    }
+}
+
+/// A release whose batch is not answered within this time is sent again, alone.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_set_of_free_keys_is_two_commands_and_its_release_is_one() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (leases, commands) = watched_leases(engine).await;
+        let mut in_time = false;
+        for attempt in 0..ATTEMPTS {
+            let keys = (0..20).map(|number| format!("{attempt} {number}"));
+            let set = leases.acquire_all(keys, LONG).await.unwrap();
+            let sent = commands.take();
+            let names: Vec<_> = sent.iter().filter_map(|it| it.keys().next()).collect();
+            assert_eq!(names, ["update", "find"], "{engine:?}");
+            assert_eq!(sent[0].get_array("updates").unwrap().len(), 20);
+            let start = Instant::now();
+            set.release().await.unwrap();
+            let sent = commands.take();
+            in_time = start.elapsed() < OVERDUE;
+            if in_time {
+                assert_eq!(sent.len(), 1, "{engine:?}: {sent:?}");
+                // One statement for all.
+                assert_eq!(sent[0].get_array("updates").unwrap().len(), 1);
+                break;
+            }
+        }
+        assert!(in_time, "no release was quick enough to tell");
     }
 }
 

@@ -10,14 +10,14 @@ use std::{
 
 use futures::future::join_all;
 use leasehold::{
-    Error, Fence, Key, Leases, MemoryStore, MongoStore, Store,
+    Attempt, Error, Fence, Key, Leases, MemoryStore, MongoStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId,
         ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     },
 };
 use leasehold_tests::crowd::Crowd;
-use mongodb::bson::{Bson, doc};
+use mongodb::bson::{Bson, DateTime, doc};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -246,5 +246,50 @@ async fn a_key_takes_a_thousand_holders_and_not_one_more() {
         let after = collection.find_one(doc! {}).await.unwrap().unwrap();
         assert!(after == lock, "a refusal has changed the document");
         crowd.lives_on(&store).await;
+    }
+}
+
+/// The server's clock has stepped back since the release.
+#[tokio::test]
+async fn a_key_that_was_released_in_the_future_is_free() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let (store, collection) = (fixture.store().await, fixture.collection().await);
+        let leases = Leases::new(store);
+        let later = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+        for number in 0..5 {
+            let key = format!("key {number}");
+            let tombstone = doc! {
+                "_id": &key, "schema": leasehold::store::SCHEMA, "fence": later.timestamp_millis(),
+                "cleanup_at": later, "released_at": later,
+            };
+            collection.insert_one(tombstone).await.unwrap();
+            let attempt = leases.try_acquire(&key, LONG);
+            let attempt = match number {
+                0 => attempt,
+                1 => attempt.shared(),
+                2 => attempt.permits(1, 2),
+                3 => attempt.reentrant(),
+                _ => attempt.shared().reentrant(),
+            };
+            let attempt = attempt.await.unwrap();
+            let Attempt::Acquired(lease) = attempt else {
+                panic!("{number} on {engine:?}: {attempt:?}");
+            };
+            assert!(lease.fence().get() > later.timestamp_millis());
+            lease.release().await.unwrap();
+        }
+        let keys = ["set 0", "set 1"];
+        for key in keys {
+            let tombstone = doc! {
+                "_id": key, "schema": leasehold::store::SCHEMA, "fence": 7_i64, "released_at": later,
+            };
+            collection.insert_one(tombstone).await.unwrap();
+        }
+        let set = leases
+            .acquire_all(keys, LONG)
+            .wait_for(Duration::ZERO)
+            .await;
+        set.unwrap().release().await.unwrap();
     }
 }

@@ -11,17 +11,17 @@ use std::{
 use elasticsearch::http::Method::{Get, Put};
 use futures::future::join_all;
 use leasehold::{
-    Key, Store,
+    Attempt, Key, Store,
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, LeaseId, ReleaseAnswer,
-        ReleaseRequest, RenewAnswer, RenewRequest,
+        ReleaseRequest, RenewAnswer, RenewRequest, SCHEMA,
     },
 };
 use leasehold_tests::crowd::Crowd;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{BOTH, Engine, Fixture, LONG, ask, granted};
+use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases};
 
 const TASKS: usize = 32;
 
@@ -294,4 +294,37 @@ async fn takes_a_thousand_holders(engine: Engine) {
     let after = fixture.ask(Get, &document, Value::Null).await;
     assert!(after == before, "a refusal has changed the document");
     crowd.lives_on(&store).await;
+}
+
+/// The server's clock has stepped back since the release.
+#[tokio::test]
+async fn a_key_that_was_released_in_the_future_is_free() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let leases = leases(fixture.store());
+        let later = chrono::Utc::now().timestamp_millis() + 3_600_000;
+        for number in 0..5 {
+            let key = format!("key{number}");
+            let tombstone = json!({
+                "key": &key, "schema": SCHEMA, "fence": later, "released_at": later, "written_at": later,
+            });
+            let path = format!("{}/_doc/{key}", fixture.alias);
+            let stored = fixture.ask(Put, &path, tombstone).await;
+            assert_eq!(stored["result"], "created", "{stored}");
+            let attempt = leases.try_acquire(&key, LONG);
+            let attempt = match number {
+                0 => attempt,
+                1 => attempt.shared(),
+                2 => attempt.permits(1, 2),
+                3 => attempt.reentrant(),
+                _ => attempt.shared().reentrant(),
+            };
+            let attempt = attempt.await.unwrap();
+            let Attempt::Acquired(lease) = attempt else {
+                panic!("{number} on {engine:?}: {attempt:?}");
+            };
+            assert!(lease.fence().get() > later);
+            lease.release().await.unwrap();
+        }
+    }
 }
