@@ -95,6 +95,7 @@ async fn an_alias_without_a_write_index_is_named() {
         .await;
         let store = fixture.store();
         for outcome in [
+            fixture.prepare().await,
             fixture.check().await,
             leases(store).try_acquire("key", LONG).await.map(drop),
         ] {

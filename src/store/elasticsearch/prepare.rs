@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    index_store::IndexStore,
-    scripts::SCRIPTS,
-    setup::{fit_for_locks, missing_aliases},
-    statements::Request,
+    index_store::IndexStore, scripts::SCRIPTS, setup::missing_aliases, statements::Request,
     transport::Transport,
 };
 use crate::model::Error;
@@ -100,7 +97,8 @@ impl<C: Transport> IndexStore<C> {
     async fn adopt(&self, index: &str) -> Result<(), Error> {
         let answer = self.ask(&self.statements.describe(index)).await?;
         let description = &answer[index];
-        fit_for_locks(index, description).map_err(|problem| self.not_prepared(problem))?;
+        let fit = self.statements.fit_for_locks(index, description);
+        fit.map_err(|problem| self.not_prepared(problem))?;
         self.confirmed(self.statements.put_mapping(index, description))
             .await?;
         match &*missing_aliases(description, self.statements.aliases()) {

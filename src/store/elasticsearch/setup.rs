@@ -150,14 +150,21 @@ impl Statements {
         if let Some(missing) = missing_aliases(description, self.aliases()).first() {
             return Err(format!("the index {index} has not the alias {missing}"));
         }
+        self.fit_for_locks(index, description)?;
+        Ok(index.clone())
+    }
+
+    /// Checks that an index is fit for locks, and can be written to by its alias if it has that. The error is the
+    /// problem.
+    pub(crate) fn fit_for_locks(&self, index: &str, description: &Value) -> Result<(), String> {
+        let [_, write_alias] = self.aliases();
         if description["aliases"][write_alias]["is_write_index"] == json!(false) {
             return Err(format!(
                 "the alias {write_alias} of the index {index} has is_write_index false, so that nothing can be \
                  written to it: set it to true"
             ));
         }
-        fit_for_locks(index, description)?;
-        Ok(index.clone())
+        fit_for_locks(index, description)
     }
 }
 
@@ -177,8 +184,8 @@ pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) ->
     missing
 }
 
-/// Checks that an index is fit for locks. The error is the problem.
-pub(crate) fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
+/// The same but for its aliases.
+fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
     let mappings = &description["mappings"];
     match mappings["_meta"][VERSION_FIELD].as_i64() {
         Some(..=VERSION) => {}
