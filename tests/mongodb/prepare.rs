@@ -94,35 +94,37 @@ async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
 /// In a capped collection, a view, and so on.
 #[tokio::test]
 async fn a_collection_that_is_of_no_use_for_locks_is_refused() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let database = fixture
-        .collection()
-        .await
-        .client()
-        .database(super::DATABASE);
-    let english = doc! { "locale": "en", "strength": 2 };
-    for (options, problem) in [
-        (doc! { "capped": true, "size": 4096 }, "capped"),
-        (doc! { "collation": english }, "collation"),
-        (doc! { "viewOn": "orders", "pipeline": [] }, "view"),
-        (doc! { "timeseries": { "timeField": "at" } }, "time series"),
-    ] {
-        let name = format!("odd_{}", LeaseId::random());
-        let mut create = doc! { "create": &name };
-        create.extend(options);
-        database.run_command(create).await.unwrap();
-        let collection = database.collection::<Document>(&name);
-        let store = MongoStore::new(&collection);
-        for outcome in [store.check().await, store.prepare().await] {
-            let error = outcome.unwrap_err();
-            assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
-            assert!(error.to_string().contains(problem), "{problem}: {error}");
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let database = fixture
+            .collection()
+            .await
+            .client()
+            .database(super::DATABASE);
+        let english = doc! { "locale": "en", "strength": 2 };
+        for (options, problem) in [
+            (doc! { "capped": true, "size": 4096 }, "capped"),
+            (doc! { "collation": english }, "collation"),
+            (doc! { "viewOn": "orders", "pipeline": [] }, "view"),
+            (doc! { "timeseries": { "timeField": "at" } }, "time series"),
+        ] {
+            let name = format!("odd_{}", LeaseId::random());
+            let mut create = doc! { "create": &name };
+            create.extend(options);
+            database.run_command(create).await.unwrap();
+            let collection = database.collection::<Document>(&name);
+            let store = MongoStore::new(&collection);
+            for outcome in [store.check().await, store.prepare().await] {
+                let error = outcome.unwrap_err();
+                assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
+                assert!(error.to_string().contains(problem), "{engine:?}: {error}");
+            }
         }
+        let plain = fixture.store().await;
+        plain.check().await.unwrap();
+        plain.prepare().await.unwrap();
+        plain.check().await.unwrap();
     }
-    let plain = fixture.store().await;
-    plain.check().await.unwrap();
-    plain.prepare().await.unwrap();
-    plain.check().await.unwrap();
 }
 
 #[tokio::test]
