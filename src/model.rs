@@ -16,13 +16,14 @@ mod time;
 pub(crate) mod validation;
 mod wait_policy;
 
+pub(crate) use self::limits::FENCE_END;
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",
     feature = "opensearch",
     feature = "sqlite"
 ))]
-pub(crate) use self::limits::{FENCE_END, LIMITER_SCHEMA};
+pub(crate) use self::limits::{LIMITER_SCHEMA, USED_END};
 pub use self::{
     access::{Access, Conversion},
     cause::Cause,

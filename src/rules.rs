@@ -15,6 +15,8 @@ mod permit;
 mod tests;
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+pub(crate) use self::decision::{is_last, no_next_fence};
+#[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::permit::YEAR;
 pub use self::{
     admin::{answer_evict, evict, inspect, matches, remove_expired},

@@ -50,6 +50,17 @@ name! {
     PermitId
 }
 
+impl PermitId {
+    /// The name that stands for none in the document of a limiter that lacks it.
+    #[cfg(any(
+        feature = "mongodb",
+        feature = "elasticsearch",
+        feature = "opensearch",
+        feature = "sqlite"
+    ))]
+    pub(crate) const NONE: Self = Self(Uuid::nil());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,14 +6,8 @@ use std::time::Duration;
 /// version of the document's shape that this crate reads and writes.
 pub const SCHEMA: &str = "leasehold.lock.1";
 
-/// Each fence is below this number, 2^53. Languages that have only floating-point numbers count exactly up to it. As
-/// a time in milliseconds it is the year 287,396.
-#[cfg(any(
-    feature = "mongodb",
-    feature = "elasticsearch",
-    feature = "opensearch",
-    feature = "sqlite"
-))]
+/// The end of the fences: each is below this number, up to which also those languages count exactly that have only
+/// floating-point numbers. It is the time of the year 287,396, in milliseconds.
 pub(crate) const FENCE_END: i64 = 1 << 53;
 
 /// The version of the shape of a limiter's document that this crate reads and writes.
@@ -25,8 +19,17 @@ pub(crate) const FENCE_END: i64 = 1 << 53;
 ))]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
-/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and all stores have the same bound so
-/// that a key that works on one of them works on all.
+/// The end of what a limiter can have used up, in the unit of its kind: far more than the nanoseconds of a year.
+#[cfg(any(
+    feature = "mongodb",
+    feature = "elasticsearch",
+    feature = "opensearch",
+    feature = "sqlite"
+))]
+pub(crate) const USED_END: i64 = 1 << 62;
+
+/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and every store keeps
+/// to the same bound so that a key which works on one works on all.
 pub const MAX_KEY_BYTES: usize = 512;
 
 /// The longest name of an owner, in bytes of UTF-8.

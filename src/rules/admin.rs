@@ -4,29 +4,39 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write, next_fence};
+use super::decision::{Decision, Write, next_fence, no_next_fence};
 use crate::{
     messages::{Eviction, Filter},
-    model::{LockRecord, LockState, after},
+    model::{Error, LockRecord, LockState, after},
 };
 
 /// Ends each live lease and raises the fence, so that resources can refuse the writes of evicted holders.
 ///
-/// The leases are removed from the holders instead of being marked as expired. So a renewal that has waited in the
-/// server since before the eviction, or that comes after the clock was set back, finds no lease to renew. The evicted
-/// holders are kept in a field of their own, for databases that answer with the document after the change.
-pub fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
-    let Some(record) = record else {
-        return Decision {
-            write: Write::Keep,
-            answer: None,
-        };
+/// The names of the leases go from the holders, whatever time it is: a renewal that has waited in the
+/// server since before the eviction, or one after the clock stepped back, finds nothing to renew. Who was
+/// evicted stands beside them, for databases that answer with the document as the operation left it.
+///
+/// # Errors
+///
+/// The answer is [`Error::NotALock`] if there is no [next fence](next_fence).
+pub fn evict(
+    record: Option<&LockRecord>,
+    now: DateTime<Utc>,
+) -> Decision<Result<Option<Eviction>, Error>> {
+    let kept = |answer| Decision {
+        write: Write::Keep,
+        answer,
     };
-    let fence = next_fence(Some(record.fence), now);
+    let Some(record) = record else {
+        return kept(Ok(None));
+    };
+    let Some(fence) = next_fence(Some(record.fence), now) else {
+        return kept(Err(no_next_fence(&record.key)));
+    };
     let mut evicted = LockRecord::new(record.key.clone(), fence, Vec::new(), now);
     evicted.evicted = record.live_holders(now).cloned().collect();
     Decision {
-        answer: Some(answer_evict(&evicted)),
+        answer: Ok(Some(answer_evict(&evicted))),
         write: Write::Put(evicted),
     }
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     messages::Grant,
-    model::{Fence, Holder, LeaseId, LockRecord},
+    model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord},
 };
 
 /// The outcome of a rule: the change of the document, and the answer.
@@ -27,11 +27,27 @@ pub enum Write<R = LockRecord> {
     Remove,
 }
 
-/// The fence of a new grant: greater than the previous fence, and never less than the server's time in milliseconds. So
-/// fences go on rising even after the document was cleaned up.
-pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Fence {
+/// The fence of a new grant: greater than the one before, and never less than the server's time in
+/// milliseconds, so that it goes on rising even after the document was cleaned up.
+///
+/// `None` after the last one. No key comes to it by itself, but a document may have it all the same.
+pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Option<Fence> {
     let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
-    Fence::new(following.max(now.timestamp_millis()))
+    let next = following.max(now.timestamp_millis());
+    (next < FENCE_END).then_some(Fence::new(next))
+}
+
+/// Whether there is no fence after this one, whatever time it is.
+pub(crate) fn is_last(fence: Fence) -> bool {
+    fence.get() >= FENCE_END - 1
+}
+
+/// The answer to who needs a fence for this key after the last one.
+pub(crate) fn no_next_fence(key: &Key) -> Error {
+    Error::NotALock {
+        key: key.clone(),
+        problem: "its fence is the last one that there is".to_owned(),
+    }
 }
 
 pub(super) fn holder(record: &LockRecord, lease: LeaseId) -> Option<&Holder> {

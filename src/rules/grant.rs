@@ -2,10 +2,12 @@
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
+use super::decision::{
+    Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Held, Holder, LeaseId, LockRecord, MAX_HOLDERS, Mode, after},
+    model::{Access, Error, Held, Holder, LeaseId, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
 /// Grants the lease if no live holder conflicts with it and the key has fewer than [`MAX_HOLDERS`] live holders.
@@ -13,14 +15,17 @@ use crate::{
 /// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A
 /// refusal writes nothing, so it never changes a holder's expiry. A grant removes the expired holders.
 ///
-/// A grant also removes the lease that the request [replaces](AcquireRequest#structfield.in_place_of), live or not.
-/// If that lease is not among the holders, it was released or taken over. Then the request is refused, so that the
-/// client which wanted to hand the key on learns of the loss.
+/// The lease to [replace](AcquireRequest::in_place_of), live or not, goes in the same step. If it is not there, it was
+/// released or taken over. Its holder has to be told, so nothing is granted then.
+///
+/// # Errors
+///
+/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
     now: DateTime<Utc>,
-) -> Decision<AcquireAnswer> {
+) -> Decision<Result<AcquireAnswer, Error>> {
     let replaced = request.in_place_of;
     let mut holders: Vec<_> = record
         .into_iter()
@@ -29,27 +34,30 @@ pub fn acquire(
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
     let answer = match record {
-        None => {
-            replaced.map(|_| AcquireAnswer::Held(Held::new(request.key.clone(), Vec::new(), now)))
-        }
+        None => replaced.map(|_| {
+            Ok(AcquireAnswer::Held(Held::new(
+                request.key.clone(),
+                Vec::new(),
+                now,
+            )))
+        }),
         Some(record) => {
             let is_gone = replaced.is_some_and(|lease| holder(record, lease).is_none());
             let refused = is_gone || holders.len() >= MAX_HOLDERS || conflicts(&holders, request);
             (mine || refused).then(|| answer_acquire(record, request.lease, now))
         }
     };
-    if let Some(answer) = answer {
-        return Decision {
-            write: Write::Keep,
-            answer,
-        };
-    }
     let newest = record.map(|record| record.fence);
-    // A reentrant grant has the fence of the owner's other lease: resources have seen that fence already, and no other
-    // owner held the key in between.
+    let next = next_fence(newest, now).ok_or_else(|| no_next_fence(&request.key));
+    let next = match (answer, next) {
+        (Some(answer), _) => return kept(answer),
+        (None, Err(error)) => return kept(Err(error)),
+        (None, Ok(next)) => next,
+    };
+    // An owner that enters again goes on under its fence: what it guards is guarded already.
     let own = holders.iter().filter(|holder| is_own(holder, request));
     let own = own.map(|holder| holder.fence).max();
-    let fence = own.unwrap_or_else(|| next_fence(newest, now));
+    let fence = own.unwrap_or(next);
     let mut holder = Holder::exclusive(
         request.lease,
         request.owner.clone(),
@@ -70,7 +78,12 @@ pub fn acquire(
     }
 }
 
-/// Whether live holders conflict with a request.
+fn kept(answer: Result<AcquireAnswer, Error>) -> Decision<Result<AcquireAnswer, Error>> {
+    let write = Write::Keep;
+    Decision { write, answer }
+}
+
+/// Whether live holders keep a request from being granted.
 ///
 /// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A
 /// request for permits conflicts with each holder of another mode, and with holders that have left too few permits.
@@ -102,13 +115,22 @@ fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
 }
 
 /// Reads the answer to an acquire from the document as the operation left it.
-pub fn answer_acquire(record: &LockRecord, lease: LeaseId, now: DateTime<Utc>) -> AcquireAnswer {
+///
+/// # Errors
+///
+/// As the answer to [`acquire`].
+pub fn answer_acquire(
+    record: &LockRecord,
+    lease: LeaseId,
+    now: DateTime<Utc>,
+) -> Result<AcquireAnswer, Error> {
     match live(record, lease, now) {
-        Some(holder) => AcquireAnswer::Granted(grant(holder, now)),
-        None => AcquireAnswer::Held(Held::new(
+        Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
+        None if is_last(record.fence) => Err(no_next_fence(&record.key)),
+        None => Ok(AcquireAnswer::Held(Held::new(
             record.key.clone(),
             record.live_holders(now).cloned().collect(),
             now,
-        )),
+        ))),
     }
 }

@@ -2,13 +2,15 @@
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write, grant, holder, latest_expiry, live, next_fence};
+use super::decision::{
+    Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+};
 use crate::{
     messages::{
         ConvertAnswer, ConvertRequest, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
         RenewRequest,
     },
-    model::{Conversion, Held, LeaseId, LockRecord, Mode, after},
+    model::{Conversion, Error, Held, LeaseId, LockRecord, Mode, after},
 };
 
 /// Gives a live lease its ttl anew, counted from now. A lease whose expiry is later than that keeps its expiry.
@@ -59,13 +61,16 @@ pub fn answer_renew(
 
 /// Makes a live lease shared, or exclusive if no other holder is live.
 ///
-/// An upgrade gets a new fence, because a resource may have seen the greater fence of a shared lease that was granted
-/// after this one.
+/// An upgrade has a new fence: readers that came after it may have shown theirs to the resource.
+///
+/// # Errors
+///
+/// The answer to an upgrade is [`Error::NotALock`] if there is no [next fence](next_fence), unless it was made before.
 pub fn convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
     now: DateTime<Utc>,
-) -> Decision<ConvertAnswer> {
+) -> Decision<Result<ConvertAnswer, Error>> {
     let unchanged = || Decision {
         write: Write::Keep,
         answer: answer_convert(record, request, now),
@@ -85,9 +90,9 @@ pub fn convert(
     let Some(mine) = mine else {
         return unchanged();
     };
-    match (request.conversion, mine.mode) {
-        (Conversion::Downgrade, Mode::Exclusive) => mine.mode = Mode::Shared,
-        (Conversion::Upgrade, Mode::Shared) if !others => {
+    match (request.conversion, mine.mode, fence) {
+        (Conversion::Downgrade, Mode::Exclusive, _) => mine.mode = Mode::Shared,
+        (Conversion::Upgrade, Mode::Shared, Some(fence)) if !others => {
             (mine.mode, mine.fence) = (Mode::Exclusive, fence);
             converted.fence = fence;
         }
@@ -100,19 +105,26 @@ pub fn convert(
 }
 
 /// Reads the answer to a conversion from the document as the operation left it.
+///
+/// # Errors
+///
+/// As the answer to [`convert`].
 pub fn answer_convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
     now: DateTime<Utc>,
-) -> ConvertAnswer {
+) -> Result<ConvertAnswer, Error> {
     let mode = record
         .and_then(|record| holder(record, request.lease))
         .map(|holder| holder.mode);
-    match (record, answer_renew(record, request.lease, now)) {
+    Ok(match (record, answer_renew(record, request.lease, now)) {
         (_, RenewAnswer::Expired) => ConvertAnswer::Expired,
         (None, _) | (_, RenewAnswer::TakenOver) => ConvertAnswer::TakenOver,
         (_, RenewAnswer::Renewed(grant)) if mode == Some(request.conversion.mode()) => {
             ConvertAnswer::Converted(grant)
+        }
+        (Some(record), _) if request.conversion == Conversion::Upgrade && is_last(record.fence) => {
+            return Err(no_next_fence(&record.key));
         }
         (Some(record), _) => {
             let others = record
@@ -124,7 +136,7 @@ pub fn answer_convert(
                 now,
             ))
         }
-    }
+    })
 }
 
 /// Removes one lease from the holders, and changes neither the other holders nor the fence.

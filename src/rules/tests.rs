@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{Write, acquire};
+use super::{Decision, Write, acquire as try_acquire, convert as try_convert, evict as try_evict};
 use crate::{
-    messages::AcquireRequest,
-    model::{Key, LeaseId, LockRecord},
+    messages::{AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction},
+    model::{Error, Key, LeaseId, LockRecord},
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -29,6 +29,34 @@ fn put(write: Write) -> LockRecord {
         Write::Put(record) => record,
         other => panic!("expected a written document, got {other:?}"),
     }
+}
+
+/// A decision about a key that has not had its last fence.
+fn made<A>(decision: Decision<Result<A, Error>>) -> Decision<A> {
+    Decision {
+        write: decision.write,
+        answer: decision.answer.unwrap(),
+    }
+}
+
+fn acquire(
+    record: Option<&LockRecord>,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Decision<AcquireAnswer> {
+    made(try_acquire(record, request, now))
+}
+
+fn convert(
+    record: Option<&LockRecord>,
+    request: &ConvertRequest,
+    now: DateTime<Utc>,
+) -> Decision<ConvertAnswer> {
+    made(try_convert(record, request, now))
+}
+
+fn evict(record: Option<&LockRecord>, now: DateTime<Utc>) -> Decision<Option<Eviction>> {
+    made(try_evict(record, now))
 }
 
 fn granted(lease: LeaseId, record: Option<&LockRecord>, now: i64) -> LockRecord {

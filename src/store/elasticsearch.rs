@@ -100,7 +100,7 @@ impl<C: Transport> Store for IndexStore<C> {
             return Ok(ConvertAnswer::Expired);
         };
         let (record, now) = self.timed(&outcome, &request.key)?;
-        Ok(rules::answer_convert(Some(&record), request, now))
+        rules::answer_convert(Some(&record), request, now)
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -206,6 +206,7 @@ impl<C: Transport> Store for IndexStore<C> {
                 record.evicted = outcome.evicted(key)?;
                 Ok(Some(rules::answer_evict(&record)))
             }
+            _ if rules::is_last(record.fence) => Err(rules::no_next_fence(key)),
             Effect::None | Effect::Deleted => Err(self.malformed("a lock was not evicted")),
         }
     }

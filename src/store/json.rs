@@ -3,16 +3,17 @@
 //! Elasticsearch, OpenSearch and the rows of an SQLite file have these documents. Times are in milliseconds since 1970.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+#[cfg(feature = "sqlite")]
+use serde::Serialize;
 use serde_json::Value;
 #[cfg(feature = "sqlite")]
 use serde_json::json;
 
 use crate::model::Holder;
 #[cfg(feature = "sqlite")]
-use crate::model::{LockRecord, Mode, SCHEMA};
+use crate::model::{LIMITER_SCHEMA, LockRecord, Mode, SCHEMA};
 use crate::{
-    model::{Error, Key, LIMITER_SCHEMA, LimiterRecord, PermitId},
+    model::{Error, Key, LimiterRecord},
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
@@ -58,6 +59,10 @@ impl Fields for Json<'_> {
         self.read(field, number)
     }
 
+    fn float(&self, field: &str) -> Field<f64> {
+        self.read(field, Value::as_f64)
+    }
+
     fn whole(&self, field: &str) -> Field<i64> {
         self.read(field, Value::as_i64)
     }
@@ -78,18 +83,6 @@ fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| Some(value.as_f64()? as i64))
 }
 
-/// The document of a limiter.
-#[derive(Deserialize, Serialize)]
-struct Limiter {
-    limiter: i64,
-    key: String,
-    granted_at: i64,
-    used: i64,
-    last: String,
-    granted: i64,
-    over_at: i64,
-}
-
 /// Reads the document of a limiter.
 ///
 /// # Errors
@@ -97,37 +90,14 @@ struct Limiter {
 /// [`Error::UnsupportedSchema`] for the document of a later version, [`Error::NotALimiter`] for
 /// anything else that is not the limiter of this key.
 pub(crate) fn limiter(document: &Value, key: &Key) -> Result<LimiterRecord, Error> {
-    let damaged = |problem: String| Error::NotALimiter {
-        key: key.clone(),
-        problem,
-    };
-    match document["limiter"].as_i64() {
-        Some(LIMITER_SCHEMA) => {}
-        Some(found) => {
-            return Err(Error::UnsupportedSchema {
-                key: key.clone(),
-                found: found.to_string(),
-            });
-        }
-        None => return Err(damaged("it has no schema number".to_owned())),
+    let limiter = stored::limiter(&Json(document), key)?;
+    if document["key"] != key.as_str() {
+        return Err(Error::NotALimiter {
+            key: key.clone(),
+            problem: "it is the document of another key".to_owned(),
+        });
     }
-    let stored = Limiter::deserialize(document).map_err(|error| damaged(error.to_string()))?;
-    if stored.key != key.as_str() {
-        return Err(damaged("it is the document of another key".to_owned()));
-    }
-    let last = PermitId::parse(&stored.last);
-    let last = last.ok_or_else(|| damaged("its last grant is no UUID".to_owned()))?;
-    Ok(LimiterRecord::new(
-        key.clone(),
-        time(stored.granted_at).map_err(damaged)?,
-        stored.used,
-        (last, stored.granted),
-        time(stored.over_at).map_err(damaged)?,
-    ))
-}
-
-fn time(millis: i64) -> Result<DateTime<Utc>, String> {
-    DateTime::from_timestamp_millis(millis).ok_or_else(|| format!("{millis} is no time"))
+    Ok(limiter)
 }
 
 /// The document of a lock, as a store writes it.
@@ -214,13 +184,13 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
 /// The document of a limiter, for a store that writes it as a whole.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_limiter(limiter: &LimiterRecord) -> Value {
-    json!(Limiter {
-        limiter: LIMITER_SCHEMA,
-        key: limiter.key.to_string(),
-        granted_at: limiter.granted_at.timestamp_millis(),
-        used: limiter.used,
-        last: limiter.last.to_string(),
-        granted: limiter.granted,
-        over_at: limiter.over_at.timestamp_millis(),
+    json!({
+        "limiter": LIMITER_SCHEMA,
+        "key": limiter.key.as_str(),
+        "granted_at": limiter.granted_at.timestamp_millis(),
+        "used": limiter.used,
+        "last": limiter.last.to_string(),
+        "granted": limiter.granted,
+        "over_at": limiter.over_at.timestamp_millis(),
     })
 }

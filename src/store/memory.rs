@@ -128,9 +128,9 @@ impl Store for MemoryStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        Ok(self.decide(&request.key, |record, now| {
+        self.decide(&request.key, |record, now| {
             rules::acquire(record, request, now)
-        }))
+        })
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -143,9 +143,9 @@ impl Store for MemoryStore {
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
-        Ok(self.decide(&request.key, |record, now| {
+        self.decide(&request.key, |record, now| {
             rules::convert(record, request, now)
-        }))
+        })
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -186,7 +186,7 @@ impl Store for MemoryStore {
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        Ok(self.decide(key, rules::evict))
+        self.decide(key, rules::evict)
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

@@ -234,7 +234,7 @@ impl Store for MongoStore {
             )
             .await?;
         Ok(match found {
-            Some((record, now)) => rules::answer_convert(Some(&record), request, now),
+            Some((record, now)) => rules::answer_convert(Some(&record), request, now)?,
             None => ConvertAnswer::Expired,
         })
     }

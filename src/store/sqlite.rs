@@ -178,7 +178,7 @@ impl Store for SqliteStore {
         let request = request.clone();
         let key = request.key.clone();
         self.decide(&key, move |lock, now| rules::acquire(lock, &request, now))
-            .await
+            .await?
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
@@ -204,7 +204,7 @@ impl Store for SqliteStore {
         let request = request.clone();
         let key = request.key.clone();
         self.decide(&key, move |lock, now| rules::convert(lock, &request, now))
-            .await
+            .await?
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -232,7 +232,7 @@ impl Store for SqliteStore {
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
-        self.decide(key, rules::evict).await
+        self.decide(key, rules::evict).await?
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

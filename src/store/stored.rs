@@ -3,17 +3,24 @@
 //! Each database has its own types, so a store gives access to its documents by [`Fields`]. The rule is the same for
 //! all databases, and the statements of each dialect check the same before they change a document:
 //!
-//! - A document is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A
-//!   missing fence counts as 0.
-//! - The key is free if `expires_at` is missing or past. The other fields do not matter then.
-//! - Otherwise the holder is the lease `lease`, or the holders are in the list `holders` if there is no `lease`. If
-//!   the lease id, mode, number of permits, fence or expiry of one of them is missing or malformed, the document is
-//!   damaged and no lock.
-//! - Owner, note and the time of a grant decide nothing. If they are malformed they count as missing.
+//! - It is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
+//!   fence counts as 0.
+//! - The key is free if `expires_at` is missing or past. Nothing else is looked at then.
+//! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
+//!   id, mode, number of permits, fence or expiry that makes sense, or none of them has it for as long as `expires_at`
+//!   says, the document is damaged and no lock.
+//! - Nobody has the key for longer than `expires_at` says.
+//! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
+//!
+//! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers
+//! from 0 on below [`USED_END`]. If `last` or `over_at` make no sense they count as missing.
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord, Mode, SCHEMA};
+use crate::model::{
+    Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode,
+    PermitId, SCHEMA, USED_END,
+};
 
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +60,8 @@ pub(super) trait Fields: Sized {
     fn text(&self, field: &str) -> Field<&str>;
     /// A number, without its fraction.
     fn number(&self, field: &str) -> Field<i64>;
+    /// A number, as near as it can be.
+    fn float(&self, field: &str) -> Field<f64>;
     /// A whole number.
     fn whole(&self, field: &str) -> Field<i64>;
     /// A time. A time that the calendar does not reach becomes its first or last time.
@@ -141,14 +150,10 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
         Vec::new(),
         expires_at.unwrap_or(free_since),
     );
-    let Some(expires_at) = expires_at else {
-        let (record, damage) = (free, None);
-        return Ok(Found { record, damage });
-    };
-    // The holders of a lock that has expired are read as well: the answer to a late renewal depends on them.
+    // The holders of a key that is free are read as well: the answer to a late renewal depends on them.
     let (holders, damage) = match holders(document, fence, expires_at) {
         Ok(holders) => (holders, None),
-        Err(damage) => (Vec::new(), Some(damage)),
+        Err(damage) => (Vec::new(), expires_at.map(|_| damage)),
     };
     let record = LockRecord { holders, ..free };
     Ok(Found { record, damage })
@@ -167,13 +172,24 @@ pub(super) fn evicted(document: &impl Fields, key: &Key) -> Result<Vec<Holder>, 
 fn holders(
     document: &impl Fields,
     fence: Fence,
-    expires_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
 ) -> Result<Vec<Holder>, Damage> {
+    let until = expires_at.unwrap_or(DateTime::UNIX_EPOCH);
     match document.text("lease") {
-        Field::Missing => several(document, "holders"),
+        Field::Missing => {
+            let mut holders = several(document, "holders")?;
+            let last = holders.iter().map(|holder| holder.expires_at).max();
+            if last < expires_at {
+                return Err(Damage("holders"));
+            }
+            for holder in &mut holders {
+                holder.expires_at = holder.expires_at.min(until);
+            }
+            Ok(holders)
+        }
         lease => {
             let lease = LeaseId::parse(lease.required("lease")?).ok_or(Damage("lease"))?;
-            Ok(vec![exclusive_holder(document, lease, fence, expires_at)])
+            Ok(vec![exclusive_holder(document, lease, fence, until)])
         }
     }
 }
@@ -218,8 +234,59 @@ fn fence(fields: &impl Fields) -> Result<Fence, Damage> {
 fn not_a_lock(key: &Key, Damage(field): Damage) -> Error {
     Error::NotALock {
         key: key.clone(),
-        problem: format!("its field {field} is missing or makes no sense"),
+        problem: makes_no_sense(field),
     }
+}
+
+fn makes_no_sense(field: &str) -> String {
+    format!("its field {field} is missing or makes no sense")
+}
+
+/// Reads a document as the limiter of this key.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedSchema`] for a document of another version, [`Error::NotALimiter`] for anything else that is not
+/// a limiter.
+pub(super) fn limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Error> {
+    let read = || match document.float("limiter").required("limiter")? {
+        schema if schema == LIMITER_SCHEMA as f64 => read_limiter(document, key).map(Ok),
+        other if other.fract() == 0.0 => Ok(Err(Error::UnsupportedSchema {
+            key: key.clone(),
+            found: other.to_string(),
+        })),
+        _ => Err(Damage("limiter")),
+    };
+    read().unwrap_or_else(|Damage(field)| {
+        Err(Error::NotALimiter {
+            key: key.clone(),
+            problem: makes_no_sense(field),
+        })
+    })
+}
+
+fn read_limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Damage> {
+    let count = |field| {
+        let is_number = document.float(field).required(field)? > -1.0;
+        let number = document.number(field).required(field)?;
+        if is_number && number < USED_END {
+            Ok(number)
+        } else {
+            Err(Damage(field))
+        }
+    };
+    let last = document.text("last").or_missing();
+    let over_at = document.time("over_at").or_missing();
+    Ok(LimiterRecord::new(
+        key.clone(),
+        document.time("granted_at").required("granted_at")?,
+        count("used")?,
+        (
+            last.and_then(PermitId::parse).unwrap_or(PermitId::NONE),
+            count("granted")?,
+        ),
+        over_at.unwrap_or(DateTime::<Utc>::MAX_UTC),
+    ))
 }
 
 /// A time of this many milliseconds since 1970.

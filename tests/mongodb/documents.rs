@@ -1,127 +1,14 @@
 //! What else may be in the collection, and what the collection keeps.
 
-use std::sync::Arc;
-
 use leasehold::{
-    Key, Leases, Mode, Store,
-    store::{AcquireAnswer, AcquireRequest, LeaseId, ReleaseRequest, SCHEMA},
+    Key, Leases, Mode, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, SCHEMA},
 };
-use leasehold_tests::hostile::{
-    KEY, Verdict, are_judged_alike, flat, several, shapes, untyped_shapes, with_times,
-};
+use leasehold_tests::carried::{is_carried_along, others};
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Engine, Fixture, LONG};
-
-/// A shape as the documents of this store have it.
-fn of_shape(shape: &Value) -> Document {
-    let now = DateTime::now().timestamp_millis();
-    let time =
-        |seconds: i64| json!({ "$date": { "$numberLong": (now + seconds * 1_000).to_string() } });
-    let Bson::Document(mut document) = Bson::try_from(with_times(shape, &time)).unwrap() else {
-        panic!("{shape} is no document");
-    };
-    document.remove("key");
-    document.insert("_id", KEY);
-    document
-}
-
-/// The types that JSON has not.
-fn shapes_of_bson() -> Vec<(Verdict, Document)> {
-    let lock = || of_shape(&flat());
-    let far = DateTime::from_millis(i64::MAX);
-    let mut shapes = Vec::new();
-    for nonsense in [
-        Bson::MinKey,
-        Bson::MaxKey,
-        Bson::ObjectId(Default::default()),
-        Bson::Timestamp(mongodb::bson::Timestamp {
-            time: u32::MAX,
-            increment: 0,
-        }),
-    ] {
-        for field in ["schema", "fence", "expires_at"] {
-            for mut document in [lock(), of_shape(&several())] {
-                document.insert(field, nonsense.clone());
-                // Nothing tells it from a missing number but its type, which would cost every statement one more test.
-                if (field, &nonsense) != ("fence", &Bson::MinKey) {
-                    shapes.push((Verdict::NoLock, document));
-                }
-            }
-        }
-    }
-    for (field, value, verdict) in [
-        ("fence", Bson::Double(f64::NAN), Verdict::Lock),
-        ("fence", Bson::Double(f64::INFINITY), Verdict::NoLock),
-        ("fence", Bson::Double(f64::NEG_INFINITY), Verdict::Lock),
-        (
-            "fence",
-            Bson::Decimal128("7.5".parse().unwrap()),
-            Verdict::Lock,
-        ),
-        (
-            "fence",
-            Bson::Decimal128("1E+300".parse().unwrap()),
-            Verdict::NoLock,
-        ),
-        ("fence", far.into(), Verdict::NoLock),
-        ("expires_at", far.into(), Verdict::Lock),
-        (
-            "expires_at",
-            DateTime::from_millis(i64::MIN).into(),
-            Verdict::Lock,
-        ),
-        ("acquired_at", far.into(), Verdict::Lock),
-    ] {
-        let mut document = lock();
-        document.insert(field, value);
-        shapes.push((verdict, document));
-    }
-    let foreign = doc! { "_id": KEY, "name": "an order", "total": 12 };
-    shapes.push((Verdict::NoLock, foreign));
-    shapes
-}
-
-#[tokio::test]
-async fn hostile_documents_are_judged_alike_by_every_operation() {
-    let fixture = Fixture::new(Engine::MongoDb);
-    let collection = fixture.collection().await;
-    let store: Arc<dyn Store> = Arc::new(fixture.store().await);
-    let mut all = shapes();
-    all.extend(untyped_shapes());
-    // A document that has nothing but the key is as one that an acquire has just made.
-    let all = all
-        .iter()
-        .filter(|(_, shape)| *shape != json!({ "key": KEY }));
-    let all = all.map(|(verdict, shape)| (*verdict, of_shape(shape)));
-    let all: Vec<_> = all.chain(shapes_of_bson()).collect();
-    let id = doc! { "_id": KEY };
-    let put = async |document: &Document| {
-        let replaced = collection
-            .replace_one(id.clone(), document)
-            .upsert(true)
-            .await;
-        replaced.unwrap();
-    };
-    let get = async || {
-        let found = collection.find_one(id.clone()).await.unwrap();
-        // Documents with a fence that is not a number equal themselves.
-        found.map(|found| found.to_string())
-    };
-    // By the text of a document.
-    let texts: Vec<_> = all
-        .iter()
-        .map(|(_, document)| document.to_string())
-        .collect();
-    let document_of = |text: &String| &all[texts.iter().position(|it| it == text).unwrap()].1;
-    let shapes = all
-        .iter()
-        .zip(&texts)
-        .map(|((verdict, _), text)| (*verdict, text.clone()));
-    let put = async |text: &String| put(document_of(text)).await;
-    are_judged_alike(&store, shapes.collect(), put, get).await;
-}
 
 fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
@@ -223,39 +110,61 @@ async fn every_mode_and_the_note_have_their_final_shape() {
     }
 }
 
-/// What other processes and jobs have written into the document of a lock stays there, whatever is done with the lock.
+/// On both: a batch is made up of other statements there than a single operation, and each server has its version.
 #[tokio::test]
 async fn what_waits_and_what_is_done_is_carried_along() {
-    let fixture = Fixture::new(Engine::MongoDb);
-    let (store, collection) = (fixture.store().await, fixture.collection().await);
-    let others = doc! { "waiters": [{ "waiter": "w" }], "done": { "tick": 7 } };
-    let key = Key::new(KEY).unwrap();
-    for number in 0..7 {
-        let ask = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
-        let request = match number % 3 {
-            0 => ask,
-            1 => ask.shared(),
-            _ => ask.reentrant(),
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let fixture = Fixture::new(engine);
+        let collection = fixture.collection().await;
+        let set = async |key: &Key, fields: &Value| {
+            let fields = bson_of(fields);
+            let set = collection
+                .update_one(doc! { "_id": key.as_str() }, doc! { "$set": fields })
+                .await;
+            assert_eq!(set.unwrap().modified_count, 1);
         };
-        store.acquire(&request).await.unwrap();
-        let set = doc! { "$set": others.clone() };
-        collection.update_one(doc! {}, set).await.unwrap();
-        let next = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
-        store
-            .acquire(&next.clone().in_place_of(request.lease))
-            .await
-            .unwrap();
-        let release = ReleaseRequest::new(key.clone(), next.lease);
-        match number {
-            0 => drop(store.evict(&key).await.unwrap()),
-            1..=3 => drop(store.release(&release.alone()).await.unwrap()),
-            _ => drop(store.release(&release).await.unwrap()),
+        let get = async |key: &Key| {
+            let found = collection.find_one(doc! { "_id": key.as_str() }).await;
+            Bson::from(found.unwrap().unwrap()).into_relaxed_extjson()
+        };
+        is_carried_along(&fixture.store().await, set, get).await;
+    }
+}
+
+/// A write in a transaction that is guarded by a lease marks the document of the lock.
+#[tokio::test]
+async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let leases = Leases::new(MongoStore::new(&collection));
+    for shared in [false, true] {
+        let key = format!("shared: {shared}");
+        let lease = if shared {
+            leases.acquire(&key, LONG).shared().await.unwrap()
+        } else {
+            leases.acquire(&key, LONG).await.unwrap()
+        };
+        let id = doc! { "_id": &key };
+        let fields = bson_of(&others());
+        let set = doc! { "$set": fields.clone() };
+        collection.update_one(id.clone(), set).await.unwrap();
+        let mut session = collection.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        lease.enforce(&mut session).await.unwrap();
+        session.commit_transaction().await.unwrap();
+        let stored = collection.find_one(id).await.unwrap().unwrap();
+        assert!(stored.contains_key("touched"), "{stored}");
+        for (name, value) in &fields {
+            assert_eq!(stored.get(name), Some(value), "{stored}");
         }
-        let stored = collection.find_one(doc! {}).await.unwrap().unwrap();
-        assert!(stored.get_datetime("released_at").is_ok(), "{stored}");
-        for (name, value) in &others {
-            assert_eq!(stored.get(name), Some(value), "{number}");
-        }
+        lease.release().await.unwrap();
+    }
+}
+
+fn bson_of(fields: &Value) -> Document {
+    match Bson::try_from(fields.clone()) {
+        Ok(Bson::Document(fields)) => fields,
+        other => panic!("{other:?}"),
     }
 }
 

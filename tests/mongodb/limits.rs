@@ -167,7 +167,7 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
         for nonsense in [
             Bson::Null,
             "$$ROOT".into(),
-            7.5.into(),
+            (-7.5).into(),
             Bson::Array(Vec::new()),
         ] {
             let mut other = whole.clone();

@@ -19,6 +19,7 @@ mod fencing;
 mod freed;
 mod fuzz;
 mod heard;
+mod hostile;
 mod limits;
 mod listeners;
 mod model;

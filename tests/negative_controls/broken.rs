@@ -193,7 +193,7 @@ impl Store for BrokenStore {
         if !self.is(Fault::ConversionIsForgotten) {
             self.write(&request.key, decision.write);
         }
-        Ok(decision.answer)
+        decision.answer
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
@@ -284,13 +284,13 @@ impl Store for BrokenStore {
             }
         }
         if self.is(Fault::EvictionKeepsFence)
-            && let (Write::Put(record), Some(eviction), Some(before)) =
+            && let (Write::Put(record), Ok(Some(eviction)), Some(before)) =
                 (&mut decision.write, &mut decision.answer, before)
         {
             (record.fence, eviction.fence) = (before.fence, before.fence);
         }
         self.write(key, decision.write);
-        Ok(decision.answer)
+        decision.answer
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {

@@ -1,15 +1,20 @@
 //! What is stored, and what else may be in the index.
 
-use elasticsearch::http::Method::{Get, Put};
+use elasticsearch::http::Method::{Get, Post, Put};
 use std::sync::Arc;
 
-use futures::TryStreamExt;
+use futures::{TryStreamExt, future::join_all};
 
 use leasehold::{
-    Error, Filter, Key, Store,
-    store::{AcquireRequest, LeaseId, ListRequest, ReleaseRequest, SCHEMA},
+    Attempt, Error, Filter, Key, Store,
+    limits::MAX_KEY_BYTES,
+    store::{ListRequest, SCHEMA},
 };
-use leasehold_tests::hostile::{KEY, are_judged_alike, shapes, with_times};
+use leasehold_tests::carried::is_carried_along;
+use leasehold_tests::engine::Engine;
+use leasehold_tests::hostile::{
+    KEY, are_judged_alike, are_not_purged, shapes, untyped_shapes, with_times,
+};
 use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, builder, leases};
@@ -73,61 +78,48 @@ async fn the_document_has_its_final_shape() {
 
 #[tokio::test]
 async fn hostile_documents_are_judged_alike_by_every_operation() {
-    for engine in BOTH {
-        let fixture = Fixture::prepared(engine).await;
-        let path = format!("{}/_doc/{KEY}", fixture.alias);
-        let refreshed = format!("{path}?refresh=true");
-        let put = async |document: &Value| {
-            let now = chrono::Utc::now().timestamp_millis();
-            let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
-            let stored = fixture.ask(Put, &refreshed, document).await;
-            assert!(stored["error"].is_null(), "{stored}");
-        };
-        // With its version, which every write raises.
-        let get = async || {
-            let mut found = fixture.ask(Get, &path, Value::Null).await;
-            found["found"].as_bool()?.then(|| found.take())
-        };
-        let store: Arc<dyn Store> = Arc::new(fixture.store());
-        are_judged_alike(&store, shapes(), put, get).await;
-    }
+    join_all(BOTH.map(hostile_documents_are_judged_alike_on)).await;
 }
 
-/// What other processes and jobs have written into the document of a lock stays there, whatever is done with the lock.
+async fn hostile_documents_are_judged_alike_on(engine: Engine) {
+    let fixture = Fixture::prepared(engine).await;
+    let path = format!("{}/_doc/{KEY}", fixture.alias);
+    let put = async |document: &Value| {
+        let now = chrono::Utc::now().timestamp_millis();
+        let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
+        let stored = fixture.ask(Put, &path, document).await;
+        // Not what the mapping refuses.
+        stored["error"].is_null()
+    };
+    // With its version, which every write raises.
+    let get = async || {
+        let mut found = fixture.ask(Get, &path, Value::Null).await;
+        found["found"].as_bool()?.then(|| found.take())
+    };
+    let store: Arc<dyn Store> = Arc::new(fixture.store());
+    let typed = shapes();
+    let taken = are_judged_alike(&store, &typed, put, get).await;
+    assert_eq!(taken, typed.len());
+    let taken = are_judged_alike(&store, &untyped_shapes(), put, get).await;
+    assert!(taken >= 50, "the mapping took {taken}");
+    are_not_purged(&store, &typed, put, get).await;
+}
+
 #[tokio::test]
 async fn what_waits_and_what_is_done_is_carried_along() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
-        let path = format!("{}/_doc/{KEY}", fixture.alias);
-        let stored = async || fixture.ask(Get, &path, Value::Null).await["_source"].take();
-        let store = fixture.store();
-        let key = Key::new(KEY).unwrap();
-        for number in 0..4 {
-            let ask = AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), LONG);
-            let request = if number % 2 == 0 {
-                ask.clone()
-            } else {
-                ask.clone().shared()
-            };
-            store.acquire(&request).await.unwrap();
-            let mut document = stored().await;
-            document["waiters"] = json!([{ "waiter": "w" }]);
-            document["done"] = json!({ "tick": 7 });
-            fixture.ask(Put, &path, document).await;
-            let mut next = ask.in_place_of(request.lease);
-            next.lease = LeaseId::random();
-            store.acquire(&next).await.unwrap();
-            if number < 2 {
-                store.evict(&key).await.unwrap();
-            } else {
-                let release = ReleaseRequest::new(key.clone(), next.lease);
-                store.release(&release).await.unwrap();
-            }
-            let document = stored().await;
-            assert!(document["released_at"].is_i64(), "{document}");
-            assert_eq!(document["waiters"], json!([{ "waiter": "w" }]));
-            assert_eq!(document["done"], json!({ "tick": 7 }));
-        }
+        let path = |what: &str, key: &Key| format!("{}/{what}/{key}", fixture.alias);
+        let set = async |key: &Key, fields: &Value| {
+            let body = json!({ "doc": fields });
+            let set = fixture.ask(Post, &path("_update", key), body).await;
+            assert_eq!(set["result"], "updated", "{set}");
+        };
+        let get = async |key: &Key| {
+            let mut found = fixture.ask(Get, &path("_doc", key), Value::Null).await;
+            found["_source"].take()
+        };
+        is_carried_along(&*fixture.store(), set, get).await;
     }
 }
 
@@ -167,6 +159,42 @@ async fn a_document_under_another_id_is_left_out_of_a_list() {
             }
         }
         assert_eq!((shown, after), (vec!["b".to_owned(), "d".to_owned()], None));
+    }
+}
+
+/// Their documents have other ids than the keys, because those of limiters begin so, and an id is bounded.
+#[tokio::test]
+async fn the_longest_keys_that_begin_as_limiters_are_locked_as_any_others() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let leases = leases(fixture.store());
+        let longest = |last: &str| format!("limiter:{}{last}", "a".repeat(MAX_KEY_BYTES - 9));
+        let keys = [
+            longest("b"),
+            longest("c"),
+            "limiter:".to_owned(),
+            "d".repeat(MAX_KEY_BYTES),
+        ];
+        let mut held = Vec::new();
+        for key in &keys {
+            let lease = leases.acquire(key, LONG).await.unwrap();
+            let Attempt::Held(by) = leases.try_acquire(key, LONG).await.unwrap() else {
+                panic!("{key} was granted twice");
+            };
+            assert_eq!(by.holders()[0].lease, lease.id());
+            assert_eq!(by.key().as_str(), key);
+            lease.renew().await.unwrap();
+            held.push(lease);
+        }
+        let listed = leases.list(Filter::new().prefix("limiter:"));
+        let listed: Vec<_> = listed.try_collect().await.unwrap();
+        let listed: Vec<_> = listed.iter().map(|lock| lock.key.as_str()).collect();
+        assert_eq!(listed, [&keys[2], &keys[0], &keys[1]]);
+        for (key, lease) in keys.iter().zip(held) {
+            lease.release().await.unwrap();
+            assert!(leases.inspect(key).await.unwrap().unwrap().is_free());
+            assert!(leases.evict(key).await.unwrap().is_some());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Limiters on the search engines: what is sent and stored, and what a bad network costs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use elasticsearch::http::Method::{Delete, Get, Post, Put};
 use futures::{TryStreamExt, future::join_all};
@@ -8,7 +8,11 @@ use leasehold::{
     Error, Filter, Key, PermitAttempt, Store,
     store::{PermitAnswer, PermitId, PermitRequest, Quota},
 };
-use leasehold_tests::{permits, proxy::Proxy};
+use leasehold_tests::{
+    hostile::{limiters, with_times},
+    permits,
+    proxy::Proxy,
+};
 use serde_json::{Value, json};
 
 use super::{BOTH, Engine, Fixture, LONG, granted, leases, patience::until_quick};
@@ -148,7 +152,7 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
         assert!(take(&*store, fixed(9)).await);
         let stored = documents(&fixture).await.remove(0);
         let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
-        let mut others: Vec<_> = ["limiter", "last", "key", "used", "granted_at"]
+        let mut others: Vec<_> = ["limiter", "key", "used", "granted", "granted_at"]
             .into_iter()
             .map(|field| {
                 let mut other = stored["_source"].clone();
@@ -159,12 +163,8 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
         others.push(json!({ "key": "key", "schema": leasehold::store::SCHEMA, "fence": 7 }));
         for other in others {
             fixture.ask(Put, &path, other.clone()).await;
-            let full = if other["limiter"] == 1 {
-                fixed(1)
-            } else {
-                fixed(9)
-            };
-            let refused = store.permit(&ask(full)).await;
+            // There would be room.
+            let refused = store.permit(&ask(fixed(9))).await;
             assert!(
                 matches!(refused, Err(Error::NotALimiter { .. })),
                 "{other}: {refused:?}"
@@ -321,5 +321,40 @@ async fn a_lock_with_the_name_of_a_limiters_document_spoils_nothing() {
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0].key.as_str(), id.as_str().unwrap());
         lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn hostile_limiters_are_judged_alike() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store: Arc<dyn Store> = Arc::new(fixture.store());
+        for kind in limiters::kinds() {
+            let made = kind.request();
+            store.permit(&made).await.unwrap();
+            let stored = documents(&fixture).await;
+            let mut ids = stored
+                .iter()
+                .filter(|it| it["_source"]["kind"] == kind.word);
+            let id = ids.next().unwrap()["_id"].as_str().unwrap().to_owned();
+            let path = format!("{}/_doc/{id}", fixture.alias);
+            let put = async |document: &Value| {
+                let now = chrono::Utc::now().timestamp_millis();
+                let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
+                let stored = fixture.ask(Put, &path, document).await;
+                // Not what the mapping refuses.
+                stored["error"].is_null()
+            };
+            let get = async || {
+                let mut found = fixture.ask(Get, &path, Value::Null).await;
+                found["found"].as_bool()?.then(|| found.take())
+            };
+            let mut shapes = kind.shapes();
+            let mut other = kind.used(3);
+            other["key"] = json!("other");
+            shapes.push((limiters::Verdict::NoLimiter, other));
+            let taken = limiters::are_judged_alike(&store, kind, &shapes, put, get).await;
+            assert!(taken >= 40, "the mapping took {taken} of {}", shapes.len());
+        }
     }
 }

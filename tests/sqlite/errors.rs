@@ -2,16 +2,13 @@
 
 use std::{error::Error as _, fs, path::Path};
 
-use chrono::Utc;
 use futures::TryStreamExt;
 use leasehold::{
     Error, Filter, Key, Leases, SqliteStore, Store,
     store::{LeaseId, RenewAnswer, RenewRequest},
 };
 use leasehold_tests::every;
-use leasehold_tests::hostile::{KEY, are_judged_alike, shapes, untyped_shapes, with_times};
 use rusqlite::Connection;
-use serde_json::{Value, json};
 
 use super::{LONG, path, store_at};
 
@@ -112,27 +109,6 @@ async fn who_finds_the_file_locked_may_try_again() {
     assert_eq!(store.inspect(&key).await.unwrap(), None);
     drop(writes);
     assert_eq!(store.evict(&key).await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn hostile_documents_are_judged_alike_by_every_operation() {
-    let path = path();
-    let store = store_at(&path).await;
-    let connection = Connection::open(&path).unwrap();
-    let put = async |document: &Value| {
-        let now = Utc::now().timestamp_millis();
-        let document = with_times(document, &|seconds| json!(now + seconds * 1_000)).to_string();
-        let replace = "INSERT OR REPLACE INTO locks (name, document) VALUES (?, ?)";
-        connection.execute(replace, [KEY, &document]).unwrap();
-    };
-    let get = async || {
-        let read = "SELECT document FROM locks WHERE name = ?";
-        let found = connection.query_row(read, [KEY], |row| row.get::<_, String>(0));
-        let document = serde_json::from_str(&found.ok()?).unwrap();
-        Some(document)
-    };
-    let all = shapes().into_iter().chain(untyped_shapes());
-    are_judged_alike(&store, all.collect(), put, get).await;
 }
 
 /// A row that is no JSON is no lock.

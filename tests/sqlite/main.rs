@@ -3,6 +3,7 @@
 mod between_processes;
 mod boots;
 mod crashes;
+mod documents;
 mod errors;
 mod model;
 mod names;

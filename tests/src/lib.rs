@@ -1,5 +1,6 @@
 //! What the suites on real engines share.
 pub mod cancel;
+pub mod carried;
 pub mod crowd;
 pub mod engine;
 pub mod every;

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use super::{TTL, ask, at, granted, holders, put, try_put};
+use super::{
+    TTL, acquire, ask, at, convert, granted, holders, put, try_acquire, try_convert, try_evict,
+    try_put,
+};
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest, ReleaseRequest},
-    model::{Fence, Key, LeaseId, LockRecord, MAX_HOLDERS, Mode},
-    rules::{Write, acquire, is_full, next_fence, release},
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, ReleaseAnswer, ReleaseRequest,
+    },
+    model::{Error, FENCE_END, Fence, Key, LeaseId, LockRecord, MAX_HOLDERS, Mode},
+    rules::{Write, is_full, next_fence, release},
 };
 
 #[test]
@@ -55,10 +60,59 @@ fn the_same_lease_id_is_granted_once() {
 
 #[test]
 fn the_fence_rises_even_when_the_clock_stands_still_or_goes_back() {
-    assert_eq!(next_fence(None, at(7)), Fence::new(7));
-    assert_eq!(next_fence(Some(Fence::new(7)), at(7)), Fence::new(8));
-    assert_eq!(next_fence(Some(Fence::new(70)), at(7)), Fence::new(71));
-    assert_eq!(next_fence(Some(Fence::new(7)), at(70)), Fence::new(70));
+    let next = |previous: Option<i64>, now| next_fence(previous.map(Fence::new), at(now));
+    assert_eq!(next(None, 7), Some(Fence::new(7)));
+    assert_eq!(next(Some(7), 7), Some(Fence::new(8)));
+    assert_eq!(next(Some(70), 7), Some(Fence::new(71)));
+    assert_eq!(next(Some(7), 70), Some(Fence::new(70)));
+}
+
+#[test]
+fn after_the_last_fence_there_is_none() {
+    let last = Fence::new(FENCE_END - 1);
+    assert_eq!(
+        next_fence(Some(Fence::new(FENCE_END - 2)), at(7)),
+        Some(last)
+    );
+    assert_eq!(next_fence(Some(last), at(7)), None);
+
+    let lease = LeaseId::random();
+    let mut record = granted(lease, None, 0);
+    record.fence = last;
+    let again = acquire(Some(&record), &ask(lease), at(1));
+    assert!(
+        matches!(again.answer, AcquireAnswer::Granted(_)),
+        "{again:?}"
+    );
+    for now in [1, 20_000] {
+        let another = try_acquire(Some(&record), &ask(LeaseId::random()), at(now));
+        assert_eq!(another.write, Write::Keep);
+        assert!(
+            matches!(another.answer, Err(Error::NotALock { .. })),
+            "{another:?}"
+        );
+        let eviction = try_evict(Some(&record), at(now));
+        assert_eq!(eviction.write, Write::Keep);
+        assert!(
+            matches!(eviction.answer, Err(Error::NotALock { .. })),
+            "{eviction:?}"
+        );
+    }
+    let key = Key::new("k").unwrap();
+    let upgrade = ConvertRequest::upgrade(key.clone(), lease);
+    assert!(matches!(
+        convert(Some(&record), &upgrade, at(1)).answer,
+        ConvertAnswer::Converted(_)
+    ));
+    record.holders[0].mode = Mode::Shared;
+    let refused = try_convert(Some(&record), &upgrade, at(1));
+    assert_eq!(refused.write, Write::Keep);
+    assert!(
+        matches!(refused.answer, Err(Error::NotALock { .. })),
+        "{refused:?}"
+    );
+    let released = release(Some(&record), &ReleaseRequest::new(key, lease), at(1));
+    assert_eq!(released.answer, ReleaseAnswer::Released);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{TTL, ask, at, granted, holders, put, try_put};
+use super::{TTL, acquire, ask, at, convert, granted, holders, put, try_put};
 use crate::{
     messages::{
         ConvertAnswer, ConvertRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
     },
     model::{Key, LeaseId, Mode},
-    rules::{Write, acquire, convert, inspect, release, renew},
+    rules::{Write, inspect, release, renew},
 };
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{TTL, ask, at, granted, holders, put, try_put};
+use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put, try_put};
 use crate::{
     messages::{
         ConvertAnswer, ConvertRequest, Filter, ReleaseAnswer, ReleaseRequest, RenewAnswer,
         RenewRequest,
     },
     model::{Fence, LeaseId},
-    rules::{Write, acquire, convert, evict, inspect, matches, release, remove_expired, renew},
+    rules::{Write, inspect, matches, release, remove_expired, renew},
 };
 
 #[test]

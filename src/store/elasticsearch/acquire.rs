@@ -40,8 +40,8 @@ impl<C: Transport> IndexStore<C> {
         let record = json::lock(&found["_source"], &request.key).ok()?;
         let record = record.at(now).ok()?;
         match rules::acquire(Some(&record), request, now).answer {
-            AcquireAnswer::Held(held) => Some(held),
-            AcquireAnswer::Granted(_) => None,
+            Ok(AcquireAnswer::Held(held)) => Some(held),
+            Ok(AcquireAnswer::Granted(_)) | Err(_) => None,
         }
     }
 
@@ -98,7 +98,7 @@ impl<C: Transport> IndexStore<C> {
             self.clock.record_time(now, Instant::now());
         }
         match now.or(at) {
-            Some(now) => Ok(rules::answer_acquire(&record, request.lease, now)),
+            Some(now) => rules::answer_acquire(&record, request.lease, now),
             None => Err(self.malformed("it tells no time")),
         }
     }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     index_store::IndexStore,
     scripts::PERMIT,
-    statements::{Change, LIMITER_PREFIX, Statements, millis},
+    statements::{Change, HASHED, LIMITER, Statements, millis},
     transport::Transport,
 };
 use crate::{
@@ -14,9 +14,6 @@ use crate::{
     model::{Error, LIMITER_SCHEMA, WindowKind},
     rules::{self, CLOCK_STEP, YEAR},
 };
-
-/// The UUID namespace for the ids of limiters.
-const LIMITER_NAMESPACE: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 
 impl<C: Transport> IndexStore<C> {
     pub(super) async fn take(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
@@ -63,8 +60,5 @@ fn limiter_id(request: &PermitRequest) -> String {
     let quota = &request.quota;
     let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);
     let name = format!("{kind}:{window}:{key}");
-    format!(
-        "{LIMITER_PREFIX}{}",
-        Uuid::new_v5(&LIMITER_NAMESPACE, name.as_bytes())
-    )
+    format!("{LIMITER}{}", Uuid::new_v5(&HASHED, name.as_bytes()))
 }

@@ -22,6 +22,7 @@ use std::{borrow::Cow, time::Duration};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 pub(crate) use self::{
     change::{Change, Target},
@@ -42,7 +43,9 @@ const MAX_RETRIES: &str = "32";
 /// the node can come in between, one thread for each processor, and another run waits in no queue.
 const MAX_RETRIES_IN_BULK: u32 = 256;
 /// How the ids of limiters begin.
-pub(super) const LIMITER_PREFIX: &str = "limiter:";
+pub(super) const LIMITER: &str = "limiter:";
+/// The UUID namespace of ids that are hashes.
+pub(super) const HASHED: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
 /// The suffix that makes the write alias of the user's alias.
 const WRITE_ALIAS: &str = "-write";
 /// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three
@@ -273,12 +276,17 @@ impl Statements {
     }
 }
 
-/// The id of the document of a key: the key itself, unless the key begins as the ids of limiters do.
+/// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do. Theirs is a hash,
+/// because an id may not be longer than the longest key. The second colon tells it from that of a limiter.
 pub(super) fn id(key: &Key) -> Cow<'_, str> {
-    match key.as_str().strip_prefix(LIMITER_PREFIX) {
-        // A limiter has a UUID behind the prefix, and never a second colon.
-        Some(rest) => format!("{LIMITER_PREFIX}:{rest}").into(),
-        None => key.as_str().into(),
+    if key.as_str().starts_with(LIMITER) {
+        format!(
+            "{LIMITER}:{}",
+            Uuid::new_v5(&HASHED, key.as_str().as_bytes())
+        )
+        .into()
+    } else {
+        key.as_str().into()
     }
 }
 

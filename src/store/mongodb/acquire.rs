@@ -28,8 +28,8 @@ impl MongoStore {
         let document = looked.await.ok()??;
         let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
         match rules::acquire(Some(&record), request, now).answer {
-            AcquireAnswer::Held(held) => Some(held),
-            AcquireAnswer::Granted(_) => None,
+            Ok(AcquireAnswer::Held(held)) => Some(held),
+            Ok(AcquireAnswer::Granted(_)) | Err(_) => None,
         }
     }
 
@@ -78,7 +78,7 @@ impl MongoStore {
         let Some(now) = now else {
             return Ok(None);
         };
-        let answer = rules::answer_acquire(&found.at(now)?, request.lease, now);
+        let answer = rules::answer_acquire(&found.at(now)?, request.lease, now)?;
         // The server refused, and by now no holder is live: the last one has expired meanwhile, so the caller sends the
         // request again.
         Ok(match answer {
@@ -103,7 +103,7 @@ impl MongoStore {
         match found {
             Some((record, now)) => {
                 self.clock.record_time(now, Instant::now());
-                Ok(rules::answer_acquire(&record, request.lease, now))
+                rules::answer_acquire(&record, request.lease, now)
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
             None => Err(Error::Interrupted {

@@ -92,7 +92,7 @@ impl MongoStore {
         let answer = match result.documents.get(request.key.as_str()) {
             Some(document) => {
                 let (record, now) = timed(decode::lock(document, &request.key)?)?;
-                rules::answer_acquire(&record, request.lease, now)
+                rules::answer_acquire(&record, request.lease, now)?
             }
             None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
         };

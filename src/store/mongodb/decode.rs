@@ -6,12 +6,10 @@
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
 
-use super::{
-    error::STORE,
-    statements::{utc, whole},
-};
+use super::{error::STORE, statements::utc};
 use crate::{
-    model::{Cause, Error, Key, LIMITER_SCHEMA, LimiterRecord, LockRecord, PermitId},
+    model::{Cause, Error, Key, LimiterRecord, LockRecord},
+    rules,
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
@@ -59,9 +57,13 @@ pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
 ///
 /// # Errors
 ///
-/// As for [`lock`].
+/// As for [`lock`], and [`Error::NotALock`] for a document that was not evicted, as its fence is the last one.
 pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
-    let Decoded { mut record, .. } = lock(answer, key)?;
+    let Decoded { mut record, now } = lock(answer, key)?;
+    // An earlier eviction may have left that fence: only the time of it tells the two apart.
+    if rules::is_last(record.fence) && now.is_some_and(|now| now != record.expires_at) {
+        return Err(rules::no_next_fence(key));
+    }
     record.evicted = stored::evicted(&Raw(Some(shown(answer))), key)?;
     Ok(record)
 }
@@ -101,7 +103,7 @@ struct Raw<'a>(Option<&'a RawDocument>);
 impl<'a> Raw<'a> {
     fn read<T>(&self, field: &str, read: impl Fn(RawBsonRef<'a>) -> Option<T>) -> Field<T> {
         match self.0.and_then(|document| get(document, field)) {
-            None | Some(RawBsonRef::Null) => Field::Missing,
+            None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => Field::Missing,
             Some(value) => read(value).map_or(Field::Wrong, Field::Is),
         }
     }
@@ -109,23 +111,26 @@ impl<'a> Raw<'a> {
 
 impl Fields for Raw<'_> {
     fn text(&self, field: &str) -> Field<&str> {
-        self.read(field, RawBsonRef::as_str)
+        match self.read(field, Some) {
+            // It sorts before null, and so the server takes it for a text that is missing.
+            Field::Is(RawBsonRef::MinKey) => Field::Missing,
+            _ => self.read(field, RawBsonRef::as_str),
+        }
     }
 
     fn number(&self, field: &str) -> Field<i64> {
         self.read(field, |value| match value {
-            RawBsonRef::Double(number) => Some(number as i64),
-            // A double has all digits of a number that can be a fence.
-            RawBsonRef::Decimal128(number) => Some(number.to_string().parse::<f64>().ok()? as i64),
-            value => integer(value),
+            RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => Some(float(value)? as i64),
+            value => whole(value),
         })
     }
 
+    fn float(&self, field: &str) -> Field<f64> {
+        self.read(field, float)
+    }
+
     fn whole(&self, field: &str) -> Field<i64> {
-        self.read(field, |value| match value {
-            RawBsonRef::Double(_) => None,
-            value => integer(value),
-        })
+        self.read(field, whole)
     }
 
     fn time(&self, field: &str) -> Field<DateTime<Utc>> {
@@ -152,37 +157,12 @@ struct Unreadable(&'static str);
 ///
 /// As for [`lock`], with [`Error::NotALimiter`] for what is not a limiter.
 pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
-    let (document, key) = (shown(answer), key.clone());
-    match get(document, "limiter").and_then(integer) {
-        Some(LIMITER_SCHEMA) => {}
-        Some(found) => {
-            let found = found.to_string();
-            return Err(Error::UnsupportedSchema { key, found });
-        }
-        None => {
-            let problem = "it has no schema number".to_owned();
-            return Err(Error::NotALimiter { key, problem });
-        }
-    }
-    let read = || {
-        let (record, now) = (read_limiter(document, &key)?, now(answer)?);
-        Ok(Decoded { record, now })
-    };
-    read().map_err(|Unreadable(field)| {
-        let problem = format!("its field {field} is missing or of the wrong type");
-        Error::NotALimiter { key, problem }
-    })
-}
-
-fn read_limiter(document: &RawDocument, key: &Key) -> Result<LimiterRecord, Unreadable> {
-    let last = PermitId::parse(text(document, "last")?).ok_or(Unreadable("last"))?;
-    Ok(LimiterRecord::new(
-        key.clone(),
-        date(document, "granted_at")?,
-        number(document, "used")?,
-        (last, number(document, "granted")?),
-        date(document, "over_at")?,
-    ))
+    let record = stored::limiter(&Raw(Some(shown(answer))), key)?;
+    let now = now(answer).map_err(|Unreadable(field)| Error::NotALimiter {
+        key: key.clone(),
+        problem: format!("its field {field} makes no sense"),
+    })?;
+    Ok(Decoded { record, now })
 }
 
 fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
@@ -190,16 +170,6 @@ fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
         Some(_) if !is_stored_image(answer) => date(answer, "now").map(Some),
         _ => Ok(None),
     }
-}
-
-fn text<'a>(document: &'a RawDocument, field: &'static str) -> Result<&'a str, Unreadable> {
-    let value = get(document, field).and_then(RawBsonRef::as_str);
-    value.ok_or(Unreadable(field))
-}
-
-fn number(document: &RawDocument, field: &'static str) -> Result<i64, Unreadable> {
-    let value = get(document, field).and_then(integer);
-    value.ok_or(Unreadable(field))
 }
 
 fn date(document: &RawDocument, field: &'static str) -> Result<DateTime<Utc>, Unreadable> {
@@ -212,13 +182,20 @@ fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
     document.get(field).ok().flatten()
 }
 
-/// A whole number, in whichever type a person or another program stored it.
-fn integer(value: RawBsonRef<'_>) -> Option<i64> {
+fn whole(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),
         RawBsonRef::Int64(number) => Some(number),
-        RawBsonRef::Double(number) => whole(number),
         _ => None,
+    }
+}
+
+/// A number of any type. Of a decimal one not all digits are needed: what is that long is no fence.
+fn float(value: RawBsonRef<'_>) -> Option<f64> {
+    match value {
+        RawBsonRef::Double(number) => Some(number),
+        RawBsonRef::Decimal128(number) => number.to_string().parse().ok(),
+        value => whole(value).map(|number| number as f64),
     }
 }
 

@@ -21,12 +21,12 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
-    MAX_DURATION_MILLIS, cleanup_at, holders, is_live, is_lock, lock, make_sense, millis,
-    next_fence, replace_if,
+    MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
+    millis, next_fence, replace_if,
 };
 
 pub(crate) use self::{
-    expressions::{integer, utc, whole},
+    expressions::{integer, utc},
     grant::{acquire, take_over_sole},
     hold::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
@@ -60,7 +60,7 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
             "evicted": { "$filter": { "input": "$$all", "cond": is_live() } },
         },
     );
-    let known = doc! { "$and": [is_lock(), make_sense("$$all")] };
+    let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
     vec![doc! { "$replaceWith": { "$let": {
         "vars": { "all": holders() },
         "in": { "$cond": [known, ended, "$$ROOT"] },
@@ -127,6 +127,7 @@ pub(crate) fn parts(
 ) -> Vec<(&'static str, Document)> {
     vec![
         ("isLock", is_lock()),
+        ("hasNextFence", expressions::has_next_fence()),
         ("isNew", expressions::is_new(key)),
         ("nextFence", next_fence()),
         ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),

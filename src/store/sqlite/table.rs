@@ -27,6 +27,8 @@ pub(super) struct Table<R> {
     key: fn(&str) -> Option<Key>,
     decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
     encode: fn(&R) -> Value,
+    /// The fields of others, which stay whatever is written.
+    others: &'static [&'static str],
 }
 
 pub(super) const LOCKS: Table<LockRecord> = Table {
@@ -37,6 +39,7 @@ pub(super) const LOCKS: Table<LockRecord> = Table {
     key: |name| Key::new(name).ok(),
     decode: |document, key, now| json::lock(document, key)?.at(now),
     encode: json::of_lock,
+    others: &["waiters", "done"],
 };
 
 pub(super) const LIMITERS: Table<LimiterRecord> = Table {
@@ -48,6 +51,7 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
     decode: |document, key, _| json::limiter(document, key),
     encode: json::of_limiter,
+    others: &[],
 };
 
 /// A read transaction.
@@ -63,9 +67,13 @@ pub(super) struct WriteTransaction<'a> {
     written: bool,
 }
 
-/// Decodes a document. A text that is no JSON counts as a document without a schema, which is refused.
+/// Parses a document. A text that is no JSON counts as a document without a schema, which is refused.
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
 fn decode<R>(table: &Table<R>, text: &str, key: &Key, now: DateTime<Utc>) -> Result<R, Error> {
-    (table.decode)(&serde_json::from_str(text).unwrap_or_default(), key, now)
+    (table.decode)(&parsed(text), key, now)
 }
 
 /// The outcome of a step of a purge.
@@ -95,14 +103,20 @@ impl<'a> ReadTransaction<'a> {
         name: &str,
         key: &Key,
     ) -> Result<Option<R>, Error> {
+        let document = self.document(table, name)?;
+        document
+            .map(|document| (table.decode)(&document, key, self.now))
+            .transpose()
+    }
+
+    fn document<R>(&self, table: &Table<R>, name: &str) -> Result<Option<Value>, Error> {
         let query = || {
             let mut read = self.connection.prepare_cached(table.read)?;
             read.query_row([name], |row| row.get::<_, String>(0))
                 .optional()
         };
         let text = query().map_err(|error| classify(error, self.path))?;
-        text.map(|text| decode(table, &text, key, self.now))
-            .transpose()
+        Ok(text.as_deref().map(parsed))
     }
 
     /// Reads a page of locks.
@@ -171,13 +185,23 @@ impl<'a> WriteTransaction<'a> {
         key: &Key,
         rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
-        let record = self.reads.read(table, name, key)?;
+        let mut found = self.reads.document(table, name)?;
+        let record = found
+            .as_ref()
+            .map(|found| (table.decode)(found, key, self.reads.now))
+            .transpose()?;
         let decision = rule(record.as_ref(), self.reads.now);
         match decision.write {
             Write::Keep => {}
             Write::Put(record) => {
-                let document = (table.encode)(&record).to_string();
-                self.execute(table.put, params![name, document])?;
+                let mut document = (table.encode)(&record);
+                for name in table.others {
+                    let other = found.as_mut().and_then(|found| found.get_mut(name));
+                    if let (Some(other), Some(fields)) = (other, document.as_object_mut()) {
+                        fields.insert((*name).to_owned(), other.take());
+                    }
+                }
+                self.execute(table.put, params![name, document.to_string()])?;
             }
             Write::Remove => self.execute(table.remove, [name])?,
         }

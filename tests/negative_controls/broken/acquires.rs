@@ -67,7 +67,7 @@ impl BrokenStore {
             let stays = before.holders.iter().find(|holder| holder.lease == lease);
             record.holders.extend(stays.cloned());
         }
-        let refused = matches!(decision.answer, AcquireAnswer::Held(_));
+        let refused = matches!(decision.answer, Ok(AcquireAnswer::Held(_)));
         match (&mut decision, before) {
             (
                 Decision {
@@ -89,7 +89,7 @@ impl BrokenStore {
             (
                 Decision {
                     write: Write::Put(record),
-                    answer: AcquireAnswer::Granted(grant),
+                    answer: Ok(AcquireAnswer::Granted(grant)),
                 },
                 before,
             ) => {
@@ -112,9 +112,9 @@ impl BrokenStore {
             _ => {}
         }
         self.write(&request.key, decision.write);
-        if let AcquireAnswer::Granted(grant) = &decision.answer {
+        if let Ok(AcquireAnswer::Granted(grant)) = &decision.answer {
             self.fences.lock().insert(request.lease, grant.fence);
         }
-        Ok(decision.answer)
+        decision.answer
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of the requests, without a server.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use percent_encoding::percent_decode_str;
 
@@ -134,15 +136,27 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
 
 #[test]
 fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
-    let limiter = "limiter:11111111-1111-4111-8111-111111111111";
-    for (name, expected) in [
-        ("report:42", "report:42"),
-        ("limiter", "limiter"),
-        ("limiter:", "limiter::"),
-        ("limiter::", "limiter:::"),
-        (limiter, "limiter::11111111-1111-4111-8111-111111111111"),
-    ] {
-        assert_eq!(id(&key(name)), expected);
+    for plain in ["report:42", "limiter", "Limiter:", " limiter:"] {
+        assert_eq!(id(&key(plain)), plain);
+    }
+    // Programs in other languages have to come to the same.
+    let hashed = "limiter::f5ddf788-a507-58e6-b519-bca54dc25352";
+    assert_eq!(id(&key("limiter:")), hashed);
+    let longest = format!("limiter:{}", "a".repeat(MAX_KEY_BYTES - 8));
+    let names = [
+        "limiter:",
+        "limiter::",
+        "limiter:11111111-1111-4111-8111-111111111111",
+        hashed,
+        &longest,
+    ];
+    let ids: BTreeSet<_> = names
+        .into_iter()
+        .map(|name| id(&key(name)).into_owned())
+        .collect();
+    assert_eq!(ids.len(), names.len());
+    for id in ids {
+        assert!(id.starts_with("limiter::") && id.len() == 45, "{id}");
     }
 }
 

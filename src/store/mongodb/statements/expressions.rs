@@ -36,10 +36,19 @@ pub(super) fn replace_or(
 ///
 /// Numbers sort behind what is missing and before everything else, so that the comparison also tells the type.
 pub(super) fn is_lock() -> Document {
+    is_lock_below(FENCE_END)
+}
+
+/// Whether the document is a lock whose fence is followed by another one.
+pub(super) fn has_next_fence() -> Document {
+    is_lock_below(FENCE_END - 1)
+}
+
+fn is_lock_below(fence: i64) -> Document {
     doc! { "$and": [
         { "$eq": ["$schema", SCHEMA] },
-        { "$lt": ["$fence", FENCE_END] },
-        { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null"]] },
+        { "$lt": ["$fence", fence] },
+        { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null", "undefined"]] },
     ] }
 }
 
@@ -63,13 +72,8 @@ pub(super) fn is_sole(lease: LeaseId) -> Document {
     doc! { "$eq": ["$lease", lease.to_string()] }
 }
 
-/// Whether the holders are in a list.
-pub(super) fn is_list() -> Document {
-    doc! { "$and": [{ "$lte": ["$lease", Bson::Null] }, { "$isArray": "$holders" }] }
-}
-
-/// The holders as a list, also if there is only one or none. The value is no list if the document has a live holder and
-/// does not name it.
+/// The holders as a list, also if there is only one or none. Not a list if the document does not tell who has the
+/// key.
 pub(super) fn holders() -> Document {
     let sole = doc! {
         "lease": "$lease",
@@ -90,7 +94,8 @@ pub(super) fn holders() -> Document {
     } }
 }
 
-/// Whether this is a list of holders, each with valid fields where a rule looks at them.
+/// Whether each of these holders has all that decides who else may have the key, and one of them has it for as long as
+/// somebody has.
 pub(super) fn make_sense(holders: &str) -> Document {
     let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
     let makes_sense = doc! { "$and": [
@@ -104,12 +109,18 @@ pub(super) fn make_sense(holders: &str) -> Document {
     doc! { "$and": [
         { "$isArray": holders },
         { "$allElementsTrue": { "$map": { "input": holders, "in": makes_sense } } },
+        // Of a key that nobody has the time is greater.
+        { "$gte": [{ "$max": ["$$NOW", { "$max": format!("{holders}.expires_at") }] }, "$expires_at"] },
     ] }
 }
 
-/// Whether the lease is among these holders, live or not.
-pub(super) fn has(holders: &str, lease: LeaseId) -> Document {
-    doc! { "$in": [lease.to_string(), format!("{holders}.lease")] }
+/// Whether the lease is one of several holders, live or not.
+pub(super) fn is_listed(lease: LeaseId) -> Document {
+    doc! { "$and": [
+        { "$lte": ["$lease", Bson::Null] },
+        make_sense("$holders"),
+        { "$in": [lease.to_string(), "$holders.lease"] },
+    ] }
 }
 
 /// Whether a condition holds for one of these holders.
@@ -152,13 +163,17 @@ pub(super) fn released() -> Document {
     lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
 }
 
-/// The document with these holders, in a list. The expression for them is evaluated once.
+/// The document with these holders, in a list. The expression for them is evaluated once. A key that nobody has any more
+/// stays free, whatever the holders say.
 pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
     let list = lock(
         "$fence",
         cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
-        doc! { "holders": "$$holders", "expires_at": until },
+        doc! {
+            "holders": "$$holders",
+            "expires_at": { "$cond": [is_held(), until, "$expires_at"] },
+        },
     );
     doc! { "$let": {
         "vars": { "holders": holders },
@@ -224,6 +239,6 @@ pub(crate) fn integer(value: &Bson) -> Option<i64> {
 }
 
 /// A double that is a whole number, as far as doubles are exact.
-pub(crate) fn whole(number: f64) -> Option<i64> {
+fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
-    any, cleanup_at, from_now, has, holders, is_free, is_lease, is_list, is_live, is_lock, is_new,
-    is_sole, literal, lock, make_sense, next_fence, replace_if,
+    any, cleanup_at, from_now, has_next_fence, holders, is_free, is_held, is_lease, is_listed,
+    is_live, is_new, is_sole, literal, lock, make_sense, next_fence, replace_if,
 };
 use crate::{
     messages::AcquireRequest,
@@ -30,23 +30,19 @@ pub(crate) fn take_over_sole(
 ) -> Option<Vec<Document>> {
     let from = request.in_place_of?;
     let whole = request.access == Access::Exclusive && !request.reentrant;
-    let held = doc! { "$and": [is_sole(from), is_lock()] };
+    let held = doc! { "$and": [is_sole(from), has_next_fence()] };
     whole.then(|| replace_if(held, sole(request, retention)))
 }
 
 /// Grants the lease if the key has no live holder.
 fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
-        None => doc! { "$or": [{ "$and": [is_free(), is_lock()] }, is_new(&request.key)] },
+        None => doc! { "$or": [{ "$and": [is_free(), has_next_fence()] }, is_new(&request.key)] },
         Some(lease) => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
-            let last = doc! { "$and": [
-                is_list(),
-                make_sense("$holders"),
-                has("$holders", lease),
-                { "$not": [any("$holders", other)] },
-            ] };
-            doc! { "$and": [is_lock(), { "$or": [is_sole(lease), last] }] }
+            let other = doc! { "$and": [is_held(), any("$holders", other)] };
+            let last = doc! { "$and": [is_listed(lease), { "$not": [other] }] };
+            doc! { "$and": [has_next_fence(), { "$or": [is_sole(lease), last] }] }
         }
     };
     replace_if(free, sole(request, retention))
@@ -74,7 +70,7 @@ fn sole(request: &AcquireRequest, retention: Duration) -> Document {
 ///
 /// Only here is the number of holders bounded: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
-    let known = doc! { "$and": [is_lock(), make_sense("$$all")] };
+    let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
     let known = match request.in_place_of {
         None => doc! { "$or": [known, is_new(&request.key)] },
         Some(_) => known,
@@ -91,11 +87,9 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let place = doc! { "$lt": [{ "$size": "$$live" }, MAX_HOLDERS as i64] };
     let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
-    // The lease that makes way has to be in the document, and may have expired.
-    room.extend(request.in_place_of.map(|lease| {
-        let listed = doc! { "$ifNull": ["$holders.lease", []] };
-        doc! { "$or": [is_sole(lease), { "$in": [lease.to_string(), listed] }] }
-    }));
+    // Also one that has expired makes way.
+    let listed = |lease| doc! { "$or": [is_sole(lease), is_listed(lease)] };
+    room.extend(request.in_place_of.map(listed));
     let room = doc! { "$and": room };
     // A new document has room for any request.
     let room = match request.in_place_of {
@@ -164,7 +158,7 @@ fn fence(request: &AcquireRequest) -> Document {
     }
     let own = doc! { "$map": {
         "input": "$$live",
-        "in": { "$cond": [is_own(request), "$$this.fence", Bson::Null] },
+        "in": { "$cond": [is_own(request), { "$ifNull": ["$$this.fence", 0_i64] }, Bson::Null] },
     } };
     doc! { "$ifNull": [{ "$max": own }, next_fence()] }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
-    MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has, holders, is_held, is_lease,
-    is_list, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence, released, replace_if,
-    replace_or, with_holders,
+    MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
+    is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence, released,
+    replace_if, replace_or, with_holders,
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
@@ -31,7 +31,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
                 "then": renewed_sole(request.ttl, retention),
             },
             {
-                "case": { "$and": [is_lock(), is_list(), make_sense("$holders"), live] },
+                "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] },
                 "then": with_holders(renewed, retention),
             },
         ],
@@ -46,7 +46,7 @@ pub(crate) fn renew_together(
     retention: Duration,
 ) -> Document {
     let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
-    let live = doc! { "$and": [is_held(), is_lock()] };
+    let live = doc! { "$and": [is_held(), is_lock(), is_one_lease()] };
     doc! {
         "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
         "u": replace_if(live, renewed_sole(ttl, retention)),
@@ -68,9 +68,10 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
         let mode = doc! { "$eq": ["$$this.mode", mode.as_str()] };
         any("$$all", doc! { "$and": [is_lease(lease), is_live(), mode] })
     };
-    let mut possible = vec![is_lock(), make_sense("$$all")];
+    let mut possible = vec![make_sense("$$all")];
     let converted = match request.conversion {
         Conversion::Upgrade => {
+            possible.push(has_next_fence());
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
             possible.push(is_mine(Mode::Shared));
             possible.push(doc! { "$not": [any("$$all", other)] });
@@ -91,6 +92,7 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
             } }
         }
         Conversion::Downgrade => {
+            possible.push(is_lock());
             possible.push(is_mine(Mode::Exclusive));
             let shared = doc! { "mode": Mode::Shared.as_str() };
             with_holders(changed("$$all", lease, shared), retention)
@@ -138,9 +140,14 @@ pub(crate) fn release_together(requests: &[&ReleaseRequest]) -> Document {
     dropped.insert("released", "$lease");
     doc! {
         "q": { "_id": { "$in": keys }, "lease": { "$in": leases } },
-        "u": replace_if(is_lock(), dropped),
+        "u": replace_if(doc! { "$and": [is_lock(), is_one_lease()] }, dropped),
         "multi": true,
     }
+}
+
+/// Whether the lease that a filter has found is not an element of a list.
+fn is_one_lease() -> Document {
+    doc! { "$not": [{ "$isArray": "$lease" }] }
 }
 
 /// The keys and leases as a filter names them.
@@ -180,18 +187,13 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
                 released(),
             ] };
             let until = until("$$this.acquired_at");
-            let stays = doc! { "$and": [is_live(), stays(until.clone())] };
+            let stays = doc! { "$and": [is_held(), is_live(), stays(until.clone())] };
             let left = holders_that(doc! { "$or": [other, stays] });
             let held_on = doc! { "lease": placeholder.to_string(), "expires_at": until };
             (sole, changed(left, lease, held_on))
         }
     };
-    let in_list = doc! { "$and": [
-        is_lock(),
-        is_list(),
-        make_sense("$holders"),
-        has("$holders", lease),
-    ] };
+    let in_list = doc! { "$and": [is_lock(), is_listed(lease)] };
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
             { "case": { "$and": [is_sole(lease), is_lock()] }, "then": sole },

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::expressions::{MAX_DURATION_MILLIS, literal, millis};
 use crate::{
     messages::PermitRequest,
-    model::{LIMITER_SCHEMA, Quota, WindowKind},
+    model::{LIMITER_SCHEMA, Quota, USED_END, WindowKind},
     rules::{CLOCK_STEP, YEAR},
 };
 
@@ -31,7 +31,7 @@ pub(crate) fn over_since(retention: Duration) -> Document {
     doc! {
         "limiter": LIMITER_SCHEMA,
         "over_at": { "$type": "date" },
-        "$expr": { "$lte": ["$over_at", since] },
+        "$expr": { "$and": [{ "$lte": ["$over_at", since] }, is_ours()] },
     }
 }
 
@@ -42,13 +42,15 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
     let permits = i64::from(request.permits.max(1));
+    // Other programs may have written it as a double.
+    let stored = doc! { "$toLong": "$used" };
     let used = match quota.window_kind() {
-        WindowKind::Fixed => {
-            doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, "$used", 0_i64] }
-        }
+        WindowKind::Fixed => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, stored, 0_i64] },
         WindowKind::Smooth { .. } => {
-            let elapsed = doc! { "$min": [YEAR, { "$subtract": ["$$clock", "$$newest"] }] };
-            let used = doc! { "$cond": ["$$newest", "$used", 0_i64] };
+            // At most a year: the difference of dates that are too far apart does not fit a long.
+            let since = doc! { "$max": ["$$newest", { "$subtract": ["$$clock", YEAR] }] };
+            let elapsed = doc! { "$subtract": ["$$clock", since] };
+            let used = doc! { "$cond": ["$$newest", stored, 0_i64] };
             let debt = doc! { "$subtract": [
                 { "$min": [used, quota.credit_nanos()] },
                 { "$multiply": [elapsed, NANOS_PER_MILLI] },
@@ -121,13 +123,16 @@ fn as_often_as_there_is_room(quota: &Quota, permits: i64, times: i64) -> Bson {
 }
 
 /// Whether the document is one of a limiter: a foreign document may have a number under `limiter`.
+///
+/// Nothing but numbers is between two numbers.
 fn is_ours() -> Document {
-    let whole = |field: &str| doc! { "$in": [{ "$type": field }, ["long", "int"]] };
     doc! { "$and": [
         { "$eq": ["$limiter", LIMITER_SCHEMA] },
         { "$eq": [{ "$type": "$granted_at" }, "date"] },
-        whole("$used"),
-        whole("$granted"),
+        { "$gt": ["$used", -1_i64] },
+        { "$lt": ["$used", USED_END] },
+        { "$gt": ["$granted", -1_i64] },
+        { "$lt": ["$granted", USED_END] },
     ] }
 }
 

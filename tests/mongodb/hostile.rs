@@ -1,0 +1,268 @@
+//! Documents that are no locks, or hardly any, and every operation on each of them.
+
+use std::sync::Arc;
+
+use leasehold::{Error, Leases, Store};
+use leasehold_tests::hostile::{
+    Has, KEY, Verdict, are_judged_alike, are_not_purged, flat, limiters, several, shapes,
+    sound_shapes, untyped_shapes, with_times,
+};
+use mongodb::{
+    bson::{Bson, DateTime, Document, doc},
+    options::{Acknowledgment, CollectionOptions, WriteConcern},
+};
+use serde_json::{Value, json};
+
+use super::{DATABASE, Engine, Fixture, LONG};
+
+/// A shape as the documents of this store have it.
+fn of_shape(shape: &Value) -> Document {
+    let now = DateTime::now().timestamp_millis();
+    let time =
+        |seconds: i64| json!({ "$date": { "$numberLong": (now + seconds * 1_000).to_string() } });
+    let Bson::Document(mut document) = Bson::try_from(with_times(shape, &time)).unwrap() else {
+        panic!("{shape} is no document");
+    };
+    document.remove("key");
+    document.insert("_id", KEY);
+    document
+}
+
+/// The types that JSON has not.
+fn shapes_of_bson() -> Vec<(Verdict, Document)> {
+    let far = DateTime::from_millis(i64::MAX);
+    let mut shapes = Vec::new();
+    for nonsense in [
+        Bson::MinKey,
+        Bson::MaxKey,
+        Bson::ObjectId(Default::default()),
+        Bson::Timestamp(mongodb::bson::Timestamp {
+            time: u32::MAX,
+            increment: 0,
+        }),
+    ] {
+        for field in ["schema", "fence", "expires_at"] {
+            for mut document in [flat(), several()].map(|shape| of_shape(&shape)) {
+                document.insert(field, nonsense.clone());
+                // The one exception of `docs/protocol.md`, which has a test of its own.
+                if (field, &nonsense) != ("fence", &Bson::MinKey) {
+                    shapes.push((Verdict::NoLock, document));
+                }
+            }
+        }
+    }
+    let sole = |fence| Verdict::Lock(Has { fence, ..Has::SOLE });
+    let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
+    for (field, value, verdict) in [
+        ("fence", Bson::Double(f64::NAN), sole(0)),
+        ("fence", Bson::Double(f64::INFINITY), Verdict::NoLock),
+        ("fence", Bson::Double(f64::NEG_INFINITY), sole(i64::MIN)),
+        ("fence", Bson::Int32(7), sole(7)),
+        ("fence", decimal("7.5"), sole(7)),
+        ("fence", decimal("1E+300"), Verdict::NoLock),
+        ("fence", far.into(), Verdict::NoLock),
+        ("fence", Bson::Undefined, sole(0)),
+        ("expires_at", far.into(), sole(7)),
+        (
+            "expires_at",
+            DateTime::from_millis(i64::MIN).into(),
+            Verdict::Lock(Has::OVER),
+        ),
+        ("expires_at", Bson::Undefined, Verdict::Lock(Has::OVER)),
+        ("acquired_at", far.into(), sole(7)),
+        ("lease", Bson::Undefined, Verdict::NoLock),
+        ("lease", Bson::MinKey, Verdict::NoLock),
+    ] {
+        let mut document = of_shape(&flat());
+        document.insert(field, value);
+        shapes.push((verdict, document));
+    }
+    // As if there was no lease beside the list.
+    for nothing in [Bson::Undefined, Bson::MinKey, Bson::Null] {
+        let mut document = of_shape(&several());
+        document.insert("lease", nothing);
+        shapes.push((Verdict::Lock(Has::BOTH), document));
+    }
+    let foreign = doc! { "_id": KEY, "name": "an order", "total": 12 };
+    shapes.push((Verdict::NoLock, foreign));
+    shapes
+}
+
+async fn are_judged_alike_on(engine: Engine, shapes: &[(Verdict, Document)]) {
+    let fixture = Fixture::new(engine);
+    let store: Arc<dyn Store> = Arc::new(fixture.store().await);
+    // What the test itself writes need not survive anything.
+    let hasty = WriteConcern::builder().w(Acknowledgment::Nodes(1)).build();
+    let hasty = CollectionOptions::builder().write_concern(hasty).build();
+    let database = fixture.collection().await.client().database(DATABASE);
+    let collection = database.collection_with_options::<Document>(&fixture.name, hasty);
+    // By their texts: one with a fence that is not a number equals itself then.
+    let texts = shapes.iter();
+    let texts = texts.map(|(verdict, document)| (*verdict, document.to_string()));
+    let texts: Vec<_> = texts.collect();
+    let id = doc! { "_id": KEY };
+    let put = async |text: &String| {
+        let place = texts.iter().position(|(_, it)| it == text).unwrap();
+        let replaced = collection.replace_one(id.clone(), &shapes[place].1);
+        replaced.upsert(true).await.unwrap();
+        true
+    };
+    let get = async || {
+        let found = collection.find_one(id.clone()).await.unwrap();
+        found.map(|found| found.to_string())
+    };
+    let taken = are_judged_alike(&store, &texts, put, get).await;
+    assert_eq!(taken, shapes.len());
+    are_not_purged(&store, &texts, put, get).await;
+}
+
+fn of_json(shapes: Vec<(Verdict, Value)>) -> Vec<(Verdict, Document)> {
+    // A document that has nothing but the key is as one that an acquire has just made.
+    let shapes = shapes
+        .iter()
+        .filter(|(_, shape)| *shape != json!({ "key": KEY }));
+    shapes
+        .map(|(verdict, shape)| (*verdict, of_shape(shape)))
+        .collect()
+}
+
+#[tokio::test]
+async fn hostile_documents_are_judged_alike_by_every_operation() {
+    let mut all = of_json(shapes());
+    all.extend(of_json(untyped_shapes()));
+    all.extend(shapes_of_bson());
+    are_judged_alike_on(Engine::MongoDb, &all).await;
+}
+
+/// It has another version of the server, and takes longer for each write.
+#[tokio::test]
+async fn hostile_documents_are_judged_alike_on_a_replica_set() {
+    let mut some = of_json(sound_shapes());
+    some.extend(shapes_of_bson());
+    are_judged_alike_on(Engine::MongoDbReplicaSet, &some).await;
+}
+
+/// Nothing but a comparison of its own would tell it from a fence that is missing.
+#[tokio::test]
+async fn a_fence_below_all_numbers_is_the_one_exception() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let collection = fixture.collection().await;
+    let leases = Leases::new(fixture.store().await);
+    let lease = leases.acquire(KEY, LONG).await.unwrap();
+    let id = doc! { "_id": KEY };
+    let set = doc! { "$set": { "fence": Bson::MinKey } };
+    collection.update_one(id.clone(), set).await.unwrap();
+    let get = async || collection.find_one(id.clone()).await.unwrap().unwrap();
+    let found = get().await;
+    for refused in [
+        leases.try_acquire(KEY, LONG).await.map(drop),
+        leases.try_acquire(KEY, LONG).shared().await.map(drop),
+        leases.evict(KEY).await.map(drop),
+        leases.inspect(KEY).await.map(drop),
+    ] {
+        assert!(
+            matches!(refused, Err(Error::NotALock { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(get().await, found);
+    lease.release().await.unwrap();
+    assert!(get().await.contains_key("released_at"));
+    let refused = leases.try_acquire(KEY, LONG).await;
+    assert!(
+        matches!(refused, Err(Error::NotALock { .. })),
+        "{refused:?}"
+    );
+}
+
+/// The types that JSON has not, in a limiter.
+fn limiters_of_bson(kind: limiters::Kind) -> Vec<(limiters::Verdict, Document)> {
+    use limiters::Verdict::{NoLimiter, Used, UsedBy};
+    let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
+    let [used, full] = [3, 10].map(|permits| of_shape(&kind.used(permits)));
+    let three = used
+        .get_i64("used")
+        .or(used.get_i32("used").map(i64::from))
+        .unwrap();
+    let mut shapes = Vec::new();
+    for (field, value, verdict) in [
+        ("used", Bson::Int64(three), Used(3)),
+        ("used", decimal(&three.to_string()), Used(3)),
+        ("used", decimal("1E+300"), NoLimiter),
+        ("limiter", decimal("1"), Used(3)),
+        ("granted", Bson::Int64(2), Used(3)),
+        (
+            "granted_at",
+            DateTime::from_millis(i64::MAX).into(),
+            UsedBy(0),
+        ),
+        (
+            "granted_at",
+            DateTime::from_millis(i64::MIN).into(),
+            UsedBy(0),
+        ),
+        ("over_at", DateTime::from_millis(i64::MIN).into(), Used(3)),
+        ("last", Bson::MinKey, UsedBy(3)),
+    ] {
+        let mut document = used.clone();
+        document.insert(field, value);
+        shapes.push((verdict, document));
+    }
+    for nonsense in [
+        Bson::MinKey,
+        Bson::MaxKey,
+        Bson::Undefined,
+        Bson::Double(f64::NAN),
+        Bson::Double(f64::INFINITY),
+        Bson::Double(f64::NEG_INFINITY),
+        DateTime::from_millis(3).into(),
+    ] {
+        for field in ["limiter", "used", "granted"] {
+            for mut document in [used.clone(), full.clone()] {
+                document.insert(field, nonsense.clone());
+                shapes.push((NoLimiter, document));
+            }
+        }
+    }
+    shapes
+}
+
+#[tokio::test]
+async fn hostile_limiters_are_judged_alike() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let store: Arc<dyn Store> = Arc::new(fixture.store().await);
+    let collection = fixture.collection().await;
+    for kind in limiters::kinds() {
+        let id = doc! { "limiter": KEY, "window": kind.window, "kind": kind.word };
+        let shapes = kind.shapes();
+        let shapes = shapes
+            .iter()
+            .map(|(verdict, shape)| (*verdict, of_shape(shape)));
+        let shapes = shapes
+            .chain(limiters_of_bson(kind))
+            .map(|(verdict, mut document)| {
+                document.insert("_id", id.clone());
+                document.remove("window");
+                document.remove("kind");
+                (verdict, document)
+            });
+        let shapes: Vec<_> = shapes.collect();
+        // By their texts, as above.
+        let texts = shapes.iter();
+        let texts = texts.map(|(verdict, document)| (*verdict, document.to_string()));
+        let texts: Vec<_> = texts.collect();
+        let id = doc! { "_id": id };
+        let put = async |text: &String| {
+            let place = texts.iter().position(|(_, it)| it == text).unwrap();
+            let replaced = collection.replace_one(id.clone(), &shapes[place].1);
+            replaced.upsert(true).await.unwrap();
+            true
+        };
+        let get = async || {
+            let found = collection.find_one(id.clone()).await.unwrap();
+            found.map(|found| found.to_string())
+        };
+        let taken = limiters::are_judged_alike(&store, kind, &texts, put, get).await;
+        assert_eq!(taken, shapes.len());
+    }
+}

@@ -1,0 +1,276 @@
+//! What other processes and jobs have written into the document of a lock, whatever is done with the lock.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    Key, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
+        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::PATIENCE;
+
+const TTL: Duration = Duration::from_secs(600);
+/// A time to live that is waited for.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// The state of a key before an operation.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    /// Nobody has it any more.
+    Released,
+    /// Somebody had it until a moment ago.
+    Expired,
+    /// Several had it until a moment ago.
+    SharedExpired,
+    /// One lease has it by itself.
+    Sole,
+    /// Two share it.
+    Both,
+    /// One shares it with nobody.
+    Alone,
+}
+
+/// What is done with it, by or in the place of its first lease.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Acquire,
+    Fresh,
+    Shared,
+    Permits,
+    Reentrant,
+    InPlace,
+    InPlaceShared,
+    Repeat,
+    Batch,
+    Renew,
+    RenewTogether,
+    Upgrade,
+    Downgrade,
+    Release,
+    ReleaseAlone,
+    Hold,
+    ReleaseBatch,
+    ReleaseTogether,
+    Evict,
+}
+
+fn operations() -> Vec<(Before, Operation)> {
+    use Before::{Alone, Both, Expired, Released, SharedExpired, Sole};
+    use Operation::*;
+    let free = [Released, Expired, SharedExpired];
+    let kinds = [Acquire, Fresh, Shared, Permits, Reentrant, Batch, Evict];
+    let mut all: Vec<_> = free
+        .into_iter()
+        .flat_map(|before| kinds.map(|kind| (before, kind)))
+        .collect();
+    let of_holders = [
+        (
+            Sole,
+            vec![
+                Reentrant,
+                InPlace,
+                InPlaceShared,
+                Repeat,
+                Downgrade,
+                RenewTogether,
+            ],
+        ),
+        (Both, vec![Shared, InPlaceShared]),
+        (Alone, vec![InPlace, Upgrade]),
+    ];
+    for (before, kinds) in of_holders {
+        let ends = [
+            Renew,
+            Release,
+            ReleaseAlone,
+            Hold,
+            ReleaseBatch,
+            ReleaseTogether,
+            Evict,
+        ];
+        all.extend(kinds.into_iter().chain(ends).map(|kind| (before, kind)));
+    }
+    all
+}
+
+/// Sets both fields before each operation, and compares them after it.
+///
+/// `set` sets fields of the document of a key, and `get` reads the document.
+pub async fn is_carried_along(
+    store: &dyn Store,
+    set: impl AsyncFn(&Key, &Value),
+    get: impl AsyncFn(&Key) -> Value,
+) {
+    let fields = others();
+    let operations = operations();
+    let mut keys = Vec::new();
+    for (number, (before, _)) in operations.iter().enumerate() {
+        let key = Key::new(format!("key-{number}")).unwrap();
+        let companion = Key::new(format!("companion-{number}")).unwrap();
+        let first = is_so(store, &key, *before).await;
+        let second = is_so(store, &companion, Before::Sole).await;
+        keys.push([(key, first), (companion, second)]);
+    }
+    // All that are to expire have, by the store's clock.
+    for ([(key, _), _], (before, _)) in keys.iter().zip(&operations) {
+        let expires = matches!(before, Before::Expired | Before::SharedExpired);
+        let start = Instant::now();
+        while expires && !store.inspect(key).await.unwrap().unwrap().is_free() {
+            assert!(start.elapsed() < PATIENCE, "{key} does not expire");
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for ([mine, companion], (before, operation)) in keys.iter().zip(&operations) {
+        let (key, _) = mine;
+        set(key, &fields).await;
+        let was = get(key).await;
+        let done = is_done(store, mine, companion, *operation).await;
+        let is = get(key).await;
+        let place = format!("{operation:?} of {before:?}: {done}");
+        if !matches!(operation, Operation::Repeat) {
+            assert_ne!(was, is, "nothing was changed by {place}");
+        }
+        for field in ["waiters", "done"] {
+            assert_eq!(is[field], fields[field], "{place}");
+        }
+    }
+}
+
+/// The fields, as they may be one day.
+pub fn others() -> Value {
+    json!({
+        "waiters": [{ "waiter": "w", "access": "exclusive", "until": 7 }],
+        "done": { "tick": 7, "by": "me" },
+    })
+}
+
+fn ask(key: &Key, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::exclusive(key.clone(), LeaseId::random(), "me".into(), ttl)
+}
+
+async fn granted(store: &dyn Store, request: AcquireRequest) -> LeaseId {
+    let answer = store.acquire(&request).await.unwrap();
+    assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");
+    request.lease
+}
+
+/// Brings a key into a state, and returns its first lease.
+async fn is_so(store: &dyn Store, key: &Key, before: Before) -> LeaseId {
+    match before {
+        Before::Sole => granted(store, ask(key, TTL)).await,
+        Before::Expired => granted(store, ask(key, SHORT)).await,
+        Before::Released => {
+            let lease = granted(store, ask(key, TTL)).await;
+            store
+                .release(&ReleaseRequest::new(key.clone(), lease))
+                .await
+                .unwrap();
+            lease
+        }
+        Before::Alone => granted(store, ask(key, TTL).shared()).await,
+        Before::Both => {
+            let lease = granted(store, ask(key, TTL).shared()).await;
+            granted(store, ask(key, TTL).shared()).await;
+            lease
+        }
+        Before::SharedExpired => granted(store, ask(key, SHORT).shared()).await,
+    }
+}
+
+/// Does it with the key and its first lease, beside the companion if it is one of many. Panics unless it is done.
+async fn is_done(
+    store: &dyn Store,
+    (key, lease): &(Key, LeaseId),
+    companion: &(Key, LeaseId),
+    operation: Operation,
+) -> String {
+    let ask = || ask(key, TTL);
+    let both = [&(key.clone(), *lease), companion];
+    let asked = match operation {
+        Operation::Acquire => Some(ask()),
+        Operation::Fresh => Some(ask().fresh()),
+        Operation::Shared => Some(ask().shared()),
+        Operation::Permits => Some(ask().permits(1, 4)),
+        Operation::Reentrant => Some(ask().reentrant()),
+        Operation::InPlace => Some(ask().in_place_of(*lease).fresh()),
+        Operation::InPlaceShared => Some(ask().shared().in_place_of(*lease)),
+        Operation::Repeat => {
+            let me = "me".into();
+            Some(AcquireRequest::exclusive(key.clone(), *lease, me, TTL))
+        }
+        _ => None,
+    };
+    if let Some(request) = asked {
+        return granted(store, request).await.to_string();
+    }
+    let release = |(key, lease): &(Key, LeaseId)| ReleaseRequest::new(key.clone(), *lease);
+    let renew = |(key, lease): &(Key, LeaseId)| RenewRequest::new(key.clone(), *lease, 2 * TTL);
+    match operation {
+        Operation::Batch => {
+            let other = self::ask(&companion.0, TTL);
+            let asked = [ask(), other.in_place_of(companion.1)].map(Arc::new);
+            let answers = store
+                .batch(&asked.map(BatchRequest::Acquire))
+                .await
+                .unwrap();
+            for answer in &answers {
+                let granted = matches!(answer, Ok(BatchAnswer::Acquire(AcquireAnswer::Granted(_))));
+                assert!(granted, "{answers:?}");
+            }
+            format!("{answers:?}")
+        }
+        Operation::Renew | Operation::RenewTogether => {
+            let known = KnownGrant {
+                fence: store.inspect(key).await.unwrap().unwrap().fence,
+                acquired_at: "2026-01-01T12:00:00Z".parse().unwrap(),
+            };
+            let asked = match operation {
+                Operation::Renew => vec![renew(both[0])],
+                _ => both.map(|it| renew(it).known(known)).into(),
+            };
+            let answers = store.renew(&asked).await.unwrap();
+            let renewed = |it: &Result<_, _>| matches!(it, Ok(RenewAnswer::Renewed(_)));
+            assert!(answers.iter().all(renewed), "{answers:?}");
+            format!("{answers:?}")
+        }
+        Operation::Upgrade | Operation::Downgrade => {
+            let request = match operation {
+                Operation::Upgrade => ConvertRequest::upgrade(key.clone(), *lease),
+                _ => ConvertRequest::downgrade(key.clone(), *lease),
+            };
+            let answer = store.convert(&request).await.unwrap();
+            assert!(matches!(answer, ConvertAnswer::Converted(_)), "{answer:?}");
+            format!("{answer:?}")
+        }
+        Operation::Evict => format!("{:?}", store.evict(key).await.unwrap().unwrap()),
+        Operation::ReleaseBatch | Operation::ReleaseTogether => {
+            let asked = both.map(|it| match operation {
+                Operation::ReleaseBatch => BatchRequest::Release(release(it)),
+                _ => BatchRequest::Release(release(it).alone().undoable()),
+            });
+            let answers = store.batch(&asked).await.unwrap();
+            let released = BatchAnswer::Release(ReleaseAnswer::Released);
+            let are_released = answers
+                .iter()
+                .all(|it| it.as_ref().is_ok_and(|it| *it == released));
+            assert!(are_released, "{answers:?}");
+            format!("{answers:?}")
+        }
+        _ => {
+            let release = release(both[0]);
+            let release = match operation {
+                Operation::ReleaseAlone => release.alone(),
+                Operation::Hold => release.min_hold(TTL, LeaseId::random()),
+                _ => release,
+            };
+            let answer = store.release(&release).await.unwrap();
+            assert_eq!(answer, ReleaseAnswer::Released);
+            format!("{answer:?}")
+        }
+    }
+}

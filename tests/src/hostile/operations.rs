@@ -1,0 +1,358 @@
+//! The operations on one key, what they tell, and what they are to tell by the rules.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    Attempt, Error, Fence, Key, Leases, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
+        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
+};
+
+use super::{Has, KEY, LAST_FENCE, LEASE, Mine, OTHER, OWNER, TTL, judged};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    /// By a handle: `try_acquire`, or `acquire` without patience.
+    Handle {
+        waits: bool,
+    },
+    /// By a request of this mode.
+    Ask {
+        mode: &'static str,
+        reentrant: bool,
+        instead: bool,
+        way: Ask,
+    },
+    Renew(Renew),
+    Upgrade,
+    Downgrade,
+    Release(Release),
+    Inspect,
+    Evict,
+    RemoveExpired,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Again,
+    Fresh,
+    /// The document is looked at first.
+    Looks,
+    Batch,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Renew {
+    One,
+    Two,
+    Known,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Release {
+    Plain,
+    Alone,
+    /// With a minimum hold.
+    Holding,
+    Batch,
+    /// Those that may be undone go together.
+    Together,
+}
+
+const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Operation {
+    Operation::Ask {
+        mode,
+        reentrant,
+        instead,
+        way,
+    }
+}
+
+pub(super) const OPERATIONS: [Operation; 28] = [
+    Operation::Handle { waits: false },
+    Operation::Handle { waits: true },
+    ask("exclusive", false, false, Ask::Again),
+    ask("exclusive", false, false, Ask::Fresh),
+    ask("exclusive", false, false, Ask::Looks),
+    ask("exclusive", false, false, Ask::Batch),
+    ask("shared", false, false, Ask::Again),
+    ask("shared", false, false, Ask::Looks),
+    ask("permits", false, false, Ask::Again),
+    ask("exclusive", true, false, Ask::Again),
+    ask("shared", true, false, Ask::Again),
+    ask("permits", true, false, Ask::Again),
+    ask("exclusive", false, true, Ask::Fresh),
+    ask("exclusive", false, true, Ask::Batch),
+    ask("shared", false, true, Ask::Again),
+    Operation::Renew(Renew::One),
+    Operation::Renew(Renew::Two),
+    Operation::Renew(Renew::Known),
+    Operation::Upgrade,
+    Operation::Downgrade,
+    Operation::Release(Release::Plain),
+    Operation::Release(Release::Alone),
+    Operation::Release(Release::Holding),
+    Operation::Release(Release::Batch),
+    Operation::Release(Release::Together),
+    Operation::Inspect,
+    Operation::Evict,
+    Operation::RemoveExpired,
+];
+
+/// What an operation has told, without what differs from run to run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Told {
+    Granted,
+    /// By so many.
+    Held(usize),
+    Renewed,
+    Converted,
+    Expired,
+    TakenOver,
+    Released,
+    NotHeld,
+    /// So many holders, and this fence.
+    Shown(usize, i64),
+    Evicted(usize),
+    Removed(bool),
+    NoLock,
+    OtherVersion,
+    Failed(String),
+}
+
+/// What an operation makes of the document.
+pub(super) enum Changed {
+    To {
+        mine: bool,
+        other: bool,
+        /// How many more holders there are.
+        more: usize,
+        /// The fence before.
+        fence: i64,
+        raised: bool,
+    },
+    Away,
+}
+
+impl Operation {
+    /// What the rules say of a lock: the answer, and the change if there is one.
+    pub(super) fn expected(self, has: &Has) -> (Told, Option<Changed>) {
+        let live = has.mine == Mine::Live;
+        let lost = match has.mine {
+            Mine::Absent => Told::TakenOver,
+            Mine::Live | Mine::Over => Told::Expired,
+        };
+        let to = |mine, more, raised| {
+            Some(Changed::To {
+                mine,
+                other: has.other,
+                more,
+                fence: has.fence,
+                raised,
+            })
+        };
+        let is_last = has.fence >= LAST_FENCE;
+        match self {
+            Self::Handle { .. } => ask("exclusive", false, false, Ask::Fresh).expected(has),
+            Self::Ask { .. } if is_last => (Told::NoLock, None),
+            Self::Ask {
+                mode,
+                reentrant,
+                instead,
+                ..
+            } => {
+                let stays = live && !instead;
+                // Of the other one the owner is told.
+                let own = reentrant && (stays && has.owned || has.other);
+                let mine_is_in_the_way = stays && !(reentrant && has.owned);
+                let other_is_in_the_way = has.other && !reentrant;
+                let taken = mine_is_in_the_way || other_is_in_the_way;
+                let refused = taken && (mode == "exclusive" || mode != has.mode)
+                    || instead && has.mine == Mine::Absent;
+                if refused {
+                    (Told::Held(has.live()), None)
+                } else {
+                    (Told::Granted, to(stays, 1, !own))
+                }
+            }
+            Self::Renew(_) if live => (Told::Renewed, to(true, 0, false)),
+            Self::Upgrade if live => match has.mode {
+                "exclusive" => (Told::Converted, to(true, 0, false)),
+                _ if is_last => (Told::NoLock, None),
+                "shared" if !has.other => (Told::Converted, to(true, 0, true)),
+                _ => (Told::Held(has.other.into()), None),
+            },
+            Self::Downgrade if live => match has.mode {
+                "permits" => (Told::Held(has.other.into()), None),
+                _ => (Told::Converted, to(true, 0, false)),
+            },
+            Self::Renew(_) | Self::Upgrade | Self::Downgrade => (lost, None),
+            Self::Release(_) if has.mine == Mine::Absent => (Told::NotHeld, None),
+            Self::Release(way) => {
+                let holds = matches!(way, Release::Holding) && live && has.timed;
+                (Told::Released, to(false, holds.into(), false))
+            }
+            Self::Inspect => (Told::Shown(has.live(), has.fence), None),
+            Self::Evict if is_last => (Told::NoLock, None),
+            Self::Evict => {
+                let ended = Changed::To {
+                    mine: false,
+                    other: false,
+                    more: 0,
+                    fence: has.fence,
+                    raised: true,
+                };
+                (Told::Evicted(has.live()), Some(ended))
+            }
+            Self::RemoveExpired if has.live() == 0 && !has.kept => {
+                (Told::Removed(true), Some(Changed::Away))
+            }
+            Self::RemoveExpired => (Told::Removed(false), None),
+        }
+    }
+
+    pub(super) async fn carried_out(self, store: &Arc<dyn Store>) -> Told {
+        let told = self.try_it(store).await;
+        told.unwrap_or_else(|error| judged(&error))
+    }
+
+    async fn try_it(self, store: &Arc<dyn Store>) -> Result<Told, Error> {
+        let leases = Leases::new(store.clone());
+        let key = Key::new(KEY)?;
+        let [lease, other] = [LEASE, OTHER].map(|text| LeaseId::parse(text).unwrap());
+        let none = Key::new("none")?;
+        match self {
+            Self::Handle { waits: false } => Ok(match leases.try_acquire(&key, TTL).await? {
+                Attempt::Acquired(lease) => {
+                    lease.detach();
+                    Told::Granted
+                }
+                Attempt::Held(held) => Told::Held(held.holders().len()),
+            }),
+            Self::Handle { waits: true } => {
+                match leases.acquire(&key, TTL).wait_for(Duration::ZERO).await {
+                    Ok(lease) => {
+                        lease.detach();
+                        Ok(Told::Granted)
+                    }
+                    Err(Error::WaitTimedOut { held, .. }) => Ok(Told::Held(held.holders().len())),
+                    Err(error) => Err(error),
+                }
+            }
+            Self::Ask {
+                mode,
+                reentrant,
+                instead,
+                way,
+            } => {
+                let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
+                let mut request = match mode {
+                    "shared" => request.shared(),
+                    "permits" => request.permits(1, 4),
+                    _ => request,
+                };
+                request.reentrant = reentrant;
+                request.in_place_of = instead.then_some(lease);
+                let answer = match way {
+                    Ask::Again => store.acquire(&request).await?,
+                    Ask::Fresh => store.acquire(&request.fresh()).await?,
+                    Ask::Looks => store.acquire(&request.likely_held()).await?,
+                    Ask::Batch => {
+                        let companion = AcquireRequest::exclusive(
+                            none,
+                            LeaseId::random(),
+                            "somebody".into(),
+                            TTL,
+                        );
+                        let requests = [request, companion].map(Arc::new);
+                        match batch(store, requests.map(BatchRequest::Acquire)).await? {
+                            BatchAnswer::Acquire(answer) => answer,
+                            answer => panic!("{answer:?}"),
+                        }
+                    }
+                };
+                Ok(match answer {
+                    AcquireAnswer::Granted(_) => Told::Granted,
+                    AcquireAnswer::Held(held) => Told::Held(held.holders().len()),
+                })
+            }
+            Self::Renew(way) => {
+                let grant = KnownGrant {
+                    fence: Fence::new(7),
+                    acquired_at: "2026-01-01T12:00:00Z".parse().unwrap(),
+                };
+                let asked = [(key, lease), (none, other)]
+                    .map(|(key, lease)| RenewRequest::new(key, lease, 2 * TTL));
+                let mut answers = match way {
+                    Renew::One => store.renew(&asked[..1]).await?,
+                    Renew::Two => store.renew(&asked).await?,
+                    Renew::Known => store.renew(&asked.map(|it| it.known(grant))).await?,
+                };
+                Ok(match answers.remove(0)? {
+                    RenewAnswer::Renewed(_) => Told::Renewed,
+                    RenewAnswer::Expired => Told::Expired,
+                    RenewAnswer::TakenOver => Told::TakenOver,
+                })
+            }
+            Self::Upgrade => converted(store, ConvertRequest::upgrade(key, lease)).await,
+            Self::Downgrade => converted(store, ConvertRequest::downgrade(key, lease)).await,
+            Self::Release(way) => {
+                let asked = [(key, lease), (none, other)]
+                    .map(|(key, lease)| ReleaseRequest::new(key, lease));
+                let release = asked[0].clone();
+                let answer = match way {
+                    Release::Plain => store.release(&release).await?,
+                    Release::Alone => store.release(&release.alone()).await?,
+                    Release::Holding => {
+                        let release = release.min_hold(2 * TTL, LeaseId::random());
+                        store.release(&release).await?
+                    }
+                    Release::Batch => released(store, asked.map(ReleaseRequest::alone)).await?,
+                    Release::Together => {
+                        let plain = |it: ReleaseRequest| it.alone().undoable();
+                        released(store, asked.map(plain)).await?
+                    }
+                };
+                Ok(match answer {
+                    ReleaseAnswer::Released => Told::Released,
+                    ReleaseAnswer::NotHeld => Told::NotHeld,
+                })
+            }
+            Self::Inspect => {
+                let state = store.inspect(&key).await?.expect("a document");
+                Ok(Told::Shown(state.holders.len(), state.fence.get()))
+            }
+            Self::Evict => {
+                let eviction = store.evict(&key).await?.expect("a document");
+                Ok(Told::Evicted(eviction.evicted.len()))
+            }
+            Self::RemoveExpired => store.remove_expired(&key).await.map(Told::Removed),
+        }
+    }
+}
+
+async fn converted(store: &Arc<dyn Store>, request: ConvertRequest) -> Result<Told, Error> {
+    Ok(match store.convert(&request).await? {
+        ConvertAnswer::Converted(_) => Told::Converted,
+        ConvertAnswer::Held(held) => Told::Held(held.holders().len()),
+        ConvertAnswer::Expired => Told::Expired,
+        ConvertAnswer::TakenOver => Told::TakenOver,
+    })
+}
+
+async fn released(
+    store: &Arc<dyn Store>,
+    requests: [ReleaseRequest; 2],
+) -> Result<ReleaseAnswer, Error> {
+    match batch(store, requests.map(BatchRequest::Release)).await? {
+        BatchAnswer::Release(answer) => Ok(answer),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// The answer to the first of these.
+async fn batch(store: &Arc<dyn Store>, requests: [BatchRequest; 2]) -> Result<BatchAnswer, Error> {
+    store.batch(&requests).await?.remove(0)
+}
