@@ -136,7 +136,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         usize::MAX
     }
 
-    /// Whether releases that [may be undone](ReleaseRequest::undoable) cost less than others if they are sent in
+    /// Whether releases that [may be undone](ReleaseRequest::is_undoable) cost less than others if they are sent in
     /// batches of their own.
     ///
     /// The provided method says no, so that they are sent in the same batches as other requests.

@@ -152,7 +152,9 @@ struct BareGuard {
 #[async_trait]
 impl Guard for BareGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        let request = ReleaseRequest::new(self.key, self.lease).alone().undoable();
+        let request = ReleaseRequest::new(self.key, self.lease)
+            .likely_sole()
+            .undoable();
         let answer = self.store.release(&request).await?;
         ensure!(answer == ReleaseAnswer::Released, "{answer:?}");
         Ok(())

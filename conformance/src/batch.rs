@@ -66,7 +66,7 @@ pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
     let requests = [
         acquire(&free),
         acquire(&refused),
-        BatchRequest::Release(ReleaseRequest::new(mine.key.clone(), mine.lease).alone()),
+        BatchRequest::Release(ReleaseRequest::new(mine.key.clone(), mine.lease).likely_sole()),
         release(&other, LeaseId::random()),
         acquire(&after),
         release(&unknown, LeaseId::random()),

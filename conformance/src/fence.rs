@@ -120,7 +120,7 @@ pub async fn an_evicted_lease_is_no_holder_any_more(clients: &Clients) -> Outcom
             );
             for release in [
                 ReleaseRequest::new(key.clone(), lease),
-                ReleaseRequest::new(key.clone(), lease).alone(),
+                ReleaseRequest::new(key.clone(), lease).likely_sole(),
                 ReleaseRequest::new(key.clone(), lease).min_hold(LONG, LeaseId::random()),
             ] {
                 let answer = clients.first.release(&release).await?;

@@ -19,6 +19,7 @@ pub(super) enum Request {
 /// A release that is to be sent, some time after it was planned.
 #[derive(Clone)]
 pub(crate) struct PlannedRelease {
+    /// The request, as if no failover could undo it.
     pub(crate) request: ReleaseRequest,
     /// Until when a failover may undo the release. `None` if it never may.
     pub(crate) undoable_until: Option<Instant>,
@@ -29,9 +30,11 @@ pub(crate) struct PlannedRelease {
 impl PlannedRelease {
     /// The request, as it is sent now.
     pub(crate) fn at(&self, now: Instant) -> ReleaseRequest {
-        ReleaseRequest {
-            undoable: self.is_undoable(now),
-            ..self.request.clone()
+        let request = self.request.clone();
+        if self.is_undoable(now) {
+            request.undoable()
+        } else {
+            request
         }
     }
 

@@ -91,7 +91,7 @@ impl ReleaseJob {
     pub(crate) fn first_request(&self) -> PlannedRelease {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.held.and_then(|held| held.min_hold);
-        request.alone = self.is_exclusive;
+        request.likely_sole = self.is_exclusive;
         PlannedRelease {
             request,
             undoable_until: self.undoable_until(),

@@ -236,7 +236,7 @@ impl Store for FlakyStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        self.undoable.lock().push(request.undoable);
+        self.undoable.lock().push(request.is_undoable());
         self.meet("release", self.memory.release(request)).await
     }
 

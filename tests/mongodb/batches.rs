@@ -40,7 +40,7 @@ async fn changes_that_were_made_and_not_looked_at_are_unclear() {
         let admin = locks.client().database("admin");
         admin.run_command(fail).await.unwrap();
         let free = ask(1);
-        let release = ReleaseRequest::new(held.key.clone(), held.lease).alone();
+        let release = ReleaseRequest::new(held.key.clone(), held.lease).likely_sole();
         let requests = [
             BatchRequest::Acquire(Arc::new(free.clone())),
             BatchRequest::Release(release),
@@ -90,7 +90,7 @@ async fn what_is_no_lock_is_told_and_left_alone() {
     for alone in [false, true] {
         let release = |number| {
             let mut release = ReleaseRequest::new(ask(number).key, LeaseId::random());
-            release.alone = alone;
+            release.likely_sole = alone;
             BatchRequest::Release(release)
         };
         let mut requests: Vec<_> = (0..3).map(release).collect();

@@ -171,7 +171,7 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
             after(expiry(&granted), LONG).await;
             let before = cleanup_at(&fixture).await;
             let release = ReleaseRequest::new(key.clone(), request.lease);
-            store.release(&release.clone().alone()).await.unwrap();
+            store.release(&release.clone().likely_sole()).await.unwrap();
             store.release(&release).await.unwrap();
             assert_eq!(cleanup_at(&fixture).await, before);
         }

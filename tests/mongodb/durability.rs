@@ -99,7 +99,7 @@ async fn every_write_of_the_store_waits_for_the_journal_whatever_the_defaults_ar
         let acquire = AcquireRequest::exclusive(key("a"), LeaseId::random(), "me".into(), SHORT);
         let requests = [
             BatchRequest::Acquire(Arc::new(acquire.clone())),
-            BatchRequest::Release(ReleaseRequest::new(key("b"), LeaseId::random()).alone()),
+            BatchRequest::Release(ReleaseRequest::new(key("b"), LeaseId::random()).likely_sole()),
         ];
         for answer in store.batch(&requests).await.unwrap() {
             answer.unwrap();

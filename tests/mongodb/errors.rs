@@ -107,7 +107,7 @@ async fn a_refusal_by_a_validator_is_a_sentence() {
     database.run_command(modified).await.unwrap();
 
     let release = ReleaseRequest::new(held.key.clone(), held.lease);
-    let plain = release.clone().alone().undoable();
+    let plain = release.clone().likely_sole().undoable();
     let batch = [BatchRequest::Release(plain.clone())];
     let renewal = RenewRequest::new(held.key.clone(), held.lease, LONG * 2);
     let errors = [

@@ -157,7 +157,7 @@ async fn a_batch_is_as_durable_as_the_one_of_it_that_has_to_be() {
             let ask = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
             let answer = store.acquire(&ask).await.unwrap();
             assert!(matches!(answer, AcquireAnswer::Granted(_)));
-            granted.push(ReleaseRequest::new(ask.key, ask.lease).alone());
+            granted.push(ReleaseRequest::new(ask.key, ask.lease).likely_sole());
         }
         commands.take();
         let mut releases = granted.into_iter();
@@ -225,7 +225,11 @@ async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
             let key = Key::new(format!("key {number}")).unwrap();
             let ask = AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG);
             store.acquire(&ask).await.unwrap();
-            releases.push(ReleaseRequest::new(ask.key, ask.lease).alone().undoable());
+            releases.push(
+                ReleaseRequest::new(ask.key, ask.lease)
+                    .likely_sole()
+                    .undoable(),
+            );
         }
         let others = releases.split_off(2);
         let batch = |releases: &[ReleaseRequest]| {
@@ -258,7 +262,7 @@ async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
         store.acquire(&again.clone().reentrant()).await.unwrap();
         let unknown = ReleaseRequest::new(Key::new("none").unwrap(), LeaseId::random());
         let mut all = others.clone();
-        all.push(unknown.alone().undoable());
+        all.push(unknown.likely_sole().undoable());
         let expected = [
             ReleaseAnswer::NotHeld,
             ReleaseAnswer::Released,

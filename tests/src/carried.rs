@@ -251,7 +251,7 @@ async fn is_done(
         Operation::ReleaseBatch | Operation::ReleaseTogether => {
             let asked = both.map(|it| match operation {
                 Operation::ReleaseBatch => BatchRequest::Release(release(it)),
-                _ => BatchRequest::Release(release(it).alone().undoable()),
+                _ => BatchRequest::Release(release(it).likely_sole().undoable()),
             });
             let answers = store.batch(&asked).await.unwrap();
             let released = BatchAnswer::Release(ReleaseAnswer::Released);
@@ -264,7 +264,7 @@ async fn is_done(
         _ => {
             let release = release(both[0]);
             let release = match operation {
-                Operation::ReleaseAlone => release.alone(),
+                Operation::ReleaseAlone => release.likely_sole(),
                 Operation::Hold => release.min_hold(TTL, LeaseId::random()),
                 _ => release,
             };

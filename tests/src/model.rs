@@ -167,7 +167,7 @@ impl Side {
                     Some(claim) => BatchRequest::Acquire(ask(key, leases, lease, claim).into()),
                     None => {
                         let release = ReleaseRequest::new(key.clone(), leases[lease]);
-                        BatchRequest::Release(release.alone())
+                        BatchRequest::Release(release.likely_sole())
                     }
                 };
                 let requests: Vec<_> = keys.iter().zip(asked).map(request).collect();
@@ -221,7 +221,7 @@ impl Side {
             }
             Step::Release(key, lease, alone) => {
                 let mut request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
-                request.alone = alone;
+                request.likely_sole = alone;
                 let answer = store.release(&request).await.map_err(failed)?;
                 Told::Released(format!("{answer:?}"))
             }

@@ -221,7 +221,7 @@ fn statements() -> Vec<Statement> {
     );
     let together = statements::release_together(&[&release]);
     add("release together", batch_with(vec![together], undoable()));
-    let one_of_many = statements::release_or_fail(&release.clone().alone(), fixed::RETENTION);
+    let one_of_many = statements::release_or_fail(&release.clone().likely_sole(), fixed::RETENTION);
     add(
         "release many",
         batch(vec![statement(&key, one_of_many, true)]),

@@ -71,7 +71,7 @@ impl MongoStore {
     /// Whether a release is one of many that may go by one statement: of an exclusive lease, without a minimum hold,
     /// and one that a failover may undo.
     pub(super) fn is_plain(&self, request: &ReleaseRequest) -> bool {
-        request.alone && request.min_hold.is_none() && request.undoable && !self.durable_releases
+        request.likely_sole && request.is_undoable() && !self.durable_releases
     }
 
     /// Releases leases that are [plain](Self::is_plain), by one statement.
@@ -130,7 +130,7 @@ impl MongoStore {
     /// Sends a release, and returns whether it changed the document. A release that finds its lease always
     /// does.
     async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
-        let locks = if request.undoable && !self.durable_releases {
+        let locks = if request.is_undoable() && !self.durable_releases {
             self.locks.undoable_writes()
         } else {
             self.locks.durable_writes().await?

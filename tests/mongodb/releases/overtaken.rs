@@ -44,7 +44,7 @@ impl Two {
         for name in names {
             let lease = take(&self.here, name, |ask| ask).await;
             let release = ReleaseRequest::new(key(name), lease);
-            releases.push(release.alone().undoable());
+            releases.push(release.likely_sole().undoable());
         }
         releases.try_into().unwrap()
     }

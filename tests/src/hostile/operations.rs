@@ -304,14 +304,16 @@ impl Operation {
                 let release = asked[0].clone();
                 let answer = match way {
                     Release::Plain => store.release(&release).await?,
-                    Release::Alone => store.release(&release.alone()).await?,
+                    Release::Alone => store.release(&release.likely_sole()).await?,
                     Release::Holding => {
                         let release = release.min_hold(2 * TTL, LeaseId::random());
                         store.release(&release).await?
                     }
-                    Release::Batch => released(store, asked.map(ReleaseRequest::alone)).await?,
+                    Release::Batch => {
+                        released(store, asked.map(ReleaseRequest::likely_sole)).await?
+                    }
                     Release::Together => {
-                        let plain = |it: ReleaseRequest| it.alone().undoable();
+                        let plain = |it: ReleaseRequest| it.likely_sole().undoable();
                         released(store, asked.map(plain)).await?
                     }
                 };

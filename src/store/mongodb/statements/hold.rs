@@ -126,7 +126,7 @@ pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> 
     // the document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$lease" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
-    if request.alone && request.min_hold.is_none() {
+    if request.likely_sole && request.min_hold.is_none() {
         release_sole_or(request, fails)
     } else {
         release_or(request, retention, fails)

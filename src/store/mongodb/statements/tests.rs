@@ -65,7 +65,7 @@ fn changes() -> Vec<Vec<Document>> {
         self::release(&release, TTL),
         release_sole(&release),
         release_or_fail(&release, TTL),
-        release_or_fail(&release.clone().alone(), TTL),
+        release_or_fail(&release.clone().likely_sole(), TTL),
         self::release(&release.min_hold(TTL, LeaseId::random()), TTL),
         evict(TTL),
         touch(ObjectId::new()),
