@@ -100,6 +100,7 @@ pub use self::{
     },
     modes::{
         a_lease_goes_on_in_another_process, a_minimum_hold_outlasts_the_release,
+        a_reader_that_has_expired_is_told_so_after_another_has_left,
         a_reader_that_is_gone_blocks_nobody, an_owner_enters_again,
         leases_are_upgraded_and_downgraded, opposite_orders_do_not_deadlock,
         permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
@@ -165,6 +166,7 @@ macro_rules! conformance_suite {
             a_waiter_that_goes_away_holds_up_nobody
             a_close_releases_everything
             readers_and_a_writer_take_turns
+            a_reader_that_has_expired_is_told_so_after_another_has_left
             a_reader_that_is_gone_blocks_nobody
             permits_are_never_more_than_there_are
             an_owner_enters_again

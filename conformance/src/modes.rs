@@ -8,7 +8,10 @@ use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, ensure, fresh_key, guard::pair, request,
     sole_holder, state, until_free, violation,
 };
-use leasehold::{Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade};
+use leasehold::{
+    Attempt, Error, Key, Lease, Mode, Resumed, TryAcquire, Upgrade,
+    store::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest},
+};
 
 /// The story of the shared and exclusive lock: readers stand beside each other and refuse a writer; when
 /// the last has left the writer enters, and refuses readers.
@@ -57,6 +60,40 @@ pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
     other.release().await?;
     let waiting = second.acquire(&key, LONG).wait_for(PATIENCE);
     waiting.await?.release().await?;
+    Ok(())
+}
+
+/// A reader that has expired stays in the document until the next grant, so that its late renewal is told that it has
+/// expired, and not that another has taken the key. That is so also after a reader that expired later has left.
+pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
+    clients: &Clients,
+) -> Outcome {
+    let mut ttl = SHORT;
+    let (key, early, late) = loop {
+        let key = fresh_key("expired readers")?;
+        let early = request(&key, "early", ttl).shared();
+        let late = request(&key, "late", ttl).shared();
+        super::granted(&clients.first, &early).await?;
+        super::granted(&clients.second, &late).await?;
+        // A later grant drops a reader that has expired by then, as one may where a grant takes long.
+        if state(&clients.second, &key).await?.holders.len() == 2 {
+            break (key, early, late);
+        }
+        ttl *= 2;
+    };
+    until_free(&clients.second, &key).await?;
+    let left = ReleaseRequest::new(key.clone(), late.lease);
+    let left = clients.second.release(&left).await?;
+    ensure!(
+        left == ReleaseAnswer::Released,
+        "the later one was {left:?}"
+    );
+    let renewal = RenewRequest::new(key, early.lease, LONG);
+    let renewed = clients.first.renew(&[renewal]).await?;
+    ensure!(
+        matches!(&renewed[..], [Ok(RenewAnswer::Expired)]),
+        "the renewal of the earlier one was {renewed:?}"
+    );
     Ok(())
 }
 

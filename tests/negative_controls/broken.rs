@@ -49,6 +49,7 @@ pub enum Fault {
     RemovesFencesAhead,
     TrimsKeys,
     NeverReleases,
+    ReleaseDropsTheExpired,
     ForgetsSomeReleases,
     RefusesSomeRenewals,
     ExpiresEarly,
@@ -212,7 +213,13 @@ impl Store for BrokenStore {
         {
             request.lease = holder.lease;
         }
-        let decision = rules::release(record.as_ref(), &request, self.now());
+        let mut decision = rules::release(record.as_ref(), &request, self.now());
+        if let Write::Put(record) = &mut decision.write
+            && self.is(Fault::ReleaseDropsTheExpired)
+        {
+            let now = self.now();
+            record.holders.retain(|holder| holder.is_live(now));
+        }
         self.write(&request.key, decision.write);
         Ok(decision.answer)
     }

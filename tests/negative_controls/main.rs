@@ -79,6 +79,8 @@ controls! {
         a_waiter_that_goes_away_holds_up_nobody, a_close_releases_everything;
     expired_readers_that_block_a_writer: DeadReadersBlock is caught by
         a_reader_that_is_gone_blocks_nobody;
+    a_release_that_drops_the_expired_too: ReleaseDropsTheExpired is caught by
+        a_reader_that_has_expired_is_told_so_after_another_has_left;
     permits_that_nobody_counts: PermitsWithoutCount is caught by
         permits_are_never_more_than_there_are;
     a_key_with_any_number_of_holders: HoldersWithoutBound is caught by

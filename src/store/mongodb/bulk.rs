@@ -33,9 +33,9 @@ impl Changed {
         }
     }
 
-    /// How many there were, if the answer tells.
+    /// How many there were, if the answer tells. A statement that fails midway may have changed more than it says.
     pub(super) fn number(&self) -> Option<usize> {
-        self.changed
+        self.changed.filter(|_| !self.failed)
     }
 }
 

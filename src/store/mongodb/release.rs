@@ -6,11 +6,11 @@
 //!
 //! Others may change a document between the statement and the look at it. Then it does not tell whether the lease was
 //! released, or had been evicted before. An eviction leaves the lease too, until the next grant. A holder that has had
-//! the key for longer was there instead of the lease. And all in all as many leases were released as documents were
-//! changed, which decides on those that are left if all of them were released, or none. Otherwise the answer
-//! is [`Error::Interrupted`]. Who tries it again hears that the lease is no holder, and takes its own release for the
-//! reason: a release that was carried out is never told as a loss. The price is that a loss of the last seconds may
-//! be told as a release, where others have changed the document of another release at the same moment.
+//! the key for longer was there instead of the lease. The server also counts the changed documents. If all of them are
+//! accounted for, the undecided leases were not released; if as many are missing as leases are undecided, all of these
+//! were. Otherwise the answer is [`Error::Interrupted`]. A retry hears that the lease is no holder, and its caller takes
+//! its own release for the reason: a release that was carried out is not told as a loss. The price is that a loss of the
+//! last seconds may be told as a release, where others have changed the document of another release at the same moment.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ use crate::{
     store::explained,
 };
 
-/// How long a change may wait on the server after it has taken the time that it writes.
+/// How long a change may wait on the server after it has taken the time that it writes. A transaction that has touched
+/// the document may hold it for longer; a release that such a change has overtaken may then be told as a loss.
 const STALL: Duration = Duration::from_secs(5);
 
 /// What became of one of many releases.

@@ -27,8 +27,8 @@ pub(super) struct Table<R> {
     key: fn(&str) -> Option<Key>,
     decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
     encode: fn(&R) -> Value,
-    /// The fields of others, which stay whatever is written.
-    others: &'static [&'static str],
+    /// The fields of later versions, which every write keeps.
+    kept: &'static [&'static str],
 }
 
 pub(super) const LOCKS: Table<LockRecord> = Table {
@@ -39,7 +39,7 @@ pub(super) const LOCKS: Table<LockRecord> = Table {
     key: |name| Key::new(name).ok(),
     decode: |document, key, now| json::lock(document, key)?.at(now),
     encode: json::of_lock,
-    others: &["waiters", "done"],
+    kept: &["waiters", "done"],
 };
 
 pub(super) const LIMITERS: Table<LimiterRecord> = Table {
@@ -51,7 +51,7 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
     decode: |document, key, _| json::limiter(document, key),
     encode: json::of_limiter,
-    others: &[],
+    kept: &[],
 };
 
 /// A read transaction.
@@ -195,7 +195,7 @@ impl<'a> WriteTransaction<'a> {
             Write::Keep => {}
             Write::Put(record) => {
                 let mut document = (table.encode)(&record);
-                for name in table.others {
+                for name in table.kept {
                     let other = found.as_mut().and_then(|found| found.get_mut(name));
                     if let (Some(other), Some(fields)) = (other, document.as_object_mut()) {
                         fields.insert((*name).to_owned(), other.take());

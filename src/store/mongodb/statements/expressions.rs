@@ -163,8 +163,8 @@ pub(super) fn released() -> Document {
     lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
 }
 
-/// The document with these holders, in a list. The expression for them is evaluated once. A key that nobody has any more
-/// stays free, whatever the holders say.
+/// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
+/// moves to no later date, whatever the holders say.
 pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
     let list = lock(
@@ -172,7 +172,11 @@ pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
         cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
         doc! {
             "holders": "$$holders",
-            "expires_at": { "$cond": [is_held(), until, "$expires_at"] },
+            "expires_at": { "$cond": [
+                { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
+                until,
+                "$expires_at",
+            ] },
         },
     );
     doc! { "$let": {

@@ -1,7 +1,7 @@
 //! The rules of renewals, conversions and releases as update pipelines of MongoDB.
 //!
 //! A sole holder stands in the document itself, several stand in a list. `renew_together`, `release_together` and
-//! `release_sole`, and `release_or_fail` for a request that is `alone`, look for a sole holder only. The other
+//! `release_sole`, and `release_or_fail` for a request that is `likely_sole`, look for a sole holder only. The other
 //! statements also look at the list.
 
 use std::time::Duration;
