@@ -109,7 +109,7 @@ impl AcquireAll {
         }
         let asked = keys.iter().map(|key| {
             let (options, key) = (self.options.clone(), Ok(key.clone()));
-            start::acquire_one_of_several(options, key, WaitPolicy::None, Retries::None)
+            start::acquire_without_min_hold(options, key, WaitPolicy::None, Retries::None)
         });
         let coalescer = &self.options.context.coalescer;
         let answers = coalescer.send_together(join_all(asked)).await;
@@ -146,7 +146,7 @@ impl AcquireAll {
                 wait_policy => wait_policy,
             };
             let key = Ok(key.clone());
-            let outcome = start::acquire_one_of_several(options, key, wait_policy, Retries::Some);
+            let outcome = start::acquire_without_min_hold(options, key, wait_policy, Retries::Some);
             match outcome.await.and_then(Attempt::acquired) {
                 Ok(lease) => taken.push(lease),
                 Err(error) => return Err(taken.give_back(error).await),

@@ -26,16 +26,16 @@ pub(super) async fn acquire(
     wait_policy: WaitPolicy,
 ) -> Result<Attempt, Error> {
     let min_hold = options.min_hold;
-    let end = acquire_one_of_several(options, key, wait_policy, Retries::Some).await;
+    let end = acquire_without_min_hold(options, key, wait_policy, Retries::Some).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
         lease.state().set_min_hold(min_hold);
     }
     end
 }
 
-/// Acquires one key of a set, without the minimum hold. If another key is not granted, the set releases this one and
-/// asks for it again; a minimum hold would keep the key from the set itself.
-pub(super) async fn acquire_one_of_several(
+/// Acquires one key, and leaves the minimum hold to the caller. If another key of a set is not granted, the set releases
+/// this one and asks for it again; a minimum hold would keep the key from the set itself.
+pub(super) async fn acquire_without_min_hold(
     options: LeaseOptions,
     key: Result<Key, Error>,
     wait_policy: WaitPolicy,
@@ -52,7 +52,10 @@ pub(super) async fn acquire_one_of_several(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let outcome = waiting.instrument(span.span()).await;
-            outcome.flatten()
+            match outcome {
+                Ok(outcome) => outcome,
+                Err(no_outcome) => Err(no_outcome.error().await),
+            }
         }
         Err(error) => Err(error),
     };

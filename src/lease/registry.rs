@@ -117,16 +117,16 @@ impl LeaseRegistry {
         let lease = pending.state().clone();
         let settled = Box::pin(pending.settle(self.releaser.clone(), Some(reply)));
         let waiting = self.lifecycle.wait_for(task, now, settled, outcome);
-        let error = match waiting.await {
+        let no_outcome = match waiting.await {
             Ok(outcome) => return outcome,
-            Err(error) => error,
+            Err(no_outcome) => no_outcome,
         };
         // The release was dropped, with its runtime perhaps. The renewal task may run on another one, and tries once
         // more.
         let at_work = self.lifecycle.at_work();
         let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
         self.renewals.release(pending);
-        Err(error)
+        Err(no_outcome.error().await)
     }
 
     /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the

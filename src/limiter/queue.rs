@@ -396,7 +396,7 @@ impl Queue {
         }
     }
 
-    /// Takes in that a request failed: answers the callers that have waited for long enough, and plans the next try.
+    /// Records that a request failed: answers the callers that have waited for long enough, and plans the next try.
     fn failed(&mut self, error: &Error, tick: Tick) {
         // Without a request under way, this one was given up before, and its failure was counted then.
         let Some(pending) = self.pending.take() else {

@@ -28,7 +28,11 @@ use super::{
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota, WaitPolicy},
-    runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
+    runtime::{
+        self,
+        inline_task::{InlineTask, NoOutcome},
+        lifecycle::Lifecycle,
+    },
     store::Store,
     telemetry::{self, PermitSpan},
 };
@@ -247,7 +251,7 @@ impl LimiterQueue {
         work: Arc<InlineTask>,
         request: Arc<PermitRequest>,
         sent: Instant,
-    ) -> BoxFuture<'static, Result<(), Error>> {
+    ) -> BoxFuture<'static, Result<(), NoOutcome>> {
         let (done, over) = oneshot::channel();
         let this = self.clone();
         let rest = async move {
@@ -319,7 +323,7 @@ struct Waiter {
     outcome: oneshot::Receiver<queue::Outcome>,
     wake: Arc<Notify>,
     /// The request that this caller has sent for the callers of the queue.
-    request: Option<BoxFuture<'static, Result<(), Error>>>,
+    request: Option<BoxFuture<'static, Result<(), NoOutcome>>>,
 }
 
 impl Drop for Waiter {

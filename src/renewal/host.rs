@@ -1,8 +1,13 @@
 //! On which runtime the renewal task runs. The task outlives the runtime that it was started on, as long as there is
 //! another one.
 
-use std::{fmt, mem, sync::Arc, thread};
+use std::{
+    fmt, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
+use futures::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio_util::sync::CancellationToken;
@@ -96,7 +101,8 @@ impl Host {
         drop(state);
         self.drop_releases();
         for lease in interrupted {
-            lease.failed(why.clone());
+            // The subscriber may panic in the event of one lease; the others still have to hear of it.
+            let _ = catch_unwind(AssertUnwindSafe(|| lease.failed(why.clone())));
         }
     }
 
@@ -130,24 +136,24 @@ impl HostedTask {
     }
 
     async fn run(mut self) {
-        if let Some(task) = &mut self.task {
-            task.run().await;
+        let Some(task) = &mut self.task else {
+            return;
+        };
+        let ended = AssertUnwindSafe(task.run()).catch_unwind().await;
+        // If the handle is dropped, the task has nothing more to do and must not move on.
+        let task = self.task.take();
+        if let (Err(_), Some(task)) = (ended, task) {
+            // The subscriber of the application has panicked in an event of the task, and may do so again.
+            self.host
+                .park(self.host.state.lock(), task, &runtime::panicked());
         }
-        // The handle is dropped, so the task has nothing more to do and must not move on.
-        self.task = None;
     }
 }
 
 impl Drop for HostedTask {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
-            if thread::panicking() {
-                // The subscriber of the application has panicked in an event of the task, and would do so again.
-                let state = self.host.state.lock();
-                self.host.park(state, task, &runtime::panicked());
-            } else {
-                self.host.move_from(self.runtime, task);
-            }
+            self.host.move_from(self.runtime, task);
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{
     mem,
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
-    thread,
 };
 
+use futures::FutureExt;
 use tokio::{
     task::coop::consume_budget,
     time::{Instant, sleep_until},
@@ -159,7 +160,9 @@ impl BackgroundRelease {
     async fn run(mut self, releaser: Releaser) {
         let mut calls = InFlight::new();
         if let Some(pending) = &self.pending {
-            pending.release(&releaser, None, &mut calls).await;
+            let release = pending.release(&releaser, None, &mut calls);
+            // A release that has panicked would panic again, so it is given up then.
+            let _ = AssertUnwindSafe(release).catch_unwind().await;
         }
         self.pending = None;
         calls.finish().await;
@@ -168,10 +171,7 @@ impl BackgroundRelease {
 
 impl Drop for BackgroundRelease {
     fn drop(&mut self) {
-        // A release that has panicked is not given back, because it would panic again.
-        if let Some(pending) = self.pending.take()
-            && !thread::panicking()
-        {
+        if let Some(pending) = self.pending.take() {
             self.state.release(pending);
         }
     }

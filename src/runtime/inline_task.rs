@@ -66,12 +66,13 @@ impl InlineTask {
     }
 
     /// Polls the work until its outcome is there. It fails if the work panics, or ends with its runtime. Dropping the
-    /// future leaves the rest of the work to a task, and so does the end of this wait.
+    /// future leaves the rest of the work to a task, and so does the end of this wait. Nothing is awaited between the
+    /// end of the work and the end of this wait.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, NoOutcome> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
         // This local is dropped before `here`, which leaves the rest to a task, so that the work knows by then that
@@ -90,23 +91,8 @@ impl InlineTask {
                 Pin::new(&mut outcome).poll(cx).map(Result::ok)
             }
         });
-        match outcome.await {
-            Some(outcome) => Ok(outcome),
-            None => Err(here.0.no_outcome().await),
-        }
-    }
-
-    /// Why the work gave no outcome.
-    async fn no_outcome(&self) -> Error {
-        let task = self.task.lock().take();
-        match task {
-            // The work was polled here. It gives an outcome unless it panics.
-            None => call::panicked(),
-            Some(task) => match task.await {
-                Ok(()) => call::ended(),
-                Err(error) => call::no_outcome(&error),
-            },
-        }
+        let outcome = outcome.await;
+        outcome.ok_or_else(|| NoOutcome(here.0.clone()))
     }
 
     /// Polls the work, if it is still here. Says whether it stays here.
@@ -139,10 +125,31 @@ impl InlineTask {
     }
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
-        *self.task.lock() = Some(self.runtime.spawn(work));
+        // The lock is held meanwhile: a runtime that has ended drops the work at once, and the caller asks why.
+        let mut task = self.task.lock();
+        *task = Some(self.runtime.spawn(work));
+        drop(task);
         // The caller has to be polled once more, to wait for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+}
+
+/// Work that has ended without an outcome.
+pub(crate) struct NoOutcome(Arc<InlineTask>);
+
+impl NoOutcome {
+    /// Why there is none.
+    pub(crate) async fn error(self) -> Error {
+        let task = self.0.task.lock().take();
+        match task {
+            // The work was polled by its caller. It gives an outcome unless it panics.
+            None => call::panicked(),
+            Some(task) => match task.await {
+                Ok(()) => call::ended(),
+                Err(error) => call::no_outcome(&error),
+            },
         }
     }
 }
@@ -186,7 +193,7 @@ mod tests {
             .unwrap()
             .wait(Box::pin(work(outcome)), told)
             .await;
-        assert_eq!((waited.unwrap(), start.elapsed()), (7, MOMENT));
+        assert_eq!((waited.ok(), start.elapsed()), (Some(7), MOMENT));
     }
 
     #[tokio::test(start_paused = true)]
@@ -201,7 +208,7 @@ mod tests {
             sleep(MOMENT / 2).await;
             left.detach();
             let outcome = timeout(MOMENT, waiting).await.unwrap().unwrap();
-            assert_eq!(outcome.unwrap(), 7);
+            assert_eq!(outcome.ok(), Some(7));
         }
     }
 
@@ -230,9 +237,8 @@ mod tests {
                 drop(outcome);
             };
             let ended = task.clone().wait(Box::pin(work), told).await;
-            std::error::Error::source(&ended.unwrap_err())
-                .unwrap()
-                .to_string()
+            let error = ended.err().unwrap().error().await;
+            std::error::Error::source(&error).unwrap().to_string()
         }
         let here = InlineTask::new().unwrap();
         assert_eq!(wait(&here, true).await, "it panicked");
@@ -268,7 +274,7 @@ mod tests {
                 let leaving = tokio::spawn(async move { left.detach() });
                 let limit = Duration::from_secs(180);
                 let outcome = timeout(limit, waiting).await.unwrap().unwrap();
-                assert_eq!(outcome.unwrap(), 7);
+                assert_eq!(outcome.ok(), Some(7));
                 leaving.await.unwrap();
             }
         });

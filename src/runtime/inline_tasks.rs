@@ -146,7 +146,7 @@ mod tests {
             "work that is detached is not looked at again"
         );
         let _ = outcome.send(7);
-        assert_eq!(waiting.await.unwrap().unwrap(), 7);
+        assert_eq!(waiting.await.unwrap().ok(), Some(7));
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,8 +10,10 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
-use crate::model::Error;
+use super::{
+    inline_task::{InlineTask, NoOutcome},
+    inline_tasks::InlineTasks,
+};
 
 /// Whether a client closes, and what the close waits for.
 #[derive(Debug, Default)]
@@ -46,7 +48,7 @@ impl Lifecycle {
         now: Instant,
         rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, NoOutcome> {
         let _entry = self.tasks.enter(&task, now);
         // A close that began before the entry was made has not detached this work.
         if self.is_closing() {

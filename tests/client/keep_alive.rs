@@ -215,12 +215,28 @@ async fn outlives_its_ttl(lease: &Lease) {
 /// The handle was used first on a runtime that ends, as that of a test does. What others keep alive goes on.
 #[test]
 fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_ends() {
+    goes_on_after(drop);
+}
+
+/// The same if it ends because what it runs panics, as a test that fails does.
+#[test]
+fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_panics() {
+    goes_on_after(|first| {
+        let ends = std::thread::spawn(move || {
+            let _first = first;
+            panic!("the work went wrong");
+        });
+        assert!(ends.join().is_err());
+    });
+}
+
+fn goes_on_after(end: impl FnOnce(Runtime)) {
     let leases = Leases::new(FlakyStore::new());
-    let (first, second) = (ending(), living());
+    let (first, second) = (living(), living());
     let early = first.block_on(kept(&leases, "early"));
     let lease = second.block_on(kept(&leases, "key"));
     let token = second.block_on(async { lease.cancellation_token() });
-    drop(first);
+    end(first);
     second.block_on(async {
         outlives_its_ttl(&lease).await;
         outlives_its_ttl(&early).await;

@@ -58,7 +58,7 @@ impl Pace {
         self.mean + self.deviation
     }
 
-    /// Takes in that a batch of so many leases was answered. An answer that took longer than the target shrinks the
+    /// Records that a batch of so many leases was answered. An answer that took longer than the target shrinks the
     /// window. An answer in less than half of the target lets the window grow.
     pub(super) fn answered(
         &mut self,
@@ -84,7 +84,7 @@ impl Pace {
         self.mean = (self.mean * 7 + elapsed) / 8;
     }
 
-    /// Takes in that a batch of so many leases was not answered in time.
+    /// Records that a batch of so many leases was not answered in time.
     pub(super) fn unanswered(&mut self, leases: usize, sent: Instant, now: Instant) {
         self.shrink(leases, sent, now);
     }

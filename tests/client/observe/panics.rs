@@ -20,7 +20,7 @@ use super::{
     journal,
 };
 
-/// A subscriber that panics where renewals are sent, as long as it is told to.
+/// A subscriber that panics where renewals are sent or fail, as long as it is told to.
 struct Panics(Arc<AtomicBool>);
 
 impl<S: Subscriber> Layer<S> for Panics {
@@ -40,11 +40,15 @@ async fn it_is_the_reason_of_a_loss_and_the_next_acquire_has_leases_renewed_agai
     let subscriber = tracing_subscriber::registry().with(Panics(panics.clone()));
     let _default = tracing::subscriber::set_default(subscriber);
     let (_, leases) = setup();
-    let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    let LossReason::Unreachable(why) = lease.lost().await else {
-        panic!("another reason");
-    };
-    assert_eq!(why.source().unwrap().to_string(), "it panicked");
+    let keep = |key| leases.acquire(key, TTL).keep_alive().into_future();
+    // The event of one lease panics too, and the other hears of it all the same.
+    let (lease, other) = (keep("key").await.unwrap(), keep("other").await.unwrap());
+    for lease in [lease, other] {
+        let LossReason::Unreachable(why) = lease.lost().await else {
+            panic!("another reason");
+        };
+        assert_eq!(why.source().unwrap().to_string(), "it panicked");
+    }
     panics.store(false, Relaxed);
     let next = leases.acquire("another", TTL).keep_alive().await.unwrap();
     tokio::time::sleep(TTL * 2).await;
