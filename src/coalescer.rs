@@ -208,7 +208,7 @@ impl Coalescer {
                     match coalescer.dispatched(dispatch).await {
                         Some(Dispatch::Go(permit)) => send_alone(alone, Some(permit)).await,
                         Some(Dispatch::Answer(sent, answer)) => {
-                            let read = |answer| read(answer).ok_or_else(another_kind);
+                            let read = |answer| read(answer).ok_or_else(mismatched);
                             (sent, answer.and_then(read))
                         }
                         None => (Instant::now(), Err(runtime::ended())),
@@ -355,7 +355,7 @@ impl Coalescer {
     async fn ask(&self, requests: &[BatchRequest]) -> BatchAnswers {
         match runtime::caught(self.store.batch(requests)).await {
             Ok(answers) if answers.len() == requests.len() => answers,
-            Ok(_) => vec![Err(another_kind()); requests.len()],
+            Ok(_) => vec![Err(mismatched()); requests.len()],
             Err(error) => vec![Err(error); requests.len()],
         }
     }
@@ -418,9 +418,9 @@ impl fmt::Debug for Coalescer {
     }
 }
 
-fn another_kind() -> Error {
+fn mismatched() -> Error {
     Error::Interrupted {
         store: "the store",
-        source: Cause::text("its answers to a batch are not those to the questions"),
+        source: Cause::text("its answers to a batch do not match the requests"),
     }
 }

@@ -247,7 +247,7 @@ impl LeaseState {
         });
     }
 
-    /// Takes in that a renewal failed.
+    /// Records that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
         // The result is the error that was handed in.
         let _ = self.apply_renewal(Instant::now(), Err(error));
@@ -300,7 +300,7 @@ impl LeaseState {
                 telemetry::renewal_failed(self.fields(), left, error);
             }
         }
-        self.tell(loss);
+        self.report_loss(loss);
         if risk {
             telemetry::at_risk(self.fields(), self.remaining(Instant::now()));
         }
@@ -314,10 +314,10 @@ impl LeaseState {
             loss = state.take_unreported_loss(Instant::now());
             false
         });
-        self.tell(loss);
+        self.report_loss(loss);
     }
 
-    fn tell(&self, loss: Option<LossReason>) {
+    fn report_loss(&self, loss: Option<LossReason>) {
         if let Some(reason) = loss {
             telemetry::lost(self.fields(), &reason);
         }
@@ -346,7 +346,7 @@ impl LeaseState {
         });
     }
 
-    /// Takes in that the lease is lost: the server said so, or the client closes. Gives back the first reason.
+    /// Records that the lease is lost: the server said so, or the client closes. Gives back the first reason.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let (mut first, mut loss) = (reason.clone(), None);
         self.state.send_modify(|state| {
@@ -354,7 +354,7 @@ impl LeaseState {
             first = state.validity.lose(reason, now);
             loss = state.take_unreported_loss(now);
         });
-        self.tell(loss);
+        self.report_loss(loss);
         first
     }
 
@@ -374,7 +374,7 @@ impl LeaseState {
             }
             first
         });
-        self.tell(loss);
+        self.report_loss(loss);
         if first {
             let held = now.saturating_duration_since(self.since);
             match end {

@@ -216,7 +216,7 @@ impl<W> Queue<W> {
         number
     }
 
-    /// Takes in that the request or batch of this number has ended, with an answer or with an error.
+    /// Records that the request or batch of this number has ended, with an answer or with an error.
     pub(super) fn ended(&mut self, number: u64, answered: bool) {
         let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
             return;

@@ -59,10 +59,12 @@ impl Request {
         }
     }
 
-    /// The durability that it asks for; `apart` if the store gains by batches of undoable releases.
-    pub(super) fn class(&self, now: Instant, apart: bool) -> Class {
+    /// The durability that it asks for; `undoable_are_cheap` if the store gains by batches of them.
+    pub(super) fn class(&self, now: Instant, undoable_are_cheap: bool) -> Class {
         match self {
-            Self::Release(release) if apart && release.is_undoable(now) => Class::Undoable,
+            Self::Release(release) if undoable_are_cheap && release.is_undoable(now) => {
+                Class::Undoable
+            }
             Self::Release(_) | Self::Acquire(_) => Class::Durable,
         }
     }

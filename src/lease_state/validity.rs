@@ -98,14 +98,14 @@ impl Validity {
         self.trouble.is_none()
     }
 
-    /// Takes in that a renewal failed. After a loss the reason stays what it was.
+    /// Records that a renewal failed. After a loss the reason stays what it was.
     pub(crate) fn failed(&mut self, error: Error, now: Instant) {
         if self.is_live(now) {
             self.trouble = Some(error);
         }
     }
 
-    /// Takes in that the lease is lost, and gives back the reason that counts.
+    /// Records that the lease is lost, and gives back the reason that counts.
     pub(crate) fn lose(&mut self, reason: LossReason, now: Instant) -> LossReason {
         let first = self.loss(now).unwrap_or(reason);
         self.lost.insert(first).clone()

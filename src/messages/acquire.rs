@@ -27,8 +27,8 @@ pub struct AcquireRequest {
     /// The lease to replace, in one step. If it is not among the holders, the store refuses, even if the key is free,
     /// unless this request's own lease was granted before.
     pub in_place_of: Option<LeaseId>,
-    /// Whether this is the first request with this lease id. If the store then finds a holder with the id, this request
-    /// has granted it, and not an earlier one.
+    /// Whether no earlier request with this lease id was or can still be granted. If the store then finds a holder with
+    /// the id, this request has granted it.
     pub fresh: bool,
     /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then read the
     /// document first, and refuse without a write.

@@ -67,7 +67,7 @@ impl Releaser {
         self.coalescer.send_together(work).await
     }
 
-    /// Takes in that a lease was released in a batch, without a caller that waits for the outcome.
+    /// Records that a lease was released in a batch, without a caller that waits for the outcome.
     pub(crate) fn confirmed(&self, job: &ReleaseJob, answer: ReleaseAnswer) {
         self.queues.released(&job.key, job.lease);
         telemetry::released(job.fields(false), answer.into());

@@ -169,7 +169,7 @@ impl Queue {
             };
         }
         if is_over {
-            return if self.knows(now) {
+            return if self.can_skip_last_request(now) {
                 Step::GiveUp
             } else {
                 Step::Ask
@@ -384,7 +384,7 @@ impl Queue {
 
     /// Whether the first waiter can give up without a last request: the last answer is recent, nothing says that the
     /// key became free since, and another waiter is there to ask again.
-    fn knows(&self, now: Instant) -> bool {
+    fn can_skip_last_request(&self, now: Instant) -> bool {
         self.waiters.len() > 1
             && matches!(
                 self.request,

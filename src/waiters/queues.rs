@@ -1,5 +1,5 @@
 //! The queues of the operations of this process that wait for the same key. Only the first of a queue sends requests,
-//! which is done elsewhere (`acquire/operation.rs`).
+//! which is done elsewhere (`acquire/operation/in_turn.rs`).
 //!
 //! Invariants:
 //!
@@ -161,7 +161,7 @@ impl WaitQueues {
         }
     }
 
-    /// Takes in that the listener has ended: another may start, unless the store cannot tell of free keys.
+    /// Records that the listener has ended: another may start, unless the store cannot tell of free keys.
     pub(super) fn end_listening(&self) {
         let mut listener = self.listener.lock();
         if *listener != ListenerState::Unsupported {
@@ -171,7 +171,7 @@ impl WaitQueues {
 
     /// The least number of pauses that a refused waiter is taken to have made. Where the store tells of free keys,
     /// waiters ask at the slowest pace, in case the store leaves one out.
-    pub(super) fn first_pause(&self) -> u32 {
+    pub(super) fn least_pauses(&self) -> u32 {
         match *self.listener.lock() {
             ListenerState::Telling => retry::SLOWEST,
             _ => 0,

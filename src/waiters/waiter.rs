@@ -97,7 +97,7 @@ impl Waiter {
         let elsewhere = !self
             .queues
             .has_all(held.holders().iter().map(|it| it.lease));
-        let least = self.queues.first_pause();
+        let least = self.queues.least_pauses();
         self.queue(|queue| queue.refused(held, elsewhere, least, Instant::now()));
     }
 
