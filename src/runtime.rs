@@ -11,4 +11,6 @@ pub(crate) mod inline_task;
 mod inline_tasks;
 pub(crate) mod lifecycle;
 
-pub(crate) use self::call::{call, caught, ended, no_outcome, panicked, spawn};
+#[cfg(feature = "sqlite")]
+pub(crate) use self::call::no_outcome;
+pub(crate) use self::call::{call, caught, ended, panicked, spawn};

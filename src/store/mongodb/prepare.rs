@@ -255,7 +255,8 @@ fn is_foreign(path: &str) -> bool {
 fn requires(condition: &Bson) -> bool {
     match condition {
         Bson::Document(operators) => {
-            operators.get_bool("$exists") == Ok(true) || operators.contains_key("$type")
+            operators.get_bool("$exists").is_ok_and(|exists| exists)
+                || operators.contains_key("$type")
         }
         // An equality; that with null holds for what is missing.
         value => *value != Bson::Null,
