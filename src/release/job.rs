@@ -100,7 +100,7 @@ impl ReleaseJob {
     }
 
     /// A later request; `answered` says whether one was answered already. After that no request leaves a minimum hold
-    /// behind: it releases what a late acquire was granted, under which nobody has worked.
+    /// behind: it releases what a late acquire was granted, under which no work was done.
     pub(super) fn repeated_request(&self, answered: bool) -> PlannedRelease {
         let mut again = self.first_request();
         again.request.min_hold = again.request.min_hold.filter(|_| !answered);

@@ -9,7 +9,7 @@
 //! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
 //!   id, mode, number of permits, fence or expiry that makes sense, or none of them has it for as long as `expires_at`
 //!   says, the document is damaged and no lock.
-//! - Nobody has the key for longer than `expires_at` says.
+//! - No holder has the key for longer than `expires_at` says.
 //! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
 //!
 //! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers

@@ -94,8 +94,8 @@ pub(super) fn holders() -> Document {
     } }
 }
 
-/// Whether each of these holders has all that decides who else may have the key, and one of them has it for as long as
-/// somebody has.
+/// Whether each of these holders has all that decides who else may have the key, and the last of them expires no earlier
+/// than the document.
 pub(super) fn make_sense(holders: &str) -> Document {
     let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
     let makes_sense = doc! { "$and": [
@@ -109,7 +109,7 @@ pub(super) fn make_sense(holders: &str) -> Document {
     doc! { "$and": [
         { "$isArray": holders },
         { "$allElementsTrue": { "$map": { "input": holders, "in": makes_sense } } },
-        // Of a key that nobody has the time is greater.
+        // The time is greater than the expiry of a free key, whose holders may all have expired before that.
         { "$gte": [{ "$max": ["$$NOW", { "$max": format!("{holders}.expires_at") }] }, "$expires_at"] },
     ] }
 }
