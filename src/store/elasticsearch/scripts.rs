@@ -96,6 +96,7 @@ scripts! {
     EVICT = [LOCK, HOLDERS] "evict";
     INSPECT = [] "inspect";
     REMOVE_EXPIRED = [LOCK] "remove_expired";
+    PURGE = [LOCK] "purge";
     PERMIT = [] "permit";
     NOW = [] "now";
     GUARDED_CLAIM = [] "guarded_claim";

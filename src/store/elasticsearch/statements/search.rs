@@ -6,7 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 
 use super::{
-    super::scripts::NOW,
+    super::scripts::{NOW, PURGE},
     Statements, id,
     request::{Body, Method, Query, Request, probe_of},
 };
@@ -81,7 +81,7 @@ impl Statements {
     }
 
     /// Deletes the locks and limiters that are over, except documents that were changed after the search of
-    /// the `_delete_by_query` saw them.
+    /// the `_update_by_query` saw them. Its script looks at the documents themselves.
     pub(crate) fn purge(&self, retention: Duration) -> Request {
         // The number in an expression such as `now-5s` has at most 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);
@@ -100,11 +100,14 @@ impl Statements {
             { "term": { "limiter": LIMITER_SCHEMA } },
             { "range": { "over_at": { "lte": since } } },
         ] } });
+        let mut script = self.script(&PURGE);
+        script["params"] = json!({ "schema": SCHEMA });
+        let query = json!({ "bool": { "should": [dead, over] } });
         Request {
             method: Method::Post,
-            path: format!("{}/_delete_by_query", self.path()),
+            path: format!("{}/_update_by_query", self.path()),
             query: vec![("conflicts", "proceed".into())],
-            body: Body::Json(json!({ "query": { "bool": { "should": [dead, over] } } })),
+            body: Body::Json(json!({ "query": query, "script": script })),
         }
     }
 }
