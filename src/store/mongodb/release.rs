@@ -10,7 +10,7 @@
 //! accounted for, the undecided leases were not released; if as many are missing as leases are undecided, all of these
 //! were. Otherwise the answer is [`Error::Interrupted`]. A retry hears that the lease is no holder, and its caller takes
 //! its own release for the reason: a release that was carried out is not told as a loss. The price is that a loss of the
-//! last seconds may be told as a release, where others have changed the document of another release at the same moment.
+//! last minutes may be told as a release, where others have changed the document of another release at the same moment.
 
 use std::time::Duration;
 
@@ -31,9 +31,10 @@ use crate::{
     store::explained,
 };
 
-/// How long a change may wait on the server after it has taken the time that it writes. A transaction that has touched
-/// the document may hold it for longer; a release that such a change has overtaken may then be told as a loss.
-const STALL: Duration = Duration::from_secs(5);
+/// How long a change may wait on the server after it has taken the time that it writes. It waits for a transaction that
+/// has touched the document, which the server ends after `transactionLifetimeLimitSeconds`, 60 s by default. It looks for
+/// such transactions every half of that time.
+const STALL: Duration = Duration::from_secs(120);
 
 /// What became of one of many releases.
 enum Outcome {
