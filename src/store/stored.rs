@@ -7,9 +7,8 @@
 //!   fence counts as 0.
 //! - The key is free if `expires_at` is missing or past. Nothing else is looked at then.
 //! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
-//!   id, mode, number of permits, fence or expiry that makes sense, or none of them has it for as long as `expires_at`
-//!   says, the document is damaged and no lock.
-//! - No holder has the key for longer than `expires_at` says.
+//!   id, mode, number of permits, fence or expiry that makes sense, or the last expiry in the list is another one than
+//!   `expires_at`, the document is damaged and no lock.
 //! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
 //!
 //! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers
@@ -151,10 +150,21 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
         expires_at.unwrap_or(free_since),
     );
     // The holders of a key that is free are read as well: the answer to a late renewal depends on them.
-    let (holders, damage) = match holders(document, fence, expires_at) {
+    let until = expires_at.unwrap_or(DateTime::UNIX_EPOCH);
+    let (mut holders, mut damage) = match holders(document, fence, until) {
         Ok(holders) => (holders, None),
-        Err(damage) => (Vec::new(), expires_at.map(|_| damage)),
+        Err(damage) => (Vec::new(), Some(damage)),
     };
+    let last = holders.iter().map(|holder| holder.expires_at).max();
+    if last != expires_at {
+        damage = damage.or(Some(Damage("holders")));
+    }
+    // The document of a free key may say that a holder expires later, because a person has freed the key.
+    for holder in &mut holders {
+        holder.expires_at = holder.expires_at.min(until);
+    }
+    // Without an expiry the key is free, whatever the list says.
+    damage = damage.filter(|_| expires_at.is_some());
     let record = LockRecord { holders, ..free };
     Ok(Found { record, damage })
 }
@@ -172,21 +182,10 @@ pub(super) fn evicted(document: &impl Fields, key: &Key) -> Result<Vec<Holder>, 
 fn holders(
     document: &impl Fields,
     fence: Fence,
-    expires_at: Option<DateTime<Utc>>,
+    until: DateTime<Utc>,
 ) -> Result<Vec<Holder>, Damage> {
-    let until = expires_at.unwrap_or(DateTime::UNIX_EPOCH);
     match document.text("lease") {
-        Field::Missing => {
-            let mut holders = several(document, "holders")?;
-            let last = holders.iter().map(|holder| holder.expires_at).max();
-            if last < expires_at {
-                return Err(Damage("holders"));
-            }
-            for holder in &mut holders {
-                holder.expires_at = holder.expires_at.min(until);
-            }
-            Ok(holders)
-        }
+        Field::Missing => several(document, "holders"),
         lease => {
             let lease = LeaseId::parse(lease.required("lease")?).ok_or(Damage("lease"))?;
             Ok(vec![exclusive_holder(document, lease, fence, until)])

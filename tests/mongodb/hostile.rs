@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::{Error, Leases, Store};
+use leasehold::Store;
 use leasehold_tests::hostile::{
     Has, KEY, Verdict, are_judged_alike, are_not_purged, flat, limiters, several, shapes,
     sound_shapes, untyped_shapes, with_times,
@@ -13,7 +13,7 @@ use mongodb::{
 };
 use serde_json::{Value, json};
 
-use super::{DATABASE, Engine, Fixture, LONG};
+use super::{DATABASE, Engine, Fixture};
 
 /// A shape as the documents of this store have it.
 fn of_shape(shape: &Value) -> Document {
@@ -44,10 +44,7 @@ fn shapes_of_bson() -> Vec<(Verdict, Document)> {
         for field in ["schema", "fence", "expires_at"] {
             for mut document in [flat(), several()].map(|shape| of_shape(&shape)) {
                 document.insert(field, nonsense.clone());
-                // The one exception of `docs/protocol.md`, which has a test of its own.
-                if (field, &nonsense) != ("fence", &Bson::MinKey) {
-                    shapes.push((Verdict::NoLock, document));
-                }
+                shapes.push((Verdict::NoLock, document));
             }
         }
     }
@@ -140,39 +137,6 @@ async fn hostile_documents_are_judged_alike_on_a_replica_set() {
     let mut some = of_json(sound_shapes());
     some.extend(shapes_of_bson());
     are_judged_alike_on(Engine::MongoDbReplicaSet, &some).await;
-}
-
-/// Nothing but a comparison of its own would tell it from a fence that is missing.
-#[tokio::test]
-async fn a_fence_below_all_numbers_is_the_one_exception() {
-    let fixture = Fixture::new(Engine::MongoDb);
-    let collection = fixture.collection().await;
-    let leases = Leases::new(fixture.store().await);
-    let lease = leases.acquire(KEY, LONG).await.unwrap();
-    let id = doc! { "_id": KEY };
-    let set = doc! { "$set": { "fence": Bson::MinKey } };
-    collection.update_one(id.clone(), set).await.unwrap();
-    let get = async || collection.find_one(id.clone()).await.unwrap().unwrap();
-    let found = get().await;
-    for refused in [
-        leases.try_acquire(KEY, LONG).await.map(drop),
-        leases.try_acquire(KEY, LONG).shared().await.map(drop),
-        leases.evict(KEY).await.map(drop),
-        leases.inspect(KEY).await.map(drop),
-    ] {
-        assert!(
-            matches!(refused, Err(Error::NotALock { .. })),
-            "{refused:?}"
-        );
-    }
-    assert_eq!(get().await, found);
-    lease.release().await.unwrap();
-    assert!(get().await.contains_key("released_at"));
-    let refused = leases.try_acquire(KEY, LONG).await;
-    assert!(
-        matches!(refused, Err(Error::NotALock { .. })),
-        "{refused:?}"
-    );
 }
 
 /// The types that JSON has not, in a limiter.

@@ -44,6 +44,7 @@ fn tree(value: &Bson, parts: &[(&str, Bson)]) -> Tree {
             Err(_) => format!("NumberLong(\"{number}\")"),
         }),
         Bson::Int32(_) | Bson::Boolean(_) | Bson::Null => Tree::Leaf(value.to_string()),
+        Bson::MinKey => Tree::Leaf("MinKey()".into()),
         Bson::DateTime(date) => Tree::Leaf(format!("new Date({})", date.timestamp_millis())),
         other => panic!("{other:?} has no form yet"),
     }

@@ -165,6 +165,11 @@ fn damaged() -> Vec<(Verdict, Value)> {
         // All that is told of have expired.
         with_both("expires_at", at(-60)),
         with(several(), json!({ "expires_at": at(900) })),
+        // One that is told of expires later than the document.
+        with(several(), json!({ "expires_at": at(300) })),
+        with_first("expires_at", at(900)),
+        with(alone(), json!({ "expires_at": at(300) })),
+        with_both("expires_at", at(900)),
     ];
     documents.map(|document| (NoLock, document)).into()
 }
@@ -219,8 +224,6 @@ pub fn sound_shapes() -> Vec<(Verdict, Value)> {
         (Lock(Has::BOTH), with_first("fence", Value::Null)),
         (Lock(over), with_first("expires_at", at(-60))),
         (Lock(Has::BOTH), with_first("permits", json!(-1))),
-        // The key is free before the expiry of this one.
-        (Lock(Has::BOTH), with_first("expires_at", at(900))),
     ]
 }
 
@@ -247,6 +250,11 @@ fn free_ones() -> Vec<(Verdict, Value)> {
         (Lock(Has::OVER), with(flat(), past.clone())),
         (Lock(Has::OVER), with(several(), past.clone())),
         (Lock(Has::OVER), with(alone(), past.clone())),
+        // A person has freed the key, and left the list as it was.
+        (
+            Lock(Has::OVER),
+            with(with_both("expires_at", at(900)), past.clone()),
+        ),
         (Lock(Has::OVER), without(flat(), "expires_at")),
         (Lock(Has::OVER), without(several(), "expires_at")),
         (Lock(Has::OVER), without(alone(), "expires_at")),

@@ -34,7 +34,8 @@ pub(super) fn replace_or(
 /// Whether the document is a lock. The document of another program, one that a later version wrote, and one with a
 /// fence or an expiry that makes no sense are none.
 ///
-/// Numbers sort behind what is missing and before everything else, so that the comparison also tells the type.
+/// Numbers sort behind what is missing and before everything else but `MinKey`, so that the comparisons also tell the
+/// type.
 pub(super) fn is_lock() -> Document {
     is_lock_below(FENCE_END)
 }
@@ -48,6 +49,7 @@ fn is_lock_below(fence: i64) -> Document {
     doc! { "$and": [
         { "$eq": ["$schema", SCHEMA] },
         { "$lt": ["$fence", fence] },
+        { "$gt": ["$fence", Bson::MinKey] },
         { "$in": [{ "$type": "$expires_at" }, ["date", "missing", "null", "undefined"]] },
     ] }
 }
@@ -94,8 +96,8 @@ pub(super) fn holders() -> Document {
     } }
 }
 
-/// Whether each of these holders has all that decides who else may have the key, and the last of them expires no earlier
-/// than the document.
+/// Whether each of these holders has all that decides who else may have the key, and the last of them expires when the
+/// document does, unless the key is free.
 pub(super) fn make_sense(holders: &str) -> Document {
     let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
     let makes_sense = doc! { "$and": [
@@ -109,8 +111,7 @@ pub(super) fn make_sense(holders: &str) -> Document {
     doc! { "$and": [
         { "$isArray": holders },
         { "$allElementsTrue": { "$map": { "input": holders, "in": makes_sense } } },
-        // The time is greater than the expiry of a free key, whose holders may all have expired before that.
-        { "$gte": [{ "$max": ["$$NOW", { "$max": format!("{holders}.expires_at") }] }, "$expires_at"] },
+        { "$or": [is_free(), { "$eq": [{ "$max": format!("{holders}.expires_at") }, "$expires_at"] }] },
     ] }
 }
 
