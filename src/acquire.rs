@@ -1,4 +1,4 @@
-//! Acquires: the builders, the operation that sends the requests, and the clean-up after one that is over.
+//! Acquires: the builders, the operation that sends the requests, and the clean-up after an acquire is over.
 
 mod all;
 mod attempt;

@@ -23,17 +23,17 @@ use crate::{
 /// A request for several keys, all or nothing, made by
 /// [`Leases::acquire_all`](crate::Leases::acquire_all). Await it.
 ///
-/// It first asks for all keys at the same time; MongoDB, Elasticsearch and OpenSearch get them in batches. If some
-/// keys are held, it releases those that were granted, and acquires the keys one after the other in the order of
-/// their bytes. Every caller uses that order, so two callers that want the same keys cannot deadlock. It renews the
-/// leases that it has while it waits for the rest.
+/// The acquire first asks for all keys at the same time; MongoDB, Elasticsearch and OpenSearch get the requests in
+/// batches. If some keys are held, the acquire releases the granted ones, and acquires the keys one after the other in
+/// the order of their bytes. Every caller uses that order, so two callers that want the same keys cannot deadlock. The
+/// granted leases are renewed while the acquire waits for the rest.
 ///
 /// # Errors
 ///
 /// As for [`Acquire`](crate::Acquire), for the first key that was not granted, and [`Error::Lost`] if one lease
-/// was lost while another key was waited for. The leases that were granted are released before the error is
+/// was lost while the acquire waited for another key. The leases that were granted are released before the error is
 /// returned; a release that fails goes on in the background. A [`min_hold`](AcquireAll::min_hold) does not apply to
-/// them. It applies once the whole set is granted, and counts from the grant of each lease.
+/// these leases: it applies once the whole set is granted, and counts from the grant of each lease.
 ///
 /// # Cancel safety
 ///
@@ -61,7 +61,7 @@ impl AcquireAll {
         }
     }
 
-    /// Bounds the wait for all keys together. Without it the wait has no bound.
+    /// Bounds the wait for all keys together. Without this option the wait has no bound.
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.wait_policy = WaitPolicy::For(time);
         self
@@ -88,8 +88,8 @@ impl AcquireAll {
         Ok(taken)
     }
 
-    /// Renews the leases if it took more than a tenth of the ttl to acquire them, and gives the error of a lost one.
-    /// Leases that are kept alive are renewed anyway.
+    /// Renews the leases if the acquire took more than a tenth of the ttl, so that the caller gets most of the ttl.
+    /// Fails if a lease was lost. Leases that are kept alive are renewed in the background anyway.
     async fn refresh(&self, taken: &LeaseSet, start: Instant) -> Result<(), Error> {
         if !self.options.keep_alive && start.elapsed() >= self.options.ttl / 10 {
             taken.renew().await?;
@@ -97,8 +97,8 @@ impl AcquireAll {
         taken.loss().map_or(Ok(()), Err)
     }
 
-    /// Asks for all keys at the same time, once, and waits for none. `None` if they were not all granted: then the
-    /// granted ones are released.
+    /// Asks for all keys at the same time, once, without waiting for a holder. `None` if not all keys were granted:
+    /// then the granted leases are released.
     async fn take_in_one_go(
         &self,
         keys: &BTreeSet<Key>,
@@ -126,11 +126,11 @@ impl AcquireAll {
                 }
             }
         }
-        // The first lease may have expired before the last one was granted, because none is renewed meanwhile.
+        // The first lease may have expired before the last one was granted, because no lease is renewed meanwhile.
         if is_whole && self.refresh(&taken, start).await.is_ok() {
             return Ok(Some(taken));
         }
-        // A release that fails goes on in the background. The next attempt waits for its key.
+        // A release that fails goes on in the background. The next attempt waits for the key of that lease.
         let _ = taken.release().await;
         fatal.map(|()| None)
     }

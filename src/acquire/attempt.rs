@@ -1,4 +1,4 @@
-//! `Attempt`: the lease, or the holders of the key.
+//! `Attempt`: what an acquire that does not wait gives, the lease or the holders of the key.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 pub enum Attempt {
     /// The lease was granted.
     Acquired(Lease),
-    /// Other holders are in the way.
+    /// The key is held: these holders conflict with the request.
     Held(Held),
 }
 

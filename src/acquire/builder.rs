@@ -19,8 +19,8 @@ use crate::{
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
 /// it.
 ///
-/// It does not join the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire), so it may be granted a
-/// key that was just released before the first waiter is.
+/// The request does not join the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire), so it may be
+/// granted a key that was just released before the first waiter is.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ use crate::{
 /// # Cancel safety
 ///
 /// Cancel safe: dropping the future at any point leaves no lock behind. A task waits for the requests that were
-/// sent, and releases a lease that they were granted; it does the same after an error. If a request is not
+/// sent, and releases a lease that they were granted; the task does the same after an error. If a request is not
 /// answered within the [`call_timeout`](crate::LeasesBuilder::call_timeout), or its connection broke, the task
 /// repeats the release for as long again, because the server may carry out the request late. If the runtime ends
 /// before that, or the store cannot be reached, the key is free when the ttl is over.
@@ -69,7 +69,7 @@ impl IntoFuture for TryAcquire {
     }
 }
 
-/// A request for a key that waits until it is granted, made by
+/// A request for a key that waits until the key is granted, made by
 /// [`Leases::acquire`](crate::Leases::acquire). Await it.
 ///
 /// The waiters for one key of one [`Leases`](crate::Leases) and its clones stand in a queue, first in, first out.
@@ -77,7 +77,7 @@ impl IntoFuture for TryAcquire {
 /// [`reentrant`](Acquire::reentrant) acquire asks once before it joins the queue.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
-///   32 such hand-overs in a row, or 100 ms, the key is released instead, so that other processes can be granted
+///   32 such hand-offs in a row, or 100 ms, the key is released instead, so that other processes can be granted
 ///   it.
 /// - Otherwise the first waiter asks again after pauses that grow from 10 ms to 1 s while the holder is the same.
 ///   No pause goes past the moment at which the earliest holder expires. If the store reports freed keys
@@ -85,14 +85,14 @@ impl IntoFuture for TryAcquire {
 /// - Between processes there is no order.
 ///
 /// After an error that a retry can fix, the waiter asks again. Once the time given to
-/// [`wait_for`](Acquire::wait_for) is over, such an error ends the wait. Without a bound the wait ends when three of
-/// them came in a row, and the last answer is longer ago than the
+/// [`wait_for`](Acquire::wait_for) is over, such an error ends the wait. Without a bound the wait ends when three
+/// such errors came in a row, and the last answer is longer ago than the
 /// [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Errors
 ///
 /// As for [`TryAcquire`], and [`Error::WaitTimedOut`] if the key is still held when the time is over.
-/// [`Error::TooManyHolders`] comes only then, too.
+/// [`Error::TooManyHolders`] is returned only then, too.
 ///
 /// # Cancel safety
 ///
@@ -121,12 +121,12 @@ impl Acquire {
         }
     }
 
-    /// Bounds the wait for the key. Without it the wait has no bound.
+    /// Bounds the wait for the key. Without this option the wait has no bound.
     ///
-    /// When the time is over, the first waiter asks a last time, unless others wait behind it and the last answer
-    /// is less than half a second old. A request that is under way then is still waited for: for a bound that
-    /// holds even if the store does not answer, put `tokio::time::timeout` around the acquire, which is cancel
-    /// safe. With a time of zero the acquire asks once, and does not join the queue.
+    /// When the time is over, the first waiter asks a last time, unless other waiters stand behind it and the last
+    /// answer is less than half a second old. The acquire still waits for a request that is under way then. For a
+    /// bound that holds even if the store does not answer, put `tokio::time::timeout` around the acquire, which is
+    /// cancel safe. With a time of zero the acquire asks once, and does not join the queue.
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.wait_policy = WaitPolicy::For(time);
         self
@@ -135,7 +135,7 @@ impl Acquire {
     /// Acquires the lease, [keeps it alive](Acquire::keep_alive) while the body runs, and releases it.
     ///
     /// If the lease is lost, the body's future is dropped where it awaits. The lease is released in any case,
-    /// also when the body fails, and this waits for the answer to the release.
+    /// also when the body fails, and this call waits for the answer to the release.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,11 +1,15 @@
 //! `Cleanup`: after an acquire is over, waits for its requests that were not answered, and releases what they were
 //! granted.
 //!
-//! All requests of an acquire have the same lease id. The clean-up releases it after each answer that may be a grant,
-//! and after the call timeout without an answer: a release that the server carries out before the acquire frees
-//! nothing. While a caller holds the lease, the clean-up releases nothing. The caller's own release comes first;
-//! otherwise the caller would find the lease lost. A detached lease is never released. A close waits for the
-//! clean-up no longer than the call timeout and the ttl together.
+//! Invariants:
+//!
+//! - All requests of an acquire have the same lease id, so one release covers them all. A release that the server
+//!   carries out before an acquire frees nothing. So the clean-up releases after each answer that may be a grant, and
+//!   again after the call timeout without an answer.
+//! - While the caller holds the lease, the clean-up releases nothing. The caller's own release comes first; otherwise
+//!   the caller would find the lease lost.
+//! - A detached lease is never released.
+//! - A close waits for the clean-up no longer than the call timeout and the ttl together.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -32,14 +36,14 @@ pub(super) struct Cleanup {
     pub(super) left: Leftover,
 }
 
-/// What the requests that have ended may have left in the store and the caller does not take.
+/// What the requests that have ended may have left in the store, and the caller does not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leftover {
     Nothing,
     /// A grant.
     Granted,
-    /// Perhaps a grant: a request ended in an error that leaves its outcome open. It may have been granted, or may
-    /// still be on its way to the server.
+    /// Perhaps a grant: a request ended in an error that leaves its outcome open. The request may have been granted, or
+    /// may still be on its way to the server.
     Unclear,
 }
 
@@ -57,7 +61,8 @@ impl Leftover {
     /// nothing was changed. A needless release is harmless.
     pub(super) fn of_error(error: &Error) -> Self {
         match error {
-            // A driver may ask several nodes in turn. The error is that of the last; the first may have granted it.
+            // A driver may ask several nodes in turn. The error is that of the last node; an earlier node may have
+            // granted the lease.
             Error::Store { .. } | Error::Overloaded { .. } => Self::Unclear,
             error if error.is_ambiguous() => Self::Unclear,
             _ => Self::Nothing,
@@ -66,15 +71,16 @@ impl Leftover {
 }
 
 impl Cleanup {
-    /// Waits until the caller's lease has ended, and cleans up then. A late request is answered with the lease while
-    /// the lease is held, and would be granted it anew after its release.
+    /// Waits until the caller's lease has ended, and cleans up then. While the lease is held, the store answers a late
+    /// request with that lease; after the release, the store would grant the lease anew.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             return self.leave(state.fence()).await;
         }
-        // The server carried out the answered requests before the release, unless the outcome is unclear.
+        // The server carried out the answered requests before the release, so they leave nothing, unless an outcome is
+        // unclear.
         let unclear = |(_, answer): &Answer<_>| Leftover::of(answer) == Leftover::Unclear;
         if self.calls.take_answered().iter().any(unclear) {
             self.left = Leftover::Unclear;
@@ -101,7 +107,7 @@ impl Cleanup {
         }
         let limit = self.context.registry.call_timeout;
         let end = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
-        // Boxed, because every waiter's future has room for it, and few need it.
+        // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
         let cleaning = Box::pin(self.until_answered(limit, end));
         at_work_until(end, at_work, cleaning).await;
     }
@@ -115,7 +121,7 @@ impl Cleanup {
             if self.calls.is_empty() {
                 return;
             }
-            // The answer first: a release that the server carries out before the acquire frees nothing.
+            // The answer comes first: a release that the server carries out before the acquire frees nothing.
             let answer = if silent {
                 self.calls.next_at_last().await
             } else {
@@ -123,7 +129,7 @@ impl Cleanup {
             };
             match answer {
                 Some((_, answer)) => self.left = Leftover::of(&answer),
-                // The server may have granted the request, and the connection died without a sign.
+                // The server may have granted the request, and the connection may have broken without an error.
                 None => {
                     silent = true;
                     self.release_aside(end);
@@ -132,8 +138,8 @@ impl Cleanup {
         }
     }
 
-    /// Releases in another task what may have been granted, so that this one can release a late grant as soon as it is
-    /// answered.
+    /// Releases in another task what may have been granted, so that this task can release a late grant as soon as
+    /// its answer comes.
     fn release_aside(&self, end: Option<Instant>) {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
@@ -159,7 +165,7 @@ impl Cleanup {
             .release_until_confirmed(&job, None, &mut calls);
         self.calls.drive_while(release).await;
         self.left = Leftover::Nothing;
-        // The release has given up requests that still hang. They run on in a task that a close does not wait for.
+        // Requests of the release that still hang run to their end in a task that a close does not wait for.
         if !calls.is_empty() {
             // The clean-up runs on a runtime, so `spawn` finds one.
             let _ = runtime::spawn(calls.finish());
@@ -178,7 +184,8 @@ impl Cleanup {
     }
 }
 
-/// Does the work to its end. A close waits for it until `end` at the latest, and to its end if `end` is `None`.
+/// Does the work to its end. A close waits for the work until `end` at the latest, and without a limit if `end` is
+/// `None`.
 async fn at_work_until(
     end: Option<Instant>,
     at_work: TaskTrackerToken,

@@ -1,9 +1,14 @@
-//! One acquire, from its first request to its last. The caller's future runs it, or a task (see `InlineTask`).
+//! One acquire, from its first request to its last. The caller's future polls the operation, or a task does (see
+//! `InlineTask`).
 //!
-//! All requests of an acquire have the same lease id. A request that was sent is never dropped: when the caller's
-//! future is dropped, a task goes on, waits for the answers, and releases what they granted. Background renewals and
-//! the minimum hold begin only when the caller has the lease, so a future that is not polled does not keep a key
-//! locked. An acquire that begins during a close sees the close; a close waits for every other one.
+//! Invariants:
+//!
+//! - All requests of an acquire have the same lease id.
+//! - A request that was sent is never dropped: when the caller's future is dropped, a task waits for the answers, and
+//!   releases what they granted.
+//! - Background renewals and the minimum hold begin only when the caller has the lease, so a future that is not polled
+//!   does not keep a key locked.
+//! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
 
@@ -42,8 +47,8 @@ use crate::{
 pub(super) enum Retries {
     /// A few times.
     Some,
-    /// No. Not even if there is no answer: a set that asks for its keys in another way then would otherwise wait for
-    /// what the repeated request was granted.
+    /// Never, not even without an answer. A set then asks for its keys in another way, and would have to wait for the
+    /// lease that a repeated request was granted.
     None,
 }
 
@@ -51,7 +56,7 @@ pub(super) type Reply = oneshot::Sender<Result<Attempt, Error>>;
 
 pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
-    /// The next request. After one that failed it is not fresh, because that one may have been granted.
+    /// The next request. After a failed request it is not fresh, because the failed request may have been granted.
     request: Arc<AcquireRequest>,
     /// Whether the acquire waits while renewals are late.
     waits_for_renewals: bool,
@@ -109,7 +114,7 @@ impl AcquireOperation {
             Ok(Attempt::Acquired(lease)) => Some(lease.state()),
             _ => None,
         };
-        // If the caller has gone, `send` gives the lease back. Its drop releases it.
+        // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
         let _ = reply.send(outcome);
         self.calls.stop_sending();
         let cleanup = Cleanup {
@@ -121,7 +126,7 @@ impl AcquireOperation {
         match state {
             None => cleanup.run(at_work).await,
             Some(_) if cleanup.calls.is_empty() => {}
-            // Boxed, because every waiter's future has room for it, and few need it.
+            // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
             Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
         }
     }
@@ -133,7 +138,8 @@ impl AcquireOperation {
         }
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
-            // A reentrant owner may hold the key already. Behind waiters that wait for its release it would deadlock.
+            // A reentrant owner may hold the key already. In the queue, the acquire would wait behind waiters that wait
+            // for the release by that same owner: a deadlock.
             _ if self.request.reentrant => match self.attempt().await {
                 Ok(Attempt::Held(_)) => self.ask_in_turn(wait_policy).await,
                 Err(error) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
@@ -143,7 +149,7 @@ impl AcquireOperation {
         }
     }
 
-    /// Asks without waiting for a holder to leave.
+    /// Asks without waiting for a holder to release the key.
     async fn ask_now(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
         let mut tries = Tries::default();
@@ -193,7 +199,7 @@ impl AcquireOperation {
         self.send(self.request.clone()).await
     }
 
-    /// Asks for the key in the place of a lease of this process, and tells its holder the outcome.
+    /// Asks for the key in the place of a lease of this process, and tells the holder of that lease the outcome.
     async fn take(&mut self, offer: HandoffOffer) -> Result<Attempt, Error> {
         let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
         let sent = offer.sent();
@@ -226,7 +232,7 @@ impl AcquireOperation {
         error
     }
 
-    /// How long to wait for an answer. A lease that is granted later than its ttl has expired.
+    /// How long to wait for an answer: not longer than the ttl, because a lease that is granted later has expired.
     fn longest(&self) -> Duration {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
@@ -235,7 +241,7 @@ impl AcquireOperation {
     async fn answer(&mut self) -> Result<Attempt, Error> {
         let limit = self.longest();
         let answered = self.calls.next(limit).await;
-        // The next attempt is the same request.
+        // A request that was not sent yet is of no use, because the next attempt sends the same request.
         self.calls.stop_sending();
         let Some((sent, answer)) = answered else {
             return Err(self.failed(too_late(limit)));
@@ -262,7 +268,7 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let lease = Lease::new(self.context.registry.clone(), state);
-        // A close that came before the registry had the lease did not release it. The drop of the lease does.
+        // A close that began before the lease was registered does not release the lease. The drop of the lease does.
         if self.context.registry.lifecycle.is_closing() {
             Err(Error::Closed)
         } else {

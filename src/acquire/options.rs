@@ -108,11 +108,11 @@ macro_rules! lease_options {
                 self
             }
 
-            /// Takes `permits` of `of` permits: a semaphore with leases. It conflicts with exclusive and
+            /// Takes `permits` of `of` permits: a semaphore with leases. The lease conflicts with exclusive and
             /// shared leases, and with other leases of permits if there are not enough permits left.
             ///
-            /// The store does not keep the capacity `of`. Each request is checked against its own: so while
-            /// processes run with different capacities, each applies its own.
+            /// The store does not keep the capacity `of`. Each request is checked against the capacity that it
+            /// names. So while processes run with different capacities, each process applies its own.
             ///
             /// Whatever the capacity, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) leases have permits
             /// at once.
@@ -135,7 +135,7 @@ macro_rules! lease_options {
             }
 
             /// Lets the lease be granted beside other leases of the same owner, which do not conflict with it
-            /// then. It has the greatest of their fences. The key is free when the last of these leases is
+            /// then. The lease has the greatest of their fences. The key is free when the last of these leases is
             /// released or has expired.
             ///
             /// Only the later request has to be reentrant. By default all tasks of a handle have the same
@@ -146,21 +146,21 @@ macro_rules! lease_options {
             }
 
             /// Keeps the key held until this long after the grant, even if the lease is released or dropped
-            /// earlier. It is for a scheduled job that ends so early that a scheduler with another clock
-            /// would run it again.
+            /// earlier. Use this for a scheduled job that ends so early that a scheduler with another clock
+            /// would run the job again.
             ///
             /// The time counts on the server's clock, in whole milliseconds, and is at most
             /// [`MAX_TTL`](crate::limits::MAX_TTL). Only a release of a live lease applies it. If the holder
-            /// dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
-            /// not take, nor to the leases of a set that was not granted as a whole.
+            /// dies, the key is free when the ttl is over. The minimum hold does not apply to a grant
+            /// that the caller did not take, nor to the leases of a set that was not granted as a whole.
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.options.min_hold = Some(time);
                 self
             }
 
-            /// A remark for people, which [`inspect`](crate::Leases::inspect) and
-            /// [`list`](crate::Leases::list) show. It has at most
-            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Keep secrets out of it.
+            /// A note for people, which [`inspect`](crate::Leases::inspect) and
+            /// [`list`](crate::Leases::list) show, of at most
+            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Write no secrets into a note.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.options.note = Some(note.into());
                 self
@@ -175,13 +175,13 @@ macro_rules! lease_options {
             /// [`lost`](crate::Lease::lost) ends with the reason of the loss.
             ///
             /// If more leases are kept alive than the store can renew, renewals are late long before the
-            /// first lease is lost. An acquire with `keep_alive` then waits until they are in time, for a
-            /// third of its ttl at most, and an event and a metric report it (`docs/observability.md`, which
-            /// also says how many leases a server can renew).
+            /// first lease is lost. An acquire with `keep_alive` then waits until renewals are in time,
+            /// for a third of its ttl at most, and an event and a metric report the wait (`docs/observability.md`,
+            /// which also says how many leases a server can renew).
             ///
             /// The task that renews runs on the runtime of the first acquire. When that runtime ends, the task
-            /// moves to the runtime of a later acquire. If no runtime is left, the leases expire, with a
-            /// [`LossReason`](crate::LossReason) that says so.
+            /// moves to another runtime from which leases were acquired, or else to that of the next acquire.
+            /// If no runtime is left, the leases expire, with a [`LossReason`](crate::LossReason) that says so.
             ///
             /// ```
             /// # use std::time::Duration;

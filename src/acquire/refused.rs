@@ -24,7 +24,8 @@ impl RefusedKeys {
         self.0.lock().get(key).is_some_and(|until| now < *until)
     }
 
-    /// Remembers a refused attempt. If there is no room even without the expired entries, it is forgotten.
+    /// Remembers a refused attempt. If there is no room even without the expired entries, the attempt is
+    /// not remembered.
     pub(crate) fn refused(&self, held: &Held, now: Instant) {
         let Some(until) = now.checked_add(held.expires_in()) else {
             return;
@@ -85,7 +86,7 @@ mod tests {
             keys.refused(&held(&number.to_string()), start);
         }
         assert_eq!(keys.0.lock().len(), MOST);
-        // Those that have expired make room.
+        // Expired entries make room.
         let late = held("late");
         keys.refused(&late, start + TTL);
         assert!(keys.is_likely_held(late.key(), start + TTL));

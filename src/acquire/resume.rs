@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum Resumed {
-    /// The lease continues here, with a new ttl from now.
+    /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
     /// The lease was lost before it was resumed.
     Gone(LossReason),
@@ -32,9 +32,8 @@ pub enum Resumed {
 /// # Errors
 ///
 /// [`Error::InvalidTtl`] if the ttl is too short for the clock margin of this handle; [`Error::NoRuntime`]
-/// outside a tokio runtime; [`Error::Closed`], where a lease that was just renewed is released; otherwise the error
-/// of the store, after three tries if a retry could help. After an error of the store the lease is as it was, or
-/// renewed, and the ticket can be used again.
+/// outside a tokio runtime; [`Error::Closed`]; otherwise the error of the store, after three tries if a retry could
+/// help. After any of them the lease is as it was, or renewed, and the ticket can be used again.
 ///
 /// # Cancel safety
 ///
@@ -90,7 +89,7 @@ impl Resume {
             // The process that made the ticket may have sent more than one request.
             asked_once: false,
         };
-        // `None`: the answer took so long that the renewed lease has expired here.
+        // `None`: the answer took so long that the renewed lease has expired on the clock of this process.
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
@@ -106,7 +105,7 @@ impl Resume {
         match kept {
             Ok(()) => Ok(Resumed::Live(lease)),
             Err(error) => {
-                // The caller still has the ticket, with which a client that is open can go on.
+                // The caller still has the ticket, with which a client that is open can resume the lease.
                 lease.detach();
                 Err(error)
             }

@@ -33,8 +33,8 @@ pub(super) async fn acquire(
     end
 }
 
-/// Acquires one key, and leaves the minimum hold to the caller. If another key of a set is not granted, the set releases
-/// this one and asks for it again; a minimum hold would keep the key from the set itself.
+/// Acquires one key, and leaves the minimum hold to the caller. If another key of a set is not granted, the set
+/// releases this key and asks for it again; a minimum hold would keep the key from the set itself.
 pub(super) async fn acquire_without_min_hold(
     options: LeaseOptions,
     key: Result<Key, Error>,
@@ -81,7 +81,8 @@ fn begin(
     since: Instant,
     reply: Reply,
 ) -> Result<(Arc<InlineTask>, BoxFuture<'static, ()>), Error> {
-    // The token comes before the check for a close. So a close either waits for this acquire, or is seen here.
+    // The token is taken before the check for a close (in `AcquireOperation::new`). So a close either waits for this
+    // acquire, or the check sees the close.
     let at_work = options.context.registry.lifecycle.at_work();
     let work = InlineTask::new()?;
     let acquisition = AcquireOperation::new(options, key?, retries, since, &work)?;
@@ -90,7 +91,7 @@ fn begin(
     Ok((work, asking))
 }
 
-/// Checks the lease that the caller gets. It has expired if the caller's future was not polled for too long.
+/// Checks the lease that the caller gets. The lease has expired if the caller's future was not polled for too long.
 fn in_hand(
     context: &AcquireContext,
     lease: &Lease,
@@ -98,7 +99,7 @@ fn in_hand(
     now: Instant,
 ) -> Result<(), Error> {
     if lease.is_live_at(now) {
-        // Renewals begin only now. Else a future that is never polled again would hold the key without end.
+        // Renewals begin only now. Otherwise a future that is never polled again would keep the key held for ever.
         if keep_alive { lease.keep() } else { Ok(()) }
     } else if context.registry.lifecycle.is_closing() {
         Err(Error::Closed)

@@ -17,7 +17,7 @@ pub enum WithError<E> {
     Lost {
         /// The key.
         key: Key,
-        /// Why it was lost.
+        /// Why the lease was lost.
         reason: LossReason,
     },
     /// The body itself failed. The lease was released, or its release goes on in the background.
@@ -26,8 +26,8 @@ pub enum WithError<E> {
 }
 
 impl<E: From<Error>> WithError<E> {
-    /// Converts it to the error type of the body, if that can hold an [`Error`] as well: `anyhow::Error`,
-    /// `Box<dyn Error + Send + Sync>` or an enum of your own, for example.
+    /// Converts this error to the error type of the body, if that type can hold an [`Error`] as well:
+    /// `anyhow::Error`, `Box<dyn Error + Send + Sync>` or an enum of your own, for example.
     ///
     /// If the error of the body is a [`std::error::Error`], so is `WithError`, and `?` can convert it without this
     /// method.
@@ -60,7 +60,7 @@ pub(crate) async fn run<T, E>(
 ) -> Result<T, WithError<E>> {
     let key = lease.key().clone();
     let outcome = tokio::select! {
-        // If the lease is lost and the body has ended, the loss counts: the body may have ended after it.
+        // If the lease is lost and the body has ended, the loss counts: the body may have ended after the loss.
         biased;
         reason = lease.lost() => Err(WithError::Lost { key, reason }),
         outcome = body(&lease) => outcome.map_err(WithError::Body),

@@ -33,7 +33,7 @@ impl AcquireOperation {
             Some(_) => None,
         };
         loop {
-            // The lease of this process that hands its key to this one, and its streak.
+            // The lease of this process in whose place this waiter asks, and the streak of that lease.
             let mut from = None;
             let attempt = match self
                 .calls
@@ -41,8 +41,8 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    // The holder waits for the answer to this request. With others under way, the next answer may
-                    // be to one of those.
+                    // The holder that offers its lease waits for the answer to this very request. So no offer is taken
+                    // while earlier requests are under way, because the next answer may be to one of those.
                     let offer = waiter.begin_to_ask().filter(|_| self.calls.is_empty());
                     from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
                     match offer {
