@@ -1,9 +1,10 @@
-//! How the client runs store calls to their end, also when their callers have gone: the driver of MongoDB documents that
-//! its futures are not cancel safe. And the close of a client, which waits for its operations (`lifecycle.rs`).
+//! How the client runs store calls to their end, also when their callers have gone, because the MongoDB driver
+//! documents that its futures are not cancel safe; and which operations the close of a client waits for
+//! (`lifecycle.rs`).
 //!
 //! A call that is seldom made has a task of its own ([`call`]). Acquires, releases and permits are made so often that a
-//! task for each would cost more than all else that the client does: their callers poll them, until they have to go on
-//! without one (`inline_task.rs`, which has the figures).
+//! task for each would cost more than all else that the client does. So each of them is polled by its caller, until it
+//! has to go on without the caller (`inline_task.rs`).
 
 mod call;
 pub(crate) mod in_flight;

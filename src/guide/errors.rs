@@ -1,6 +1,6 @@
 //! Errors, and what a dropped future leaves behind.
 //!
-//! To [`try_acquire`](crate::Leases::try_acquire), a key that another owner holds is an answer and not an
+//! For [`try_acquire`](crate::Leases::try_acquire), a key that another owner holds is an answer and not an
 //! [`Error`](crate::Error). Three methods of an error say what to do with it:
 //!
 //! - [`Error::is_retryable`](crate::Error::is_retryable): whether the same call may succeed later, unchanged.
@@ -15,6 +15,6 @@
 //! # Cancellation
 //!
 //! Every future of this crate may be dropped at any point, by a `select!` or a timeout. The requests for leases
-//! and permits that it has sent go on in tasks of their own until they are answered. If one of them is granted a
-//! lease, that task releases it. Granted permits are spent.
+//! and permits that the future has sent go on in tasks of their own until they are answered. If a request is granted
+//! a lease, its task releases the lease. Granted permits are spent.
 //! Each async method says under "Cancel safety" what a drop means for it.

@@ -1,6 +1,6 @@
-//! Which leases can share a key, and the special ways to hold one.
+//! Which leases can share a key, and the special ways to hold a key.
 //!
-//! - One at a time: [`Leases::acquire`](crate::Leases::acquire), or
+//! - One holder at a time: [`Leases::acquire`](crate::Leases::acquire), or
 //!   [`Leases::try_acquire`](crate::Leases::try_acquire) to ask once, without waiting.
 //! - Readers and a writer: readers take a [`shared`](crate::Acquire::shared) lease, a writer an exclusive one, which
 //!   is the default. [`Lease::upgrade`](crate::Lease::upgrade) and [`Lease::downgrade`](crate::Lease::downgrade)

@@ -6,11 +6,11 @@
 //! | store | for | what an acknowledged grant means | whose clock |
 //! |---|---|---|---|
 //! | [`MemoryStore`](crate::MemoryStore) | tests, examples, a single process | no other holder in this process has the lock | tokio's |
-//! | [`SqliteStore`](crate::SqliteStore) | several processes of one host, without a server | it is on the disk | the host's, counted from its boot |
-//! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has it in its journal: it survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |
-//! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | it is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
+//! | [`SqliteStore`](crate::SqliteStore) | several processes of one host, without a server | the grant is on the disk | the host's, counted from its boot |
+//! | [`MongoStore`](crate::MongoStore) | several processes that share a MongoDB | a majority of the replica set, or the standalone server, has the grant in its journal: the grant survives a failover, and a crash | the primary's; the `mongos`' on a sharded cluster |
+//! | [`ElasticsearchStore`](crate::ElasticsearchStore) | several processes that share an Elasticsearch | the grant is on the disk of the primary shard and of every replica in sync at that moment | that of the node with the primary shard |
 //! | [`OpenSearchStore`](crate::OpenSearchStore) | several processes that share an OpenSearch | the same as on Elasticsearch | the same |
-//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | what that class guarantees; there is no fence | leasehold's the server's; each Java service its own |
+//! | [`MongoDistributedLock`](crate::mongodb::MongoDistributedLock) | sharing locks with Java services that run the class of that name | what that class guarantees; there is no fence | for leasehold the server's; for each Java service its own |
 //!
 //! The documentation of each store says more. After a failover another server's clock decides when a lease expires.
 //! So a holder on MongoDB, Elasticsearch or OpenSearch stops counting on its lease 100 ms before the expiry

@@ -1,4 +1,4 @@
-//! The guard of a lease: what its holder can ask and do, and the release when it is dropped.
+//! The guard of a lease: what its holder can ask and do, and the release when the guard is dropped.
 //!
 //! Invariants: the lease is given up exactly once, by a release, a detach, the drop of the guard, or a close, whichever
 //! comes first. A request that was sent runs to its end, also if the future that waits for it is dropped.
@@ -28,33 +28,33 @@ use crate::{
 pub enum Upgrade {
     /// The lease is exclusive now.
     Exclusive,
-    /// Others hold the key too, so the lease stays shared.
+    /// Other leases hold the key too, so the lease stays shared.
     Held(Held),
 }
 
 /// A lock that is held until it is released, dropped, or expires.
 ///
-/// Dropping the guard releases the lease in the background. The drop only leaves a message to a task, so it
+/// Dropping the guard releases the lease in the background. The drop only queues the release for a task, so it
 /// works outside of a runtime too and does not block. But the caller does not learn whether the release
 /// succeeded, and a program that ends right after the drop may end before the release was sent.
 /// [`Lease::release`] waits and reports, and [`Leases::close`](crate::Leases::close) waits for all releases.
 ///
-/// # What it guarantees
+/// # Guarantees
 ///
 /// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted,
-/// unless an operator evicts this one: the holder learns of that from the next renewal. The lease is
-/// measured on the clock of this process, which stands still while its machine is suspended: call
-/// [`renew`](Lease::renew) after that. The process may be paused for any length of time between a call of
-/// `is_live` and the work that depends on it. Where that matters, hand the [`fence`](Lease::fence) to the
-/// protected resource, and let the resource refuse an older one.
+/// unless an operator evicts this one: the holder learns of the eviction from the next renewal. The lease is
+/// measured on the clock of this process, which may stand still while its machine is suspended: call
+/// [`renew`](Lease::renew) after a suspension. The process may be paused for any length of time between a call of
+/// `is_live` and the work that depends on it. Where such a pause matters, hand the [`fence`](Lease::fence) to the
+/// protected resource, and let the resource refuse an older fence.
 ///
-/// # Losing it
+/// # Loss
 ///
 /// A lease is lost when it expires on the clock of this process, which is before it expires on the server;
 /// when the store answers a renewal or a conversion that the lease has expired, was evicted or was taken
-/// over; or when the client [closes](crate::Leases::close). It then stays lost. [`lost`](Lease::lost) waits
-/// for the loss, [`cancellation_token`](Lease::cancellation_token) tells it to other tasks, and
-/// [`at_risk`](Lease::at_risk) warns before it.
+/// over; or when the client [closes](crate::Leases::close). A lost lease stays lost. [`lost`](Lease::lost)
+/// waits for the loss, [`cancellation_token`](Lease::cancellation_token) tells other tasks of the loss, and
+/// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
     registry: Arc<LeaseRegistry>,
@@ -62,7 +62,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Sends the release of this lease.
+    /// The releaser, which sends the release of this lease.
     pub(super) fn releaser(&self) -> &Releaser {
         &self.registry.releaser
     }
@@ -114,7 +114,7 @@ impl Lease {
         self.state.fence()
     }
 
-    /// The owner that the acquire named. Others see it as the holder of the key.
+    /// The owner that the acquire named. Other processes see this owner as the holder of the key.
     pub fn owner(&self) -> &str {
         &self.state.request().owner
     }
@@ -132,13 +132,13 @@ impl Lease {
     /// How long the holder may count on the lease without a renewal; zero once the lease is lost.
     ///
     /// The time is measured on the clock of this process, from the instant before the request was sent, and is
-    /// shorter by the clock margin. So it ends before the server grants the key to another.
+    /// shorter by the clock margin. So the time ends before the server grants the key to another lease.
     pub fn remaining(&self) -> Duration {
         self.state.remaining(Instant::now())
     }
 
-    /// The instant at which the lease is lost unless it is renewed, on the clock of this process. It
-    /// may be lost before that: see [`is_live`](Lease::is_live).
+    /// The instant at which the lease is lost unless it is renewed, on the clock of this process. The lease
+    /// may be lost earlier: see [`is_live`](Lease::is_live).
     pub fn deadline(&self) -> Instant {
         self.state.deadline()
     }
@@ -177,8 +177,8 @@ impl Lease {
         self.state.at_risk().await;
     }
 
-    /// A token that is cancelled as soon as the lease is lost, released, dropped or detached. It is for tasks
-    /// that cannot borrow the guard.
+    /// A token that is cancelled as soon as the lease is lost, released, dropped or detached. Use the token in
+    /// tasks that cannot borrow the guard.
     ///
     /// A task on the runtime of the first call watches the lease, and the token is cancelled too when that
     /// runtime ends. If the first call is outside of a tokio runtime, a runtime from which leases were acquired
@@ -206,16 +206,16 @@ impl Lease {
             self.registry.renewals.cancel_on_loss(&self.state, guard);
             token
         });
-        // The token is a child, so that a caller who cancels it does not cancel those of other callers.
+        // The token is a child, so that a caller that cancels it does not cancel the tokens of other callers.
         token.child_token()
     }
 
-    /// Gives the lease its ttl anew, counted from now. An error that a retry can mend is handed out only after
+    /// Gives the lease its ttl anew, counted from now. An error that a retry can mend is returned only after
     /// three tries.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease is over: stop what depends on it. After any other error the lease is live
+    /// [`Error::Lost`] if the lease is lost: stop what depends on it. After any other error the lease is live
     /// for the time that [`remaining`](Lease::remaining) gives, and the call can be repeated.
     ///
     /// # Cancel safety
@@ -290,7 +290,7 @@ impl Lease {
         }
     }
 
-    /// Converts the lease, and gives the other holders if they refuse that.
+    /// Converts the lease. `Some` with the other holders if they prevent the conversion.
     async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
         let mode = request.conversion.mode();
         let span = telemetry::convert(self.state.fields(), mode);
@@ -327,14 +327,14 @@ impl Lease {
         }
     }
 
-    /// Frees the key now and waits until the store has confirmed it.
+    /// Frees the key now and waits until the store has confirmed the release.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease was evicted, if another was granted the key before this release, or if the
-    /// lock's document was cleaned up after the lease had expired: the work under the lease may have overlapped
-    /// with the work of another holder. Also if the client is closed, which releases the lease itself. A lease
-    /// that expired, with no other grant since, is released without an error.
+    /// [`Error::Lost`] if the lease was evicted, if the key was granted to another lease before this release, or
+    /// if the lock's document was cleaned up after the lease had expired: the work under the lease may have
+    /// overlapped with the work of another holder. Also if the client is closed, because the close releases the
+    /// lease itself. A lease that expired, with no other grant since, is released without an error.
     ///
     /// After another error that [a retry can mend](Error::is_retryable), and after [`Error::NoRuntime`], the
     /// release goes on in the background until the ttl is over. After any other error the release is given up,
@@ -356,8 +356,8 @@ impl Lease {
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
-            // An earlier try was carried out, and its answer got lost. If the lease was lost before the first try, a
-            // takeover may be the reason instead.
+            // An earlier try was carried out, and its answer got lost. But if the lease was lost before the first try,
+            // a takeover may be the reason instead.
             ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
@@ -369,7 +369,7 @@ impl Lease {
         }
     }
 
-    /// Gives up the guard without a release, and gives the ticket with which another process can go on with the
+    /// Gives up the guard without a release, and returns the ticket with which another process can go on with the
     /// lease until its ttl is over: see [`Leases::resume`](crate::Leases::resume). Nothing is sent.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(&self.state);

@@ -80,14 +80,14 @@ impl LeaseRegistry {
         }
     }
 
-    /// Gives up a lease without a release: it holds the key until its ttl is over.
+    /// Gives up a lease without a release: the lease holds the key until its ttl is over.
     pub(super) fn detach(&self, lease: &LeaseState) {
         self.forget(lease);
         self.queues.forget_lease(lease.id());
         lease.end(EndReason::Detached, Instant::now());
     }
 
-    /// Gives up a lease, and gives its release, which is due now; `None` if another call gave it up before.
+    /// Gives up a lease, and returns its release, which is due now; `None` if another call gave up the lease before.
     pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
         // A close that does not find the lease any more has to wait for its release, so the token is taken first.
         let at_work = self.lifecycle.at_work();
@@ -121,8 +121,9 @@ impl LeaseRegistry {
             Ok(outcome) => return outcome,
             Err(no_outcome) => no_outcome,
         };
-        // The release was dropped, with its runtime perhaps. The renewal task may run on another one, and tries once
-        // more.
+        // The release has panicked, or was dropped with its runtime. The renewal task, which may run on another
+        // runtime, releases the lease once more. The task gets the release before anything is awaited, because the
+        // caller may drop this future at an await.
         let at_work = self.lifecycle.at_work();
         let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
         self.renewals.release(pending);

@@ -33,7 +33,8 @@ pub(crate) async fn renew_now(
     outcome
 }
 
-/// Converts one lease, and gives the other holders if they refuse that. Waits at most `limit` for the answer.
+/// Converts one lease. `Some` with the other holders if they prevent the conversion. Waits at most `limit` for the
+/// answer.
 pub(crate) async fn convert(
     (store, queues): (Arc<dyn Store>, Arc<WaitQueues>),
     state: Arc<LeaseState>,

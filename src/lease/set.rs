@@ -64,7 +64,8 @@ impl LeaseSet {
         select_all(losses).await.0
     }
 
-    /// Waits until one of the leases is at risk, or lost: see [`Lease::at_risk`]. A set without keys never is.
+    /// Waits until one of the leases is at risk, or lost: see [`Lease::at_risk`]. A set without keys is never at
+    /// risk.
     ///
     /// # Cancel safety
     ///
@@ -91,7 +92,7 @@ impl LeaseSet {
         outcomes.into_iter().collect()
     }
 
-    /// Frees all of the keys and waits until the store has confirmed it.
+    /// Frees all of the keys and waits until the store has confirmed the releases.
     ///
     /// # Errors
     ///
@@ -126,7 +127,8 @@ impl LeaseSet {
         self.leases.iter().find_map(lost)
     }
 
-    /// Releases all of the leases because an acquire of the set failed, and gives the error of that.
+    /// Releases all of the leases because an acquire of the set failed, and returns the error of the
+    /// acquire.
     pub(crate) async fn give_back(self, error: Error) -> Error {
         // The caller gets the error of the acquire. An error of the release would hide it.
         let _ = self.release().await;

@@ -10,11 +10,11 @@ use crate::{
     model::{Access, Fence, Key, LeaseId, Mode},
 };
 
-/// A lease without its guard: what another process needs to go on with it, made by
+/// A lease without its guard: what another process needs to go on with the lease, made by
 /// [`Lease::into_ticket`](crate::Lease::into_ticket) and taken by [`Leases::resume`](crate::Leases::resume).
 ///
-/// It can be serialized with `serde` and sent, beside a job in a queue for example. Hand it to one process only: two
-/// processes that go on with the same lease do not exclude each other.
+/// A ticket can be serialized with `serde` and sent, beside a job in a queue for example. Hand a ticket to one process
+/// only: two processes that go on with the same lease do not exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     key: Key,
@@ -54,7 +54,7 @@ impl Ticket {
         &self.key
     }
 
-    /// The fencing token. A resumed lease has the same.
+    /// The fencing token. A resumed lease has the same fence.
     pub fn fence(&self) -> Fence {
         self.fence
     }

@@ -22,10 +22,10 @@ impl Lease {
     /// an earlier takeover, eviction or release this call fails. If all writers of the data use such
     /// transactions, the data needs no fences, and inserts and deletes are covered too.
     ///
-    /// Call it **first in the transaction**: a transaction reads the data as of its first statement, so a
-    /// renewal between that and this call is a write conflict. On a sharded cluster the transaction is not safe
-    /// otherwise: unless its read concern is `snapshot`, data that it read from another shard before this call
-    /// may be older than the lease. This was not tested on a sharded cluster.
+    /// Call this **first in the transaction**: a transaction reads the data as of its first statement, so a
+    /// renewal between that statement and this call is a write conflict. On a sharded cluster a transaction that
+    /// does not begin with this call is not safe: unless its read concern is `snapshot`, data that it read from
+    /// another shard before this call may be older than the lease. Sharded clusters were not tested.
     ///
     /// **Between this call and the end of the transaction, never wait in the same task** for
     /// [`renew`](Lease::renew), [`upgrade`](Lease::upgrade), [`downgrade`](Lease::downgrade) or
@@ -58,13 +58,13 @@ impl Lease {
     /// - Set the transaction's write concern to a majority and the journal (`w: "majority"`, `j: true`). A
     ///   transaction has only one write concern, and the application sets it. The default is a majority
     ///   on most deployments since MongoDB 5.0, but not with arbiters, nor with a `w=` in the connection
-    ///   string; and it includes the journal unless the replica set was set up with
+    ///   string; and the default includes the journal unless the replica set was set up with
     ///   `writeConcernMajorityJournalDefault: false`.
-    /// - A holder that is paused in its transaction keeps others waiting until the server aborts the
-    ///   transaction: after a minute, by default.
+    /// - A holder that is paused in its transaction keeps the waiters for the key waiting until the server aborts
+    ///   the transaction: after a minute, by default.
     /// - This call sets the field `touched` of the lock's document. Nothing reads the field.
     /// - Transactions under shared leases or permits of one key conflict with each other, because all of
-    ///   them write the document of the key. They have to be run again.
+    ///   them write the document of the key. Run a transaction again after such a conflict.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Lease {
     /// a caller that goes on cannot commit it. If the server could not be reached, only the driver has aborted
     /// it, and **what the session writes after that is written at once, outside of any transaction**.
     ///
-    /// - [`Error::Lost`] if the lease is over.
+    /// - [`Error::Lost`] if the lease is lost.
     /// - [`Error::TransactionAborted`] after a write conflict, for example: run the whole transaction again.
     ///   With `?` this error becomes the driver's own error, by which `and_run` and `and_run2` run the
     ///   transaction again. Any other error is wrapped in one of the driver, and

@@ -1,4 +1,5 @@
-//! Single calls to a store: each runs in a task of its own, is waited for until a limit, and has an error if it panics.
+//! Single calls to a store: each runs in a task of its own, is waited for until a limit, and ends with an error if it
+//! panics.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -16,7 +17,7 @@ use crate::{
 
 /// Runs a store call in a task of its own and waits for it until the limit.
 ///
-/// It fails with `NoRuntime` outside of a tokio runtime, `TimedOut` after the limit, and `Interrupted` if the task
+/// Fails with `NoRuntime` outside of a tokio runtime, `TimedOut` after the limit, and `Interrupted` if the task
 /// has ended without an outcome. The call goes on after the limit, and if the returned future is dropped: the MongoDB
 /// driver documents that its futures are not cancel safe.
 pub(crate) async fn call<T: Send + 'static>(
@@ -40,7 +41,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     Ok(runtime.spawn(work))
 }
 
-/// Turns a panic in a store into an error, one that leaves open whether the request was carried out.
+/// Turns a panic in a store into an error that leaves open whether the request was carried out.
 pub(crate) async fn caught<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
     outcome.unwrap_or_else(|_| Err(panicked()))
@@ -55,7 +56,8 @@ pub(crate) fn no_outcome(error: &JoinError) -> Error {
     }
 }
 
-/// The error of an operation that panicked. What the panic says is not shown: it may be anything.
+/// The error of an operation that panicked. The message of the panic is left out, because it may hold anything, also a
+/// credential.
 pub(crate) fn panicked() -> Error {
     Error::Interrupted {
         store: "the store",

@@ -1,5 +1,5 @@
-//! The store calls of one operation that are under way. There may be several, because a call that is not answered for
-//! too long is made again, and each runs to its end.
+//! The store calls of one operation that are under way. There may be several, because a call that is not answered in
+//! time is made again, and each call runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -13,8 +13,8 @@ pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 
 /// The calls under way.
 ///
-/// A call whose answer nobody waits for stays in here: the MongoDB driver documents that its futures are not cancel
-/// safe. So the owner of the calls must let them [finish](InFlight::finish), in
+/// A call stays in here also when the operation no longer waits for its answer, because the MongoDB driver documents
+/// that its futures are not cancel safe. So the operation must let the calls [finish](InFlight::finish), as part of
 /// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
 pub(crate) struct InFlight<T> {
     /// There are few calls, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task
@@ -24,29 +24,29 @@ pub(crate) struct InFlight<T> {
     answered: Vec<Answer<T>>,
 }
 
-/// A call, which begins when it is polled.
+/// A call. It begins when it is polled.
 pub(crate) struct Call<T> {
     progress: BoxFuture<'static, Progress<T>>,
-    /// `None` if its request is sent at once.
+    /// `None` if the request is sent at once.
     withdraw: Option<Withdraw>,
-    /// Whether its request is to be sent again if the answer is overdue.
+    /// Whether the request is to be sent again if the answer is overdue.
     is_repeated: bool,
 }
 
-/// Takes back a request that waits to be sent. Says whether it did: then the request is never sent.
+/// Withdraws a request that waits to be sent. Returns whether the request was withdrawn: then it is never sent.
 type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// What a call has come to.
+/// How far a call has come.
 pub(crate) enum Progress<T> {
-    /// Its end.
+    /// The call has ended.
     Answered(Answer<T>),
-    /// It has no answer yet and should be made again. The first of these calls is the rest of it, and the function
-    /// gives the other.
+    /// The call has no answer yet and should be made again. The first field is the rest of this call, and the second
+    /// field makes the other call.
     Overdue(Call<T>, Box<dyn FnOnce() -> Call<T> + Send>),
 }
 
 impl<T> Call<T> {
-    /// A call that runs to its end, unless `withdraw` takes it back.
+    /// A call that runs to its end, unless `withdraw` withdraws its request.
     pub(crate) fn new(
         progress: impl Future<Output = Progress<T>> + Send + 'static,
         withdraw: Option<Withdraw>,
@@ -58,7 +58,7 @@ impl<T> Call<T> {
         }
     }
 
-    /// The same, which is not made again if its answer is overdue.
+    /// The same call, but it is not made again if its answer is overdue.
     pub(crate) fn not_repeated(mut self) -> Self {
         self.is_repeated = false;
         self
@@ -73,12 +73,12 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Takes in a call. It begins with the next wait for an answer.
+    /// Adds a call, which begins with the next wait for an answer.
     pub(crate) fn start(&mut self, call: Call<T>) {
         self.running.push(call);
     }
 
-    /// Takes back the requests that were not sent yet, and sends none of the others again.
+    /// Withdraws the requests that were not sent yet. The other requests are not sent again.
     pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));
@@ -94,7 +94,7 @@ impl<T: Send + 'static> InFlight<T> {
 
     /// The next answer to any of the calls; `None` if there is none within this time, or no call is under way.
     ///
-    /// Cancel safe, as all waits here are but [`finish`](InFlight::finish): the calls stay in here.
+    /// Cancel safe, as all waits of this type are except [`finish`](InFlight::finish): the calls stay in here.
     pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
@@ -113,7 +113,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Waits for something else; `None` if an answer comes first, which the next wait for an answer gives.
+    /// Waits for `other`; `None` if an answer comes first. The next wait for an answer then gives that answer.
     pub(crate) async fn select_response<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
         if !self.answered.is_empty() {
             return None;
@@ -130,7 +130,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Waits for something else, and polls the calls meanwhile.
+    /// Waits for `other`, and polls the calls meanwhile.
     pub(crate) async fn drive_while<O>(&mut self, other: impl Future<Output = O>) -> O {
         let mut other = pin!(other);
         while !self.running.is_empty() {

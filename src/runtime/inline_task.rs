@@ -1,15 +1,16 @@
 //! Work that its caller polls, and that goes on in a task of its own when it must not depend on the caller.
 //!
 //! A task for each request would be simpler, but costs more than all else that the client does: where the program has
-//! little to do, two threads wake each other for every request (`docs/performance.md`). But work that only its caller
-//! polls stands still while the caller's future is not polled.
+//! little to do, two threads wake each other for every request (`docs/performance.md`). On the other hand, work that
+//! only its caller polls makes no progress while the caller's future is not polled.
 //!
 //! Invariants:
 //!
-//! - Work that has begun is polled until it is over: by its caller, or by a task.
+//! - Work that has begun is polled until it is over, by its caller or by a task. Only a panic, or the end of its
+//!   runtime, ends the work earlier. The caller then gets [`NoOutcome`].
 //! - The work becomes a task, [detached](InlineTask::detach), when the caller's future is dropped, when a close or
-//!   another operation on the same key depends on it, and when it takes long (`inline_tasks.rs`). After that its caller
-//!   only waits for the outcome.
+//!   another operation on the same key depends on it, and when it takes long (`inline_tasks.rs`). After that, the
+//!   caller only waits for the outcome.
 //! - Only the caller or the task polls the work, and it is not lost between them: see the [slot](Slot).
 
 mod slot;
@@ -39,7 +40,7 @@ use crate::model::Error;
 pub(crate) struct InlineTask {
     runtime: Handle,
     slot: Slot<Work>,
-    /// The task, from when the work is left to it until it is asked why it gave no outcome.
+    /// The task, from the detach until the [reason for a missing outcome](NoOutcome::error) is asked for.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -50,8 +51,8 @@ struct Work {
 }
 
 impl InlineTask {
-    /// Work that [begins](InlineTask::wait) later, and becomes a task of the current runtime. It fails without a
-    /// runtime.
+    /// Work that [begins](InlineTask::wait) later, and becomes a task of the current runtime when it is detached. Fails
+    /// without a runtime.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
@@ -65,9 +66,11 @@ impl InlineTask {
         &self.runtime
     }
 
-    /// Polls the work until its outcome is there. It fails if the work panics, or ends with its runtime. Dropping the
-    /// future leaves the rest of the work to a task, and so does the end of this wait. Nothing is awaited between the
-    /// end of the work and the end of this wait.
+    /// Polls the work until its outcome is there. Fails if the work panics, or is dropped with its runtime. Dropping
+    /// the future leaves the rest of the work to a task, and so does the end of this wait.
+    ///
+    /// The wait fails as soon as the outcome is known to be missing. The reason is not awaited here but in
+    /// [`NoOutcome::error`], so that the caller can first pass on what is left to be done.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
@@ -75,12 +78,12 @@ impl InlineTask {
     ) -> Result<T, NoOutcome> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
-        // This local is dropped before `here`, which leaves the rest to a task, so that the work knows by then that
-        // its caller has gone.
+        // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` leaves the rest
+        // to a task, the work can see that its caller has gone.
         let mut outcome = outcome;
         let outcome = poll_fn(|cx| {
             if here.0.poll_here(cx) {
-                // The work sends the outcome while it is polled here, so a look after each poll finds it. To
+                // The work sends the outcome while it is polled here, so a look after each poll finds the outcome. A
                 // wait on the channel too would wake this future once more, and perhaps a thread, for nothing.
                 match outcome.try_recv() {
                     Ok(outcome) => Poll::Ready(Some(outcome)),
@@ -95,15 +98,16 @@ impl InlineTask {
         outcome.ok_or_else(|| NoOutcome(here.0.clone()))
     }
 
-    /// Polls the work, if it is still here. Says whether it stays here.
+    /// Polls the work, if it is in the slot. Returns whether the work stays there.
     fn poll_here(&self, cx: &mut Context<'_>) -> bool {
         let stepped = self.slot.step(|Work { work, waker }| {
             let known = waker.as_ref();
             if !known.is_some_and(|known| known.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
-            // The caller may poll the work on another runtime than its own. If that has ended, the timers of the
-            // work panic: then the work ends without an outcome, as it would in a task.
+            // The caller may poll the work on another runtime than the one on which the work began. If that first
+            // runtime has ended, the timers of the work panic: then the work ends without an outcome, as it would in a
+            // task.
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
             polled.unwrap_or(Poll::Ready(()))
         });
@@ -125,7 +129,8 @@ impl InlineTask {
     }
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
-        // The lock is held meanwhile: a runtime that has ended drops the work at once, and the caller asks why.
+        // The lock is held during the spawn: a runtime that has ended drops the work at once, which wakes the caller,
+        // and the caller takes the task to learn the reason.
         let mut task = self.task.lock();
         *task = Some(self.runtime.spawn(work));
         drop(task);
@@ -140,11 +145,11 @@ impl InlineTask {
 pub(crate) struct NoOutcome(Arc<InlineTask>);
 
 impl NoOutcome {
-    /// Why there is none.
+    /// Waits for the end of the task, if the work was left to one, and returns why there is no outcome.
     pub(crate) async fn error(self) -> Error {
         let task = self.0.task.lock().take();
         match task {
-            // The work was polled by its caller. It gives an outcome unless it panics.
+            // The work was polled by its caller. Such work gives an outcome unless it panics.
             None => call::panicked(),
             Some(task) => match task.await {
                 Ok(()) => call::ended(),
@@ -178,7 +183,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(10);
 
-    /// Work that takes a moment, and then has this outcome and another moment to go.
+    /// Work that has an outcome after a moment, and takes another moment after that.
     async fn work(outcome: oneshot::Sender<u8>) {
         sleep(MOMENT).await;
         let _ = outcome.send(7);
@@ -256,7 +261,7 @@ mod tests {
         assert_eq!(wait(&left, false).await, "its runtime ended");
     }
 
-    /// From whichever thread it is left, and at whichever moment, it comes to its end.
+    /// The work comes to its end, whichever thread detaches it, and at whichever moment.
     #[test]
     fn it_is_left_from_any_thread() {
         let threads = tokio::runtime::Builder::new_multi_thread();

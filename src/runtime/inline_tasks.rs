@@ -1,4 +1,9 @@
-//! All the work of a client that callers poll themselves, and the sweeper, which leaves work that takes long to tasks.
+//! The list of the inline tasks of a client, and the sweeper, which [detaches](InlineTask::detach) those that take
+//! long.
+//!
+//! Invariants: an inline task is in the list while its caller waits, unless the sweeper or a close has detached it. A
+//! runtime has one sweeper at most. If no sweeper has looked for a while, the next inline task starts one on its own
+//! runtime.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,11 +19,12 @@ use tokio::{
 
 use super::inline_task::InlineTask;
 
-/// How long work may take before the sweeper, which comes at this interval, leaves it to a task. The sweeper cannot see
-/// whether the caller still polls the work; if it does not, the work keeps a key or a connection from others.
+/// How long an inline task may take before the sweeper, which runs at this interval, detaches it. The sweeper cannot
+/// see whether the caller still polls the work. Work that is not polled may keep a key or a connection from other
+/// callers.
 const LONGEST: Duration = Duration::from_millis(50);
 
-/// The work that callers poll themselves.
+/// The list of the inline tasks.
 #[derive(Debug, Default)]
 pub(crate) struct InlineTasks(Mutex<Entries>);
 
@@ -27,13 +33,14 @@ struct Entries {
     tasks: HashMap<u64, (Weak<InlineTask>, Instant)>,
     /// The name of the next entry.
     next: u64,
-    /// When a sweeper last looked through the work, or started; `None` if it found none.
+    /// When a sweeper last looked through the list, or started; `None` if the list was empty then.
     swept: Option<Instant>,
-    /// The runtimes that have a sweeper, each only one: on a runtime that stands still sweepers do not end.
+    /// The runtimes that have a sweeper. Each has one at most, because on a runtime that is blocked, or is not driven,
+    /// no sweeper ends, and they would become more and more.
     sweeping: HashSet<Id>,
 }
 
-/// An entry of the list. Its drop takes the work out of the list.
+/// An entry of the list. Its drop removes the inline task from the list.
 pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
 
 impl InlineTasks {
@@ -42,7 +49,7 @@ impl InlineTasks {
         let name = entries.next;
         entries.next += 1;
         entries.tasks.insert(name, (Arc::downgrade(task), now));
-        // If no sweeper has looked for long, the one that is there may be on a runtime that stands still.
+        // If the last look of a sweeper is long ago, that sweeper may be on a runtime that is blocked or not driven.
         let swept = |at| now.saturating_duration_since(at) < LONGEST * 4;
         let runtime = task.runtime().id();
         if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
@@ -57,12 +64,12 @@ impl InlineTasks {
         Entry(self, name)
     }
 
-    /// Leaves all work to tasks.
+    /// Detaches all inline tasks.
     pub(crate) fn detach(&self) {
         self.detach_those(|_| true);
     }
 
-    /// Leaves to tasks the work that takes long, and says whether there is any other.
+    /// Detaches the inline tasks that take long, and returns whether others are left in the list.
     fn sweep(&self, now: Instant) -> bool {
         self.detach_those(|since| now.saturating_duration_since(since) >= LONGEST);
         let mut entries = self.0.lock();
@@ -71,7 +78,7 @@ impl InlineTasks {
         any
     }
 
-    /// Leaves the chosen work to tasks, and takes it out of the list.
+    /// Detaches the chosen inline tasks, and removes them from the list.
     fn detach_those(&self, which: impl Fn(Instant) -> bool) {
         let mut entries = self.0.lock();
         let mut chosen = Vec::new();
@@ -87,7 +94,7 @@ impl InlineTasks {
     }
 }
 
-/// Looks through the work from time to time, on one runtime.
+/// Looks through the list from time to time, on one runtime.
 struct Sweeper {
     tasks: Weak<InlineTasks>,
     runtime: Id,
@@ -125,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A runtime that stands still has its sweeper run late.
+    /// On a runtime that is blocked for a while, the sweeper runs late.
     #[tokio::test(start_paused = true)]
     async fn a_stall_starts_no_other_sweeper_and_what_is_detached_needs_none() {
         let tasks = Arc::<InlineTasks>::default();

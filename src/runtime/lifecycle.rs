@@ -1,5 +1,5 @@
-//! The operations that the close of a client waits for, and the token by which the parts of the client hear of the
-//! close. (The steps of a close stand in `lease/registry.rs`.)
+//! The operations that the close of a client waits for, and the token that tells the parts of the client of the close.
+//! (The steps of a close are in `lease/registry.rs`.)
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::{
     inline_tasks::InlineTasks,
 };
 
-/// Whether a client closes, and what the close waits for.
+/// Whether a client closes, and the operations that the close waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     closing: CancellationToken,
     at_work: TaskTracker,
-    /// The operations that callers poll themselves.
+    /// The operations that their callers poll.
     tasks: Arc<InlineTasks>,
 }
 
@@ -35,13 +35,13 @@ impl Lifecycle {
         self.closing.is_cancelled()
     }
 
-    /// Gives a token of one more operation: a [close](Lifecycle::finish) waits until the token is dropped.
+    /// The token of one more operation: a [close](Lifecycle::finish) waits until the token is dropped.
     pub(crate) fn at_work(&self) -> TaskTrackerToken {
         self.at_work.token()
     }
 
-    /// Polls this work, or leaves it to a task, and waits for its outcome. It fails if the work panics, or ends with its
-    /// runtime. Dropping the future leaves the rest of the work to a task.
+    /// Polls this work, or leaves it to a task, and waits for its outcome. Fails if the work panics, or is dropped with
+    /// its runtime. Dropping the future leaves the rest of the work to a task.
     pub(crate) async fn wait_for<T>(
         &self,
         task: Arc<InlineTask>,
@@ -72,7 +72,7 @@ impl Lifecycle {
 
 impl Drop for Lifecycle {
     fn drop(&mut self) {
-        // A client that is dropped without a close ends its parts in this way, the listener for one.
+        // A client that is dropped without a close ends its background parts in this way, the listener for example.
         self.closing.cancel();
     }
 }

@@ -3,11 +3,11 @@
 //! Invariants:
 //!
 //! - The work is in one place: in the slot, with the thread that took it away, or nowhere once it is over.
-//! - A thread that leaves the work marks it as left, and never waits for the lock of the slot. If the slot is locked,
-//!   the thread goes on: the thread that polls the work looks for the mark after it has unlocked the slot, and takes
-//!   the work away itself.
+//! - A thread that leaves the work marks the work as left, and never waits for the lock of the slot. If the slot is
+//!   locked, the leaving thread goes on: the thread that polls the work looks for the mark after it has unlocked the
+//!   slot, and takes the work away itself.
 //! - So work that was left does not stay in the slot. The two threads cannot miss each other: each of them writes (the
-//!   mark, or the end of the lock), passes a fence, and only then looks at what the other wrote.
+//!   mark, or the end of the lock), passes a memory fence, and only then looks at what the other thread wrote.
 
 #[cfg(not(leasehold_loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -31,7 +31,7 @@ pub(super) struct Slot<W> {
 /// Where the work is after a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stepped<W> {
-    /// The work is not over, and stays here.
+    /// The work is not over, and stays in the slot.
     Here,
     /// The work was left before or during the step: the caller of the step has to have it go on elsewhere.
     Left(W),
@@ -47,12 +47,12 @@ impl<W> Slot<W> {
         }
     }
 
-    /// Puts the work here, when it begins.
+    /// Puts the work into the slot, when it begins.
     pub(super) fn put(&self, work: W) {
         *self.work.lock() = Some(work);
     }
 
-    /// Takes a step of the work, if it is here.
+    /// Takes a step of the work, if it is in the slot.
     pub(super) fn step(&self, step: impl FnOnce(&mut W) -> Poll<()>) -> Stepped<W> {
         let mut work = self.work.lock();
         let is_here = work.as_mut().is_some_and(|work| step(work).is_pending());
@@ -71,8 +71,8 @@ impl<W> Slot<W> {
         }
     }
 
-    /// Leaves the work, and takes it away. `None` if it is not here, or if a step is under way: the step then takes
-    /// it away.
+    /// Leaves the work, and takes it away. `None` if the work is not in the slot, or if a step is under way: the step
+    /// then takes the work away.
     pub(super) fn leave(&self) -> Option<W> {
         self.is_left.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -84,7 +84,7 @@ impl<W> Slot<W> {
     }
 }
 
-/// Loom's lock with the interface of `parking_lot`. Loom tries every order in which threads can take their steps.
+/// Loom's lock with the interface of `parking_lot`. Loom tries every order of the steps of the threads.
 #[cfg(leasehold_loom)]
 mod loom_mutex {
     use loom::sync::{self, MutexGuard};
@@ -108,8 +108,8 @@ mod loom_mutex {
 
 /// `RUSTFLAGS='--cfg leasehold_loom' cargo test --lib --target-dir target/loom slot`
 ///
-/// Loom takes the state of a lock for sequentially consistent, so that it does not miss the fences: they stand for
-/// the reason that the invariants give.
+/// Loom takes the state of a lock for sequentially consistent, so the model passes without the memory fences too. They
+/// are needed for the reason that the invariants give.
 #[cfg(all(test, leasehold_loom))]
 mod tests {
     use loom::{sync::Arc, thread};
@@ -134,7 +134,7 @@ mod tests {
             let taken = leaving.into_iter().map(|leaving| leaving.join().unwrap());
             let taken = taken.filter(|taken| *taken).count();
             match stepped {
-                // The caller sleeps now, so that somebody else must have it.
+                // The caller sleeps now, so another thread must have taken the work.
                 Stepped::Here => assert_eq!(taken, 1, "it stays where nobody polls it"),
                 Stepped::Left(_) => assert_eq!(taken, 0, "two have it"),
                 Stepped::Gone if steps == 1 => assert!(taken <= 1, "two have it"),
