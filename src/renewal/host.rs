@@ -65,12 +65,14 @@ impl Host {
         self.state.lock().parked.is_some()
     }
 
-    /// While the client closes, and if no runtime is left that could release them: leaves the leases that wait for
-    /// their release to their ttl. The close waits for these releases, and after it no acquire starts the task again.
+    /// If the client closes and no runtime is left that could release leases: leaves the leases that wait for their
+    /// release to their ttl, and those too whose release comes back from a runtime that ends. The close waits for these
+    /// releases, and after it no acquire starts the task again.
     pub(super) fn drop_releases(&self) {
         if self.closing.is_cancelled() {
             let state = self.state.lock();
-            let dropped = state.parked.as_ref().map(|task| task.state.take_releases());
+            let parked = state.parked.as_ref();
+            let dropped = parked.map(|task| task.state.refuse_releases());
             // The drop of a release wakes tasks that wait for it, so it must not happen under the lock.
             drop(state);
             drop(dropped);
@@ -109,6 +111,7 @@ impl Host {
     /// Starts the task on a runtime. A runtime that has ended drops the task at once, which then
     /// [moves on](Host::move_from).
     fn start(self: &Arc<Self>, task: RenewalTask, runtime: &Handle) {
+        task.state.accept_releases();
         let hosted = HostedTask::new(task, self.clone(), runtime.id());
         mem::drop(runtime.spawn(hosted.run()));
     }

@@ -28,6 +28,8 @@ pub(super) struct RenewalState {
 pub(super) struct Work {
     pub(super) schedule: Schedule<Weak<LeaseState>>,
     pub(super) todo: Todo,
+    /// Whether releases are dropped instead of carried out, because the client closes and no runtime is left.
+    drops_releases: bool,
     /// Whether the handle was dropped, so that no more work comes.
     pub(super) is_last: bool,
 }
@@ -46,6 +48,7 @@ impl RenewalState {
         let work = Work {
             schedule: Schedule::new(),
             todo: Todo::default(),
+            drops_releases: false,
             is_last: false,
         };
         Arc::new(Self {
@@ -81,9 +84,16 @@ impl RenewalState {
         self.change(|work| drop(work.schedule.remove(lease)));
     }
 
-    /// Releases a lease in the background.
+    /// Releases a lease in the background, unless releases are dropped.
     pub(super) fn release(&self, pending: PendingRelease) {
-        self.change(|work| work.todo.releases.push(pending));
+        let dropped = self.change(|work| {
+            if work.drops_releases {
+                return Some(pending);
+            }
+            work.todo.releases.push(pending);
+            None
+        });
+        drop(dropped);
     }
 
     /// Cancels a token when this lease is lost or given up.
@@ -91,9 +101,18 @@ impl RenewalState {
         self.change(|work| work.todo.tokens.push((watcher, token)));
     }
 
-    /// Takes the releases that have not begun.
-    pub(super) fn take_releases(&self) -> Vec<PendingRelease> {
-        self.with(|work| mem::take(&mut work.todo.releases))
+    /// From now on releases are dropped. Returns those that have not begun, for the caller to drop. Others come later:
+    /// a runtime that ends drops the task first, and then the releases that were under way.
+    pub(super) fn refuse_releases(&self) -> Vec<PendingRelease> {
+        self.with(|work| {
+            work.drops_releases = true;
+            mem::take(&mut work.todo.releases)
+        })
+    }
+
+    /// From now on releases are carried out, because the task gets a runtime.
+    pub(super) fn accept_releases(&self) {
+        self.with(|work| work.drops_releases = false);
     }
 }
 
