@@ -8,6 +8,7 @@ mod batches;
 mod cancel;
 mod close;
 mod drops;
+mod ended_runtimes;
 mod handover;
 mod keep_alive;
 mod kinds;

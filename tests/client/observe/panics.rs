@@ -1,44 +1,51 @@
-//! What a panic in the subscriber of the application does to the task that renews leases.
+//! What a panic in the subscriber of the application does to the task that renews leases, and to a background release.
 
 use std::{
     error::Error,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use leasehold::LossReason;
-use tracing::{Event, Subscriber};
+use tokio::time::timeout;
+use tracing::{Event, Subscriber, subscriber::DefaultGuard};
 use tracing_subscriber::{
     Layer,
     layer::{Context, SubscriberExt},
 };
 
 use super::{
-    super::{TTL, setup},
+    super::{TTL, is_free, setup},
     journal,
 };
 
-/// A subscriber that panics where renewals are sent or fail, as long as it is told to.
-struct Panics(Arc<AtomicBool>);
+/// A subscriber that panics in the events that have this field, for this number of times.
+struct Panics(&'static str, Arc<AtomicUsize>);
 
 impl<S: Subscriber> Layer<S> for Panics {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let renews = event.metadata().fields().field("lag").is_some();
-        assert!(
-            !(renews && self.0.load(Relaxed)),
-            "the subscriber is broken"
-        );
+        if event.metadata().fields().field(self.0).is_some() {
+            let one_less = |times: usize| times.checked_sub(1);
+            let left = self.1.fetch_update(Relaxed, Relaxed, one_less);
+            assert!(left.is_err(), "the subscriber is broken");
+        }
     }
+}
+
+/// Has the events with this field panic on this thread, for this number of times.
+fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicUsize>) {
+    journal::ask_each_thread();
+    let times = Arc::new(AtomicUsize::new(times));
+    let subscriber = tracing_subscriber::registry().with(Panics(field, times.clone()));
+    (tracing::subscriber::set_default(subscriber), times)
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_the_reason_of_a_loss_and_the_next_acquire_has_leases_renewed_again() {
-    journal::ask_each_thread();
-    let panics = Arc::new(AtomicBool::new(true));
-    let subscriber = tracing_subscriber::registry().with(Panics(panics.clone()));
-    let _default = tracing::subscriber::set_default(subscriber);
+    // Renewals are sent or fail with this field.
+    let (_default, panics) = panic_in("lag", usize::MAX);
     let (_, leases) = setup();
     let keep = |key| leases.acquire(key, TTL).keep_alive().into_future();
     // The event of one lease panics too, and the other hears of it all the same.
@@ -49,8 +56,26 @@ async fn it_is_the_reason_of_a_loss_and_the_next_acquire_has_leases_renewed_agai
         };
         assert_eq!(why.source().unwrap().to_string(), "it panicked");
     }
-    panics.store(false, Relaxed);
+    panics.store(0, Relaxed);
     let next = leases.acquire("another", TTL).keep_alive().await.unwrap();
     tokio::time::sleep(TTL * 2).await;
     assert!(next.is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_background_release_which_is_not_sent_again() {
+    let (store, leases) = setup();
+    let (lease, other) = (leases.acquire("key", TTL), leases.acquire("other", TTL));
+    let (lease, other) = (lease.await.unwrap(), other.await.unwrap());
+    store.calls();
+    // The outcome of a release is told with this field.
+    let (_default, panics) = panic_in("by", 3);
+    drop(lease);
+    tokio::time::sleep(TTL).await;
+    assert!(is_free(&store).await);
+    assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 2));
+    // Those that begin later are sent, and a close waits for none that has panicked.
+    drop(other);
+    timeout(TTL, leases.close()).await.unwrap();
+    assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 1));
 }
