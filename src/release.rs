@@ -13,5 +13,5 @@ pub(crate) use self::{
     batch::release_all,
     job::ReleaseJob,
     pending::PendingRelease,
-    worker::{Released, Releaser},
+    worker::{ReleaseReply, Released, Releaser},
 };

@@ -3,6 +3,7 @@
 mod handle;
 mod host;
 mod overload;
+mod release;
 mod requests;
 mod schedule;
 mod state;

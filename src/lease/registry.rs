@@ -103,7 +103,8 @@ impl LeaseRegistry {
         }
     }
 
-    /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release.
+    /// Releases a lease now and waits for the outcome. Dropping the future does not stop the release. A release that has
+    /// panicked, or was dropped with its runtime, is carried out once more in the background.
     pub(super) async fn release(
         &self,
         pending: PendingRelease,
@@ -114,20 +115,13 @@ impl LeaseRegistry {
             self.renewals.release(pending);
             return Err(Error::NoRuntime);
         };
-        let lease = pending.state().clone();
-        let settled = Box::pin(pending.settle(self.releaser.clone(), Some(reply)));
-        let waiting = self.lifecycle.wait_for(task, now, settled, outcome);
-        let no_outcome = match waiting.await {
-            Ok(outcome) => return outcome,
-            Err(no_outcome) => no_outcome,
-        };
-        // The release has panicked, or was dropped with its runtime. The renewal task, which may run on another
-        // runtime, releases the lease once more. The task gets the release before anything is awaited, because the
-        // caller may drop this future at an await.
-        let at_work = self.lifecycle.at_work();
-        let pending = PendingRelease::new(lease, self.queues.clone(), at_work);
-        self.renewals.release(pending);
-        Err(no_outcome.error().await)
+        let releaser = self.releaser.clone();
+        let releasing = self.renewals.release_with_caller(pending, releaser, reply);
+        let waiting = self.lifecycle.wait_for(task, now, releasing, outcome);
+        match waiting.await {
+            Ok(outcome) => outcome,
+            Err(no_outcome) => Err(no_outcome.error().await),
+        }
     }
 
     /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the

@@ -94,5 +94,5 @@ async fn release_together(
 
 fn release_singly(releaser: &Releaser, pending: PendingRelease) {
     // Without a runtime the lease is left to its ttl.
-    let _ = runtime::spawn(pending.settle(releaser.clone(), None));
+    let _ = runtime::spawn(pending.settle(releaser.clone()));
 }

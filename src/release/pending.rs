@@ -38,20 +38,17 @@ impl PendingRelease {
         ReleaseJob::of(&self.state)
     }
 
-    pub(crate) fn state(&self) -> &Arc<LeaseState> {
-        &self.state
-    }
-
-    /// Releases the lease, and tells the caller the outcome if one waits for it. Calls that are still under way then
-    /// run to their end, but the release is settled, and a close does not wait for them.
-    pub(crate) async fn settle(self, releaser: Releaser, reply: Option<ReleaseReply>) {
+    /// Releases the lease without a caller that waits for the outcome. Calls that are still under way then run to their
+    /// end, but the release is settled, and a close does not wait for them.
+    pub(super) async fn settle(self, releaser: Releaser) {
         let mut calls = InFlight::new();
-        self.release(&releaser, reply, &mut calls).await;
+        self.release(&releaser, None, &mut calls).await;
         drop(self);
         calls.finish().await;
     }
 
-    /// Releases the lease as [`settle`](Self::settle) does, and leaves the calls that are still under way in `calls`.
+    /// Releases the lease, and tells the caller the outcome if one waits for it. The calls that are still under way then
+    /// are left in `calls`.
     pub(crate) async fn release(
         &self,
         releaser: &Releaser,

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use tokio::{
     runtime::Handle,
     sync::watch,
@@ -9,11 +10,13 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{host::Host, overload::Overload, state::RenewalState, task::RenewalTask};
+use super::{
+    host::Host, overload::Overload, release::OngoingRelease, state::RenewalState, task::RenewalTask,
+};
 use crate::{
     lease_state::{LeaseNumber, LeaseState},
     model::Error,
-    release::{PendingRelease, Releaser},
+    release::{PendingRelease, ReleaseReply, Releaser},
     store::Store,
 };
 
@@ -88,6 +91,18 @@ impl RenewalHandle {
     pub(crate) fn release(&self, pending: PendingRelease) {
         self.state.release(pending);
         self.host.drop_releases();
+    }
+
+    /// The work of a release with a caller. If the work panics, or is dropped with its runtime, the lease is released in
+    /// the background.
+    pub(crate) fn release_with_caller(
+        &self,
+        pending: PendingRelease,
+        releaser: Releaser,
+        reply: ReleaseReply,
+    ) -> BoxFuture<'static, ()> {
+        let release = OngoingRelease::new(pending, self.state.clone());
+        Box::pin(release.run(releaser, Some(reply)))
     }
 
     /// If the client closes and no runtime is left that could run the task, drops the releases that wait for it.

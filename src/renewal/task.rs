@@ -2,11 +2,9 @@
 
 use std::{
     mem,
-    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
 };
 
-use futures::FutureExt;
 use tokio::{
     task::coop::consume_budget,
     time::{Instant, sleep_until},
@@ -14,6 +12,7 @@ use tokio::{
 
 use super::{
     overload::Overload,
+    release::OngoingRelease,
     requests::{self, renew},
     schedule::{Batch, BatchId, Due, Outcome},
     state::{RenewalState, Todo},
@@ -21,8 +20,8 @@ use super::{
 use crate::{
     lease_state::{LeaseNumber, LeaseState, timing},
     model::Error,
-    release::{PendingRelease, Releaser},
-    runtime::{self, in_flight::InFlight},
+    release::Releaser,
+    runtime,
     store::Store,
     telemetry,
 };
@@ -73,11 +72,8 @@ impl RenewalTask {
         });
         let Todo { releases, tokens } = todo;
         for pending in releases {
-            let release = BackgroundRelease {
-                pending: Some(pending),
-                state: self.state.clone(),
-            };
-            self.spawn(release.run(self.releaser.clone()));
+            let release = OngoingRelease::new(pending, self.state.clone());
+            self.spawn(release.run(self.releaser.clone(), None));
         }
         for (watcher, token) in tokens {
             self.spawn(async move {
@@ -145,35 +141,6 @@ impl RenewalTask {
     /// Spawns work on the runtime of this task. A runtime that is ending drops the work.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ = runtime::spawn(work);
-    }
-}
-
-/// A release without a caller that waits for it. If its runtime ends, the release goes back to the task, which may have
-/// another runtime by then.
-struct BackgroundRelease {
-    /// `None` when the release is done.
-    pending: Option<PendingRelease>,
-    state: Arc<RenewalState>,
-}
-
-impl BackgroundRelease {
-    async fn run(mut self, releaser: Releaser) {
-        let mut calls = InFlight::new();
-        if let Some(pending) = &self.pending {
-            let release = pending.release(&releaser, None, &mut calls);
-            // A release that has panicked would panic again, so it is given up then.
-            let _ = AssertUnwindSafe(release).catch_unwind().await;
-        }
-        self.pending = None;
-        calls.finish().await;
-    }
-}
-
-impl Drop for BackgroundRelease {
-    fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            self.state.release(pending);
-        }
     }
 }
 

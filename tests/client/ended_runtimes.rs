@@ -234,20 +234,23 @@ fn a_close_outside_of_a_runtime_does_not_wait_for_a_release_whose_runtime_has_en
 fn a_release_is_handed_on_to_the_runtime_of_the_last_close() {
     for end in [drop, panic_on] {
         let (store, leases) = FirstHangs::new(None);
-        let (ends, next) = (without_threads(), without_threads());
+        let (first, ends, next) = (without_threads(), without_threads(), without_threads());
         let ids = [&ends, &next].map(|runtime| runtime.handle().id());
-        let lease = ends.block_on(acquire(&leases, "key"));
+        let lease = first.block_on(acquire(&leases, "key"));
+        // No acquire came from this runtime, so the release alone is on it.
         let release = begin_on(&ends, lease);
-        end(ends);
-        assert!(leases.close().now_or_never().is_some());
-        in_time(&next, leases.close());
-        assert_eq!(reason(in_time(&next, release)), "its runtime ended");
+        end(first);
+        assert!(leases.close().now_or_never().is_none());
+        let mut close = leases.close().boxed();
         in_time(&next, async {
-            while !store.is_free() {
-                task::yield_now().await;
-            }
+            assert!((&mut close).now_or_never().is_none());
         });
+        assert_eq!(store.sent_on(), ids[..1], "the control");
+        end(ends);
+        in_time(&next, close);
+        assert!(store.is_free());
         assert_eq!(store.sent_on(), ids);
+        assert_eq!(reason(in_time(&next, release)), "its runtime ended");
     }
 }
 
@@ -296,6 +299,61 @@ fn a_release_that_its_caller_polls_after_the_end_of_its_runtime_is_handed_on() {
         is_released_on(&lives, &store, &leases);
         assert_eq!(store.sent_on(), ids);
         assert!(!store.seen.borrow().is_polled_by_task);
+    }
+}
+
+#[test]
+fn a_release_whose_caller_has_gone_goes_on_with_a_runtime_that_lives() {
+    for end in [drop, panic_on] {
+        let (store, leases) = FirstHangs::new(None);
+        // Nothing drives the first runtime: a task there would try again when the caller has gone.
+        let (ends, lives) = (without_threads(), with_threads());
+        let ids = [&ends, &lives].map(|runtime| runtime.handle().id());
+        let lease = lives.block_on(acquire(&leases, "key"));
+        drop(begin_on(&ends, lease));
+        assert_eq!(store.sent_on(), ids[..1], "the control");
+        end(ends);
+        // No acquire and no close is needed.
+        is_released_on(&lives, &store, &leases);
+        assert_eq!(store.sent_on(), ids);
+    }
+}
+
+#[test]
+fn a_release_that_its_caller_does_not_poll_goes_on_with_a_runtime_that_lives() {
+    for (ends, end) in endings() {
+        let (store, leases) = FirstHangs::new(None);
+        let lives = with_threads();
+        let ids = [&ends, &lives].map(|runtime| runtime.handle().id());
+        let lease = lives.block_on(acquire(&leases, "key"));
+        let release = begin_on(&ends, lease);
+        ends.block_on(store.until(|seen| seen.is_polled_by_task));
+        end(ends);
+        is_released_on(&lives, &store, &leases);
+        assert_eq!(reason(in_time(&lives, release)), "its runtime ended");
+        assert_eq!(store.sent_on(), ids);
+    }
+}
+
+/// The close comes after the end of the runtime, and before the caller polls the release again.
+#[test]
+fn a_close_waits_for_a_release_whose_runtime_has_ended() {
+    for is_task in [true, false] {
+        for (ends, end) in endings() {
+            let (store, leases) = FirstHangs::new(None);
+            let lives = with_threads();
+            let ids = [&ends, &lives].map(|runtime| runtime.handle().id());
+            let lease = lives.block_on(acquire(&leases, "key"));
+            let release = begin_on(&ends, lease);
+            if is_task {
+                ends.block_on(store.until(|seen| seen.is_polled_by_task));
+            }
+            end(ends);
+            in_time(&lives, leases.close());
+            assert!(store.is_free());
+            assert_eq!(store.sent_on(), ids);
+            assert_eq!(reason(in_time(&lives, release)), "its runtime ended");
+        }
     }
 }
 

@@ -79,3 +79,20 @@ async fn it_ends_a_background_release_which_is_not_sent_again() {
     timeout(TTL, leases.close()).await.unwrap();
     assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_release_with_a_caller_is_sent_once_more_after_it() {
+    let (store, leases) = setup();
+    let lease = leases.acquire("key", TTL).await.unwrap();
+    store.calls();
+    let (_default, panics) = panic_in("by", 3);
+    let error = lease.release().await.unwrap_err();
+    assert_eq!(error.source().unwrap().to_string(), "it panicked");
+    // The second release panics in the background, which is its end.
+    timeout(TTL, leases.close()).await.unwrap();
+    assert!(is_free(&store).await);
+    assert_eq!(
+        (store.calls(), panics.load(Relaxed)),
+        (vec!["release"; 2], 1)
+    );
+}

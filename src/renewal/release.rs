@@ -1,0 +1,61 @@
+//! A release that is under way. If its runtime ends, the release goes back to the renewal task, which may have another
+//! runtime by then.
+
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+};
+
+use futures::FutureExt;
+
+use super::state::RenewalState;
+use crate::{
+    release::{PendingRelease, ReleaseReply, Releaser},
+    runtime::in_flight::InFlight,
+};
+
+/// A release that goes back to the renewal task when this is dropped before the release is done.
+pub(super) struct OngoingRelease {
+    /// `None` when the release is done, or given up.
+    pending: Option<PendingRelease>,
+    state: Arc<RenewalState>,
+}
+
+impl OngoingRelease {
+    pub(super) fn new(pending: PendingRelease, state: Arc<RenewalState>) -> Self {
+        Self {
+            pending: Some(pending),
+            state,
+        }
+    }
+
+    /// Releases the lease, and tells the caller the outcome if there is one.
+    ///
+    /// A release with a caller that panics goes back to the task too: the timers of a runtime that has ended panic, and
+    /// so does a subscriber of the application, perhaps only once. A release in the background that panics is given up.
+    pub(super) async fn run(self, releaser: Releaser, reply: Option<ReleaseReply>) {
+        let is_background = reply.is_none();
+        let mut calls = InFlight::new();
+        // This local is dropped before the calls, whose drop may take long.
+        let mut ongoing = self;
+        if let Some(pending) = &ongoing.pending {
+            let release = pending.release(&releaser, reply, &mut calls);
+            let released = AssertUnwindSafe(release).catch_unwind().await;
+            if let Err(panic) = released
+                && !is_background
+            {
+                resume_unwind(panic);
+            }
+        }
+        ongoing.pending = None;
+        calls.finish().await;
+    }
+}
+
+impl Drop for OngoingRelease {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.state.release(pending);
+        }
+    }
+}
