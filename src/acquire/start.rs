@@ -52,10 +52,7 @@ pub(super) async fn acquire_without_min_hold(
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
             let outcome = waiting.instrument(span.span()).await;
-            match outcome {
-                Ok(outcome) => outcome,
-                Err(no_outcome) => Err(no_outcome.error().await),
-            }
+            outcome.and_then(|outcome| outcome)
         }
         Err(error) => Err(error),
     };

@@ -117,11 +117,9 @@ impl LeaseRegistry {
         };
         let releaser = self.releaser.clone();
         let releasing = self.renewals.release_with_caller(pending, releaser, reply);
-        let waiting = self.lifecycle.wait_for(task, now, releasing, outcome);
-        match waiting.await {
-            Ok(outcome) => outcome,
-            Err(no_outcome) => Err(no_outcome.error().await),
-        }
+        self.lifecycle
+            .wait_for(task, now, releasing, outcome)
+            .await?
     }
 
     /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the

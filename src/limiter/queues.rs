@@ -28,11 +28,7 @@ use super::{
 use crate::{
     messages::{PermitAnswer, PermitRequest},
     model::{Error, Key, Quota, WaitPolicy},
-    runtime::{
-        self,
-        inline_task::{InlineTask, NoOutcome},
-        lifecycle::Lifecycle,
-    },
+    runtime::{self, inline_task::InlineTask, lifecycle::Lifecycle},
     store::Store,
     telemetry::{self, PermitSpan},
 };
@@ -251,7 +247,7 @@ impl LimiterQueue {
         work: Arc<InlineTask>,
         request: Arc<PermitRequest>,
         sent: Instant,
-    ) -> BoxFuture<'static, Result<(), NoOutcome>> {
+    ) -> BoxFuture<'static, Result<(), Error>> {
         let (done, over) = oneshot::channel();
         let this = self.clone();
         let rest = async move {
@@ -323,7 +319,7 @@ struct Waiter {
     outcome: oneshot::Receiver<queue::Outcome>,
     wake: Arc<Notify>,
     /// The request that this caller has sent for the callers of the queue.
-    request: Option<BoxFuture<'static, Result<(), NoOutcome>>>,
+    request: Option<BoxFuture<'static, Result<(), Error>>>,
 }
 
 impl Drop for Waiter {

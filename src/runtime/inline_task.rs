@@ -7,7 +7,7 @@
 //! Invariants:
 //!
 //! - Work that has begun is polled until it is over, by its caller or by a task. Only a panic, or the end of its
-//!   runtime, ends the work earlier. The caller then gets [`NoOutcome`].
+//!   runtime, ends the work earlier. The caller then gets [`Error::Interrupted`].
 //! - The work becomes a task, [detached](InlineTask::detach), when the caller's future is dropped, when a close or
 //!   another operation on the same key depends on it, and when it takes long (`inline_tasks.rs`). After that, the
 //!   caller only waits for the outcome.
@@ -40,7 +40,7 @@ use crate::model::Error;
 pub(crate) struct InlineTask {
     runtime: Handle,
     slot: Slot<Work>,
-    /// The task, from the detach until the [reason for a missing outcome](NoOutcome::error) is asked for.
+    /// The task, from the detach until the [reason for a missing outcome](InlineTask::no_outcome) is asked for.
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -68,14 +68,11 @@ impl InlineTask {
 
     /// Polls the work until its outcome is there. Fails if the work panics, or is dropped with its runtime. Dropping
     /// the future leaves the rest of the work to a task, and so does the end of this wait.
-    ///
-    /// The wait fails as soon as the outcome is known to be missing. The reason is not awaited here but in
-    /// [`NoOutcome::error`], so that the caller can first pass on what is left to be done.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Result<T, NoOutcome> {
+    ) -> Result<T, Error> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
         // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` leaves the rest
@@ -94,8 +91,23 @@ impl InlineTask {
                 Pin::new(&mut outcome).poll(cx).map(Result::ok)
             }
         });
-        let outcome = outcome.await;
-        outcome.ok_or_else(|| NoOutcome(here.0.clone()))
+        match outcome.await {
+            Some(outcome) => Ok(outcome),
+            None => Err(here.0.no_outcome().await),
+        }
+    }
+
+    /// Waits for the end of the task, if the work was left to one, and returns why the work gave no outcome.
+    async fn no_outcome(&self) -> Error {
+        let task = self.task.lock().take();
+        match task {
+            // The work was polled by its caller. Such work gives an outcome unless it panics.
+            None => call::panicked(),
+            Some(task) => match task.await {
+                Ok(()) => call::ended(),
+                Err(error) => call::no_outcome(&error),
+            },
+        }
     }
 
     /// Polls the work, if it is in the slot. Returns whether the work stays there.
@@ -137,24 +149,6 @@ impl InlineTask {
         // The caller has to be polled once more, to wait for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();
-        }
-    }
-}
-
-/// Work that has ended without an outcome.
-pub(crate) struct NoOutcome(Arc<InlineTask>);
-
-impl NoOutcome {
-    /// Waits for the end of the task, if the work was left to one, and returns why there is no outcome.
-    pub(crate) async fn error(self) -> Error {
-        let task = self.0.task.lock().take();
-        match task {
-            // The work was polled by its caller. Such work gives an outcome unless it panics.
-            None => call::panicked(),
-            Some(task) => match task.await {
-                Ok(()) => call::ended(),
-                Err(error) => call::no_outcome(&error),
-            },
         }
     }
 }
@@ -242,7 +236,7 @@ mod tests {
                 drop(outcome);
             };
             let ended = task.clone().wait(Box::pin(work), told).await;
-            let error = ended.err().unwrap().error().await;
+            let error = ended.unwrap_err();
             std::error::Error::source(&error).unwrap().to_string()
         }
         let here = InlineTask::new().unwrap();

@@ -10,10 +10,8 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{
-    inline_task::{InlineTask, NoOutcome},
-    inline_tasks::InlineTasks,
-};
+use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
+use crate::model::Error;
 
 /// Whether a client closes, and the operations that the close waits for.
 #[derive(Debug, Default)]
@@ -48,7 +46,7 @@ impl Lifecycle {
         now: Instant,
         rest: BoxFuture<'static, ()>,
         outcome: oneshot::Receiver<T>,
-    ) -> Result<T, NoOutcome> {
+    ) -> Result<T, Error> {
         let _entry = self.tasks.enter(&task, now);
         // A close that began before the entry was made has not detached this work.
         if self.is_closing() {
