@@ -94,22 +94,8 @@ impl Resume {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
         state.set_min_hold(self.ticket.min_hold());
-        let lease = Lease::new(context.registry.clone(), state);
-        let kept = if context.registry.lifecycle.is_closing() {
-            Err(Error::Closed)
-        } else if self.keep_alive {
-            lease.keep()
-        } else {
-            Ok(())
-        };
-        match kept {
-            Ok(()) => Ok(Resumed::Live(lease)),
-            Err(error) => {
-                // The caller still has the ticket, with which a client that is open can resume the lease.
-                lease.detach();
-                Err(error)
-            }
-        }
+        let lease = Lease::resumed(context.registry.clone(), state, self.keep_alive)?;
+        Ok(Resumed::Live(lease))
     }
 }
 

@@ -73,6 +73,21 @@ impl Lease {
         Self { registry, state }
     }
 
+    /// The guard of a lease that was resumed. Fails if the client closes; and without a tokio runtime, if the lease is to
+    /// be kept alive. The lease is not released then.
+    pub(crate) fn resumed(
+        registry: Arc<LeaseRegistry>,
+        state: LeaseState,
+        keep_alive: bool,
+    ) -> Result<Self, Error> {
+        let state = Arc::new(state);
+        if keep_alive {
+            registry.renewals.keep(&state)?;
+        }
+        registry.resumed(&state)?;
+        Ok(Self { registry, state })
+    }
+
     /// Keeps the lease alive from now on. Fails without a tokio runtime.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         self.registry.renewals.keep(&self.state)

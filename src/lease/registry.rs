@@ -38,8 +38,10 @@ pub(crate) struct LeaseRegistry {
     pub(crate) renewals: RenewalHandle,
     pub(crate) releaser: Releaser,
     /// The leases that were not given up yet: [`LeaseRegistry::close`] releases them.
-    held: Mutex<HashMap<LeaseNumber, Weak<LeaseState>>>,
+    held: Mutex<HeldLeases>,
 }
+
+type HeldLeases = HashMap<LeaseNumber, Weak<LeaseState>>;
 
 impl LeaseRegistry {
     /// A registry without leases. Its renewal task sends to `late` whether renewals are late.
@@ -66,11 +68,29 @@ impl LeaseRegistry {
 
     /// Registers a lease that was granted.
     pub(super) fn granted(&self, lease: &Arc<LeaseState>) {
-        self.queues.register_lease(lease.id());
-        self.held
-            .lock()
-            .insert(lease.number(), Arc::downgrade(lease));
+        self.register(&mut self.held.lock(), lease);
         telemetry::granted();
+    }
+
+    /// Registers a lease that was resumed, unless the client closes. The close then leaves the lease alone: the caller
+    /// still has the ticket, with which a client that is open can resume the lease.
+    pub(super) fn resumed(&self, lease: &Arc<LeaseState>) -> Result<(), Error> {
+        let mut held = self.held.lock();
+        // Under the lock, so that a close which begins after this check finds the lease.
+        if self.lifecycle.is_closing() {
+            drop(held);
+            self.forget(lease);
+            return Err(Error::Closed);
+        }
+        self.register(&mut held, lease);
+        drop(held);
+        telemetry::granted();
+        Ok(())
+    }
+
+    fn register(&self, held: &mut HeldLeases, lease: &Arc<LeaseState>) {
+        self.queues.register_lease(lease.id());
+        held.insert(lease.number(), Arc::downgrade(lease));
     }
 
     /// Releases a lease in the background, because its guard is dropped.

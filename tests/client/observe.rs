@@ -3,6 +3,7 @@
 mod journal;
 mod meter;
 
+mod closing;
 mod counted;
 mod documented;
 mod overload;
