@@ -77,7 +77,7 @@ impl IntoFuture for TryAcquire {
 /// [`reentrant`](Acquire::reentrant) acquire asks once before it joins the queue.)
 ///
 /// - The release of an exclusive lease in this process grants its key to the first waiter, in one request. After
-///   32 such hand-offs in a row, or 100 ms, the key is released instead, so that other processes can be granted
+///   32 such handoffs in a row, or 100 ms, the key is released instead, so that other processes can be granted
 ///   it.
 /// - Otherwise the first waiter asks again after pauses that grow from 10 ms to 1 s while the holder is the same.
 ///   No pause goes past the moment at which the earliest holder expires. If the store reports freed keys

@@ -1,8 +1,8 @@
-//! The holder of a key hands it over to the first waiter for it in this process, which takes one request
+//! The handoff: the holder of a key hands it off to the first waiter for it in this process, which takes one request
 //! where a release and an acquire take two.
 //!
 //! The waiter asks for the key in the place of the holder's lease, and tells the holder the outcome. Unless that is
-//! a hand-over, the holder releases its lease as if there had been no waiter: that is right before the hand-over, and
+//! a handoff, the holder releases its lease as if there had been no waiter: that is right before the handoff, and
 //! harmless after it, because the release names the old lease. (`queues.rs` makes the offer, `release/worker.rs`
 //! waits for the outcome.)
 
@@ -12,7 +12,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{model::LeaseId, retry};
 
-/// How often in a row a key is handed over within this process, and for how long, at most. Then its holder releases
+/// How often in a row a key is handed off within this process, and for how long, at most. Then its holder releases
 /// it, because other processes are granted a key only when it is released.
 const LONGEST_RUN: u32 = 32;
 const LONGEST_TIME: Duration = Duration::from_millis(100);
@@ -44,11 +44,11 @@ pub(crate) struct HandoffStreak {
     elsewhere: Option<Instant>,
 }
 
-/// A run of hand-overs. It begins with a lease that was granted to a waiter.
+/// A run of handoffs. It begins with a lease that was granted to a waiter.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     since: Instant,
-    /// How often in a row the key was handed over since.
+    /// How often in a row the key was handed off since.
     handed: u32,
 }
 
@@ -56,7 +56,7 @@ struct Run {
 const MEMORY: Duration = Duration::from_secs(10);
 
 impl HandoffStreak {
-    /// Whether the run is long enough, so that the key is released instead of handed over once more.
+    /// Whether the run is long enough, so that the key is released instead of handed off once more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.run.is_some_and(|run| run.is_over(now))
     }
@@ -95,7 +95,7 @@ impl HandoffStreak {
 
 impl Run {
     fn is_over(&self, now: Instant) -> bool {
-        // The time counts only after the first hand-over: a holder that has worked for long still hands the key to
+        // The time counts only after the first handoff: a holder that has worked for long still hands the key off to
         // a waiter.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
         slow || self.handed >= LONGEST_RUN

@@ -113,13 +113,13 @@ impl WaitQueues {
     }
 
     /// Whether the release of this lease leaves the key to other processes, although this one has waiters for it: they
-    /// have handed it over to each other for long enough.
+    /// have handed it off to each other for long enough.
     pub(crate) fn is_left_to_others(&self, key: &Key, lease: LeaseId, now: Instant) -> bool {
         self.streak(lease).is_over(now) && self.queues.lock().contains_key(key)
     }
 
     /// Records that a lease of this process is released. The first waiter for its key asks at once, unless the key was
-    /// handed over for so long that it is left to other processes for a moment.
+    /// handed off for so long that it is left to other processes for a moment.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         let now = Instant::now();
         let pause = self.streak(lease).yields_for(now, fastrand::f64());

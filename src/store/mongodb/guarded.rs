@@ -112,7 +112,7 @@ pub struct GuardedCollection<T: Send + Sync> {
 
 impl<T: Send + Sync> GuardedCollection<T> {
     /// Guards the documents of this collection with the fence of a lease, or with one that another process
-    /// handed over.
+    /// passed on.
     pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
         Self {
             documents: Collections::new(collection),
