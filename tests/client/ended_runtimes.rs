@@ -152,6 +152,16 @@ fn drop_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
     assert_eq!(store.sent_on(), [runtime.handle().id()]);
 }
 
+/// A client whose release hung on a runtime that has ended, which was its only one.
+fn left_without_a_runtime(ends: Runtime, end: fn(Runtime)) -> (FirstHangs, Leases, Id) {
+    let (store, leases) = FirstHangs::new(None);
+    let first = ends.handle().id();
+    drop_on(&ends, &store, &leases);
+    end(ends);
+    assert_eq!((store.sent_on(), store.is_free()), (vec![first], false));
+    (store, leases, first)
+}
+
 /// Waits for the second release on this runtime, and then for the key. An acquire before that release would be granted
 /// the key in the place of the lease, without the release.
 fn is_released_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
@@ -179,11 +189,7 @@ fn a_background_release_goes_on_with_a_runtime_that_lives() {
 #[test]
 fn a_background_release_waits_for_the_runtime_of_the_next_acquire() {
     for (ends, end) in endings() {
-        let (store, leases) = FirstHangs::new(None);
-        let first = ends.handle().id();
-        drop_on(&ends, &store, &leases);
-        end(ends);
-        assert_eq!((store.sent_on(), store.is_free()), (vec![first], false));
+        let (store, leases, first) = left_without_a_runtime(ends, end);
         let next = without_threads();
         next.block_on(acquire(&leases, "another")).detach();
         is_released_on(&next, &store, &leases);
@@ -194,10 +200,7 @@ fn a_background_release_waits_for_the_runtime_of_the_next_acquire() {
 #[test]
 fn a_background_release_waits_for_the_runtime_of_a_close() {
     for (ends, end) in endings() {
-        let (store, leases) = FirstHangs::new(None);
-        let first = ends.handle().id();
-        drop_on(&ends, &store, &leases);
-        end(ends);
+        let (store, leases, first) = left_without_a_runtime(ends, end);
         let next = without_threads();
         in_time(&next, leases.close());
         assert!(store.is_free());

@@ -1,4 +1,4 @@
-//! Servers that cannot be reached, or do not answer.
+//! Servers that cannot be reached, do not answer, or refuse; and what of that an error shows.
 
 use std::{error::Error as _, time::Duration};
 
@@ -150,4 +150,28 @@ fn a_future_outside_a_runtime_is_an_error_and_no_panic() {
     let leases = Leases::new(leasehold::MemoryStore::new());
     let acquired = futures::executor::block_on(leases.acquire("key", LONG).into_future());
     assert!(matches!(acquired, Err(Error::NoRuntime)), "{acquired:?}");
+}
+
+/// A view cannot be written to, so the server refuses every removal.
+#[tokio::test]
+async fn a_removal_that_fails_is_a_sentence() {
+    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
+    let collection = fixture.collection().await;
+    let database = collection.client().database(DATABASE);
+    let name = format!("{}-view", collection.name());
+    let view = doc! { "create": &name, "viewOn": collection.name(), "pipeline": [] };
+    database.run_command(view).await.unwrap();
+    let store = MongoStore::new(&database.collection::<Document>(&name));
+    let key = Key::new("a key that is in the statement").unwrap();
+    for error in [
+        store.remove_expired(&key).await.unwrap_err(),
+        store.purge(SHORT).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+        let text = everything(&error);
+        assert!(text.contains("is a view"), "{text}");
+        for raw in [key.as_str(), "$expr", "schema", "Some("] {
+            assert!(!text.contains(raw), "{text}");
+        }
+    }
 }
