@@ -117,7 +117,8 @@ pub use crate::{
 /// The largest inputs: text in bytes of UTF-8, times as a [`Duration`](std::time::Duration).
 pub mod limits {
     pub use crate::model::{
-        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW,
+        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_PLACE_TIME, MAX_PLACES,
+        MAX_TTL, MAX_WINDOW,
     };
 }
 

@@ -10,6 +10,7 @@ mod key;
 mod limits;
 mod lock_state;
 mod mode;
+mod place;
 mod quota;
 mod record;
 mod time;
@@ -30,13 +31,15 @@ pub use self::{
     error::{Error, LossReason},
     error_kind::ErrorKind,
     fence::Fence,
-    ids::{LeaseId, PermitId},
+    ids::{LeaseId, PermitId, WaiterId},
     key::Key,
     limits::{
-        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW, SCHEMA,
+        MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_PLACE_TIME, MAX_PLACES,
+        MAX_TTL, MAX_WINDOW, SCHEMA,
     },
     lock_state::{Held, LockState},
     mode::Mode,
+    place::Place,
     quota::{Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
 };

@@ -13,6 +13,7 @@ mod lease;
 mod permit;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) use self::decision::{is_last, no_next_fence};
@@ -24,4 +25,5 @@ pub use self::{
     grant::{acquire, answer_acquire, is_full},
     lease::{answer_convert, answer_renew, convert, release, renew},
     permit::{CLOCK_STEP, answer_permit, is_over, permit},
+    turn::leave,
 };

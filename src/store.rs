@@ -48,11 +48,11 @@ pub use crate::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
         ConvertRequest, Eviction, Grant, KnownGrant, ListRequest, MAX_BATCH, MAX_RENEWALS, MinHold,
         Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest,
+        RenewAnswers, RenewRequest, Turn,
     },
     model::{
-        Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Quota, SCHEMA,
-        WindowKind,
+        Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Place, Quota,
+        SCHEMA, WaiterId, WindowKind,
     },
 };
 
@@ -74,10 +74,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn clock_margin(&self) -> Duration;
 
     /// Grants the key if no live holder conflicts with the request and the key has fewer holders than
-    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) ([`rules::acquire`](crate::rules::acquire)); otherwise writes
-    /// nothing. A request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the
+    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for it comes first
+    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing but a [place](Place). A request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the
     /// same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
+
+    /// Gives up the place of a process that waits for this key ([`rules::leave`](crate::rules::leave)).
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error>;
 
     /// Gives each of these leases its ttl anew, counted from now, if it is live. A lease whose expiry is later than
     /// that keeps its expiry, so that two renewals may be carried out in any order.
@@ -194,6 +197,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         (**self).acquire(request).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        (**self).leave(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

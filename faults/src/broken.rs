@@ -11,7 +11,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, ListRequest,
         Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest,
+        RenewRequest, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -192,6 +192,10 @@ impl Store for Broken {
             }
             held => held,
         })
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.store.leave(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Access, Fence, Held, Key, LeaseId, between};
+use crate::model::{Access, Fence, Held, Key, LeaseId, WaiterId, between};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
@@ -33,10 +33,39 @@ pub struct AcquireRequest {
     /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then read the
     /// document first, and refuse without a write.
     pub likely_held: bool,
+    /// How the request stands to other processes that wait for the key.
+    pub turn: Turn,
+}
+
+/// How a request stands to the processes that wait for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is granted the key before all of them.
+    Barging,
+    /// It is not granted the key before them, and does not wait itself: a refusal writes nothing.
+    Behind,
+    /// Its process waits too. A refusal takes a [place](crate::store::Place) for it, or keeps the place that it has.
+    InTurn {
+        /// The process.
+        waiter: WaiterId,
+        /// For how long the place counts after this request, at most
+        /// [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The process asks again before that.
+        stays: Duration,
+    },
+}
+
+impl Turn {
+    /// The process that waits, if it does.
+    pub fn waiter(self) -> Option<WaiterId> {
+        match self {
+            Self::Barging | Self::Behind => None,
+            Self::InTurn { waiter, .. } => Some(waiter),
+        }
+    }
 }
 
 impl AcquireRequest {
-    /// A request for an exclusive lease.
+    /// A request for an exclusive lease, [behind](Turn::Behind) all processes that wait for the key.
     pub fn exclusive(key: Key, lease: LeaseId, owner: Arc<str>, ttl: Duration) -> Self {
         Self {
             key,
@@ -49,6 +78,7 @@ impl AcquireRequest {
             in_place_of: None,
             fresh: false,
             likely_held: false,
+            turn: Turn::Behind,
         }
     }
 
@@ -91,6 +121,12 @@ impl AcquireRequest {
         self
     }
 
+    /// The same with another [turn](AcquireRequest#structfield.turn).
+    pub fn turn(mut self, turn: Turn) -> Self {
+        self.turn = turn;
+        self
+    }
+
     /// The same for a lease id that [was in no request](AcquireRequest#structfield.fresh) before.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
@@ -103,8 +139,9 @@ impl AcquireRequest {
 pub enum AcquireAnswer {
     /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
     Granted(Grant),
-    /// The request was refused, and nothing was written: live holders conflict with it or are
-    /// [too many](crate::rules::is_full), or the lease that it would replace is not among the holders.
+    /// The request was refused: live holders conflict with it or are [too many](crate::rules::is_full), the lease that
+    /// it would replace is not among the holders, or other processes come first. Nothing but a
+    /// [place](Turn::InTurn) was written.
     Held(Held),
 }
 

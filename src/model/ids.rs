@@ -1,4 +1,4 @@
-//! `LeaseId` and `PermitId`, the ids of single grants.
+//! `LeaseId`, `PermitId` and `WaiterId`: the ids of single grants, and of the processes that wait for a key.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ macro_rules! name {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes an id that no other grant has.
+            /// Makes an id that nothing else has.
             pub fn random() -> Self {
                 Self(Uuid::new_v4())
             }
@@ -48,6 +48,13 @@ name! {
     /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
     /// request.
     PermitId
+}
+
+name! {
+    /// The id of a process that waits for one key, in its [place](crate::store::Place).
+    ///
+    /// The client makes it before the first request, and keeps it for as long as its process waits for the key.
+    WaiterId
 }
 
 impl PermitId {

@@ -45,6 +45,14 @@ pub const MAX_NOTE_BYTES: usize = 1_024;
 /// 16 MB that MongoDB allows, and one key does not keep the server busy.
 pub const MAX_HOLDERS: usize = 1_000;
 
+/// The most places in the queue of one key. Processes beyond that have no place, and ask from time to time.
+///
+/// A place with the longest owner takes some 0.7 KB, and each answer about the key contains all of them.
+pub const MAX_PLACES: usize = 100;
+
+/// The longest time for which a place counts without being taken again.
+pub const MAX_PLACE_TIME: Duration = Duration::from_secs(60);
+
 /// The longest time to live: 365 days. A lease meant to outlast it is not a lease.
 pub const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{fence::Fence, key::Key, record::Holder, time::between};
+use super::{fence::Fence, key::Key, place::Place, record::Holder, time::between};
 
 /// The live holders of a key that could not be granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,12 +12,26 @@ pub struct Held {
     key: Key,
     holders: Vec<Holder>,
     now: DateTime<Utc>,
+    ahead: usize,
+    binds_for: Duration,
 }
 
 impl Held {
     /// An answer with these live holders, at this time of the server.
     pub fn new(key: Key, holders: Vec<Holder>, now: DateTime<Utc>) -> Self {
-        Self { key, holders, now }
+        Self {
+            key,
+            holders,
+            now,
+            ahead: 0,
+            binds_for: Duration::ZERO,
+        }
+    }
+
+    /// The same with so many processes ahead, which keep a free key from others for so long.
+    pub fn behind(mut self, ahead: usize, binds_for: Duration) -> Self {
+        (self.ahead, self.binds_for) = (ahead, binds_for);
+        self
     }
 
     /// The answer to a request to replace a lease on a key that has no document. It has no holders, and no caller uses
@@ -44,6 +58,29 @@ impl Held {
             .map_or("nobody", |holder| &holder.owner)
     }
 
+    /// How many other processes wait for the key, and come first.
+    pub fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// For how long those [ahead](Self::ahead) come first although nobody has the key, counted from the server's answer.
+    /// Zero if somebody has the key.
+    pub fn binds_for(&self) -> Duration {
+        self.binds_for
+    }
+
+    /// For how long the key has had the newest of its holders; `None` if it has no holder.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        let newest = self.holders.iter().map(|holder| holder.acquired_at).max();
+        newest.map(|at| between(at, self.now))
+    }
+
+    /// Whether the key could be granted now: it has no holder, and nobody comes first.
+    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    pub(crate) fn is_by_nobody(&self) -> bool {
+        self.holders.is_empty() && self.binds_for.is_zero()
+    }
+
     /// How long until the earliest of the holders expires, on the server's clock as it answered.
     /// A holder may release earlier, or renew and stay longer.
     pub fn expires_in(&self) -> Duration {
@@ -60,6 +97,8 @@ pub struct LockState {
     pub fence: Fence,
     /// The live holders, oldest first; none if the key is free.
     pub holders: Vec<Holder>,
+    /// The processes that wait for the key, in the order in which they are to have it.
+    pub waiters: Vec<Place>,
     /// The server's time as it answered.
     pub now: DateTime<Utc>,
 }

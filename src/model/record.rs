@@ -9,6 +9,7 @@ use super::{
     ids::{LeaseId, PermitId},
     key::Key,
     mode::Mode,
+    place::Place,
 };
 
 /// One holder of a key, in the document of its lock.
@@ -78,10 +79,13 @@ pub struct LockRecord {
     /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads it, so a
     /// store that reads the document for another operation may leave it empty.
     pub evicted: Vec<Holder>,
+    /// The processes that wait for the key, in the order in which they are to have it. Places that do not count any more
+    /// stay until the next change of the list.
+    pub waiters: Vec<Place>,
 }
 
 impl LockRecord {
-    /// A record without evicted holders.
+    /// A record without evicted holders, for which no process waits.
     pub fn new(key: Key, fence: Fence, holders: Vec<Holder>, expires_at: DateTime<Utc>) -> Self {
         Self {
             key,
@@ -89,6 +93,7 @@ impl LockRecord {
             holders,
             expires_at,
             evicted: Vec::new(),
+            waiters: Vec::new(),
         }
     }
 
@@ -97,6 +102,11 @@ impl LockRecord {
         self.holders
             .iter()
             .filter(move |holder| holder.is_live(now))
+    }
+
+    /// The places that count at this time of the server's clock.
+    pub fn live_places(&self, now: DateTime<Utc>) -> impl Iterator<Item = &Place> {
+        self.waiters.iter().filter(move |place| place.is_live(now))
     }
 }
 

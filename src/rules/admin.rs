@@ -35,6 +35,7 @@ pub fn evict(
     };
     let mut evicted = LockRecord::new(record.key.clone(), fence, Vec::new(), now);
     evicted.evicted = record.live_holders(now).cloned().collect();
+    evicted.waiters = record.waiters.clone();
     Decision {
         answer: Ok(Some(answer_evict(&evicted))),
         write: Write::Put(evicted),
@@ -79,6 +80,7 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
         key: record.key.clone(),
         fence: record.fence,
         holders: record.live_holders(now).cloned().collect(),
+        waiters: record.live_places(now).cloned().collect(),
         now,
     }
 }

@@ -2,18 +2,28 @@
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{
-    Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+use super::{
+    decision::{
+        Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+    },
+    turn,
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Held, Holder, LeaseId, LockRecord, MAX_HOLDERS, Mode, after},
+    model::{Access, Error, Held, Holder, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
-/// Grants the lease if no live holder conflicts with it and the key has fewer than [`MAX_HOLDERS`] live holders.
+/// Grants the lease if no live holder conflicts with it, the key has fewer than [`MAX_HOLDERS`] live holders, and no
+/// process that waits for the key comes first.
 ///
 /// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A
-/// refusal writes nothing, so it never changes a holder's expiry. A grant removes the expired holders.
+/// refusal writes nothing but the [place](crate::store::Turn::InTurn) of its process, so it never changes a holder's
+/// expiry. A grant removes the expired holders, and the places that do not count any more.
+///
+/// A process comes first if its place is before that of the request and what it asks for conflicts with the request,
+/// as if it had been granted the key already. A request without a place comes after all places. On a key that nobody has
+/// the places bind only for a moment ([`turn`]), so that processes that are gone block nobody. An owner that
+/// enters again, and a lease in the place of another, come before all.
 ///
 /// The lease to [replace](AcquireRequest::in_place_of), live or not, goes in the same step. If it is not there, it was
 /// released or taken over. Its holder has to be told, so nothing is granted then.
@@ -43,8 +53,14 @@ pub fn acquire(
         }),
         Some(record) => {
             let is_gone = replaced.is_some_and(|lease| holder(record, lease).is_none());
-            let refused = is_gone || holders.len() >= MAX_HOLDERS || conflicts(&holders, request);
-            (mine || refused).then(|| answer_acquire(record, request.lease, now))
+            let refused = is_gone
+                || holders.len() >= MAX_HOLDERS
+                || conflicts(&holders, request)
+                || turn::outlook(record, request, now).is_behind;
+            if refused && !mine && !is_last(record.fence) {
+                return refuse(record, request, now);
+            }
+            (mine || refused).then(|| answer_acquire(record, request, now))
         }
     };
     let newest = record.map(|record| record.fence);
@@ -71,10 +87,31 @@ pub fn acquire(
     holders.push(holder);
     let newest = newest.map_or(fence, |newest| newest.max(fence));
     let expires_at = latest_expiry(&holders, now);
-    let granted = LockRecord::new(request.key.clone(), newest, holders, expires_at);
+    let mut granted = LockRecord::new(request.key.clone(), newest, holders, expires_at);
+    granted.waiters = record.map_or_else(Vec::new, |it| turn::leave_place(it, request, now));
     Decision {
-        answer: answer_acquire(&granted, request.lease, now),
+        answer: answer_acquire(&granted, request, now),
         write: Write::Put(granted),
+    }
+}
+
+fn refuse(
+    record: &LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Decision<Result<AcquireAnswer, Error>> {
+    let places = match request.in_place_of {
+        None => turn::take_place(record, request, now),
+        Some(_) => None,
+    };
+    let Some(waiters) = places else {
+        return kept(answer_acquire(record, request, now));
+    };
+    let mut record = record.clone();
+    record.waiters = waiters;
+    Decision {
+        answer: answer_acquire(&record, request, now),
+        write: Write::Put(record),
     }
 }
 
@@ -121,16 +158,15 @@ fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
 /// As the answer to [`acquire`].
 pub fn answer_acquire(
     record: &LockRecord,
-    lease: LeaseId,
+    request: &AcquireRequest,
     now: DateTime<Utc>,
 ) -> Result<AcquireAnswer, Error> {
-    match live(record, lease, now) {
+    match live(record, request.lease, now) {
         Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
         None if is_last(record.fence) => Err(no_next_fence(&record.key)),
-        None => Ok(AcquireAnswer::Held(Held::new(
-            record.key.clone(),
-            record.live_holders(now).cloned().collect(),
-            now,
-        ))),
+        None => {
+            let held = turn::outlook(record, request, now).held(record, now);
+            Ok(AcquireAnswer::Held(held))
+        }
     }
 }

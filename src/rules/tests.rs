@@ -2,7 +2,9 @@
 
 mod grant;
 mod hold;
+mod random_turns;
 mod state;
+mod turn;
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::model::Holder;
 #[cfg(feature = "sqlite")]
-use crate::model::{LIMITER_SCHEMA, LockRecord, Mode, SCHEMA};
+use crate::model::{LIMITER_SCHEMA, LockRecord, Mode, Place, SCHEMA};
 use crate::{
     model::{Error, Key, LimiterRecord},
     store::stored::{self, Field, Fields, Found, time_of},
@@ -117,6 +117,8 @@ struct WrittenLock<'a> {
     released_at: Option<i64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     evicted: Vec<WrittenEntry<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    waiters: Vec<WrittenPlace<'a>>,
 }
 
 /// One of several holders.
@@ -141,6 +143,17 @@ struct WrittenHolder<'a> {
     note: Option<&'a str>,
 }
 
+#[cfg(feature = "sqlite")]
+#[derive(Serialize)]
+struct WrittenPlace<'a> {
+    waiter: String,
+    owner: &'a str,
+    mode: &'static str,
+    permits: i64,
+    since: i64,
+    until: i64,
+}
+
 /// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields
 /// of the document itself.
 #[cfg(feature = "sqlite")]
@@ -162,6 +175,16 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
             fence: holder.fence.get(),
         }
     }
+    fn place(place: &Place) -> WrittenPlace<'_> {
+        WrittenPlace {
+            waiter: place.waiter.to_string(),
+            owner: &place.owner,
+            mode: place.mode.as_str(),
+            permits: place.permits,
+            since: place.since.timestamp_millis(),
+            until: place.until.timestamp_millis(),
+        }
+    }
     let at = Some(lock.expires_at.timestamp_millis());
     let (sole, several, expires_at, released_at) = match &*lock.holders {
         [] => (None, &[][..], None, at),
@@ -178,6 +201,7 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
         expires_at,
         released_at,
         evicted: lock.evicted.iter().map(entry).collect(),
+        waiters: lock.waiters.iter().map(place).collect(),
     })
 }
 

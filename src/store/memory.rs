@@ -12,7 +12,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LimiterRecord, LockRecord, LockState, WindowKind, after},
+    model::{Error, Key, LimiterRecord, LockRecord, LockState, WaiterId, WindowKind, after},
     rules::{self, Decision, Write},
     store::Store,
 };
@@ -131,6 +131,11 @@ impl Store for MemoryStore {
         self.decide(&request.key, |record, now| {
             rules::acquire(record, request, now)
         })
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.decide(key, |record, now| rules::leave(record, waiter, now));
+        Ok(())
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

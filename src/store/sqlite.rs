@@ -29,7 +29,7 @@ use crate::{
         AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, ListRequest, Page,
         PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockRecord, LockState},
+    model::{Error, Key, LockRecord, LockState, WaiterId},
     rules::{self, Decision},
     runtime,
     store::Store,
@@ -179,6 +179,11 @@ impl Store for SqliteStore {
         let key = request.key.clone();
         self.decide(&key, move |lock, now| rules::acquire(lock, &request, now))
             .await?
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let rule = move |lock: Option<&LockRecord>, now| rules::leave(lock, waiter, now);
+        self.decide(key, rule).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

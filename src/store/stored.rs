@@ -10,6 +10,7 @@
 //!   id, mode, number of permits, fence or expiry that makes sense, or the last expiry in the list is another one than
 //!   `expires_at`, the document is damaged and no lock.
 //! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
+//! - A place in `waiters` that lacks an id, a mode, a number of permits or a time that makes sense counts as missing.
 //!
 //! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers
 //! from 0 on below [`USED_END`]. If `last` or `over_at` make no sense they count as missing.
@@ -18,7 +19,7 @@ use chrono::{DateTime, Utc};
 
 use crate::model::{
     Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode,
-    PermitId, SCHEMA, USED_END,
+    PermitId, Place, SCHEMA, USED_END, WaiterId,
 };
 
 /// The value of a field.
@@ -165,8 +166,35 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     }
     // Without an expiry the key is free, whatever the list says.
     damage = damage.filter(|_| expires_at.is_some());
-    let record = LockRecord { holders, ..free };
+    let waiters = places(document);
+    let record = LockRecord {
+        holders,
+        waiters,
+        ..free
+    };
     Ok(Found { record, damage })
+}
+
+/// The processes that wait.
+fn places(document: &impl Fields) -> Vec<Place> {
+    let entries = document.list("waiters").or_missing();
+    let entries = entries.iter().flatten();
+    entries.filter_map(|entry| place(entry).ok()).collect()
+}
+
+fn place(entry: &impl Fields) -> Result<Place, Damage> {
+    let waiter = WaiterId::parse(entry.text("waiter").required("waiter")?);
+    let mode = Mode::parse(entry.text("mode").required("mode")?);
+    Ok(Place::new(
+        waiter.ok_or(Damage("waiter"))?,
+        entry.text("owner").or_missing().unwrap_or_default().into(),
+        (
+            mode.ok_or(Damage("mode"))?,
+            entry.whole("permits").required("permits")?,
+        ),
+        entry.time("since").required("since")?,
+        entry.time("until").required("until")?,
+    ))
 }
 
 /// Reads the evicted holders from the document of a lock as the eviction left it.

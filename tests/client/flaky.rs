@@ -16,7 +16,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
         ConvertRequest, Eviction, FreedKeys, ListRequest, MAX_BATCH, Page, PermitAnswer,
-        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -218,6 +218,10 @@ impl Store for FlakyStore {
             *self.fates.lock().front_mut().unwrap() = Fate::AnswerCut;
         }
         self.meet("acquire", self.memory.acquire(request)).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.meet("leave", self.memory.leave(key, waiter)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

@@ -15,7 +15,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
         Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest,
+        RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use tokio::{
@@ -70,6 +70,11 @@ impl Store for SlowStore {
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         self.others.fetch_add(1, Relaxed);
         self.memory.acquire(request).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.others.fetch_add(1, Relaxed);
+        self.memory.leave(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

@@ -3,6 +3,7 @@
 mod acquires;
 mod permits;
 mod renewals;
+mod turns;
 
 use std::{
     collections::HashMap,
@@ -16,12 +17,13 @@ use std::{
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use leasehold::{
-    Error, Fence, Key, LockState, Store,
+    Error, Fence, Held, Key, LockState, Store,
     rules::{self, Write},
     store::{
-        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord, Page,
-        PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest,
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
+        ConvertAnswer, ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord,
+        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -74,6 +76,26 @@ pub enum Fault {
     WhoMadeWayStays,
     BatchInDisorder,
     BatchEndsAtARefusal,
+    ForgetsPlaces,
+    PlacesWithoutOwner,
+    PlaceStaysAfterItsGrant,
+    PlacesEndWhateverIsAsked,
+    WhoAsksAgainComesLast,
+    DeadPlacesBlock,
+    PlacesBindForEver,
+    PlacesWithoutBound,
+    PlacesAreForAllKeys,
+    NeverLeaves,
+    ReadersPassWriters,
+    SmallPermitsPass,
+    OwnersQueueBehindThemselves,
+    UpgradesQueue,
+    NobodyBarges,
+    WhoPassesEndsTheQueue,
+    EvictionEndsTheQueue,
+    ReleaseEndsTheQueue,
+    TriesTakePlaces,
+    BatchesPassTheQueue,
 }
 
 /// By key, length of the window and whether it is smooth.
@@ -176,6 +198,15 @@ impl Store for BrokenStore {
         self.acquire_wrongly(request).await
     }
 
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        if self.is(Fault::NeverLeaves) {
+            return Ok(());
+        }
+        let left = rules::leave(self.record(key).as_ref(), waiter, self.now());
+        self.write(key, left.write);
+        Ok(())
+    }
+
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
         self.renew_wrongly(requests).await
     }
@@ -190,7 +221,13 @@ impl Store for BrokenStore {
                 .holders
                 .retain(|holder| holder.lease == request.lease);
         }
-        let decision = rules::convert(record.as_ref(), request, self.now());
+        let mut decision = rules::convert(record.as_ref(), request, self.now());
+        let waits = record.is_some_and(|record| !record.waiters.is_empty());
+        if self.is(Fault::UpgradesQueue) && waits && request.conversion == Conversion::Upgrade {
+            let held = Held::new(request.key.clone(), Vec::new(), self.now());
+            decision.answer = Ok(ConvertAnswer::Held(held));
+            decision.write = Write::Keep;
+        }
         if !self.is(Fault::ConversionIsForgotten) {
             self.write(&request.key, decision.write);
         }
@@ -220,6 +257,10 @@ impl Store for BrokenStore {
             let now = self.now();
             record.holders.retain(|holder| holder.is_live(now));
         }
+        if let (Fault::ReleaseEndsTheQueue, Write::Put(record)) = (self.fault, &mut decision.write)
+        {
+            record.waiters.clear();
+        }
         self.write(&request.key, decision.write);
         Ok(decision.answer)
     }
@@ -232,7 +273,11 @@ impl Store for BrokenStore {
             }
             let answer = match request {
                 BatchRequest::Acquire(request) => {
-                    self.acquire(request).await.map(BatchAnswer::Acquire)
+                    let mut request = AcquireRequest::clone(request);
+                    if self.is(Fault::BatchesPassTheQueue) {
+                        request.turn = Turn::Barging;
+                    }
+                    self.acquire(&request).await.map(BatchAnswer::Acquire)
                 }
                 BatchRequest::Release(request) => {
                     self.release(request).await.map(BatchAnswer::Release)
@@ -289,6 +334,10 @@ impl Store for BrokenStore {
             for holder in &mut record.holders {
                 holder.expires_at = now;
             }
+        }
+        if let (Fault::EvictionEndsTheQueue, Write::Put(record)) = (self.fault, &mut decision.write)
+        {
+            record.waiters.clear();
         }
         if self.is(Fault::EvictionKeepsFence)
             && let (Write::Put(record), Ok(Some(eviction)), Some(before)) =

@@ -8,7 +8,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 use tokio::{
@@ -49,6 +49,10 @@ impl<S: Store> Store for Patient<S> {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         patiently!(self.0.acquire(request))
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        patiently!(self.0.leave(key, waiter))
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

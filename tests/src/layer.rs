@@ -8,7 +8,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
         Eviction, FreedKeys, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
-        ReleaseRequest, RenewAnswers, RenewRequest,
+        ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
 
@@ -62,6 +62,10 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         self.0.acquire(request).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.0.inner().leave(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

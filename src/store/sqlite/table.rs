@@ -39,7 +39,7 @@ pub(super) const LOCKS: Table<LockRecord> = Table {
     key: |name| Key::new(name).ok(),
     decode: |document, key, now| json::lock(document, key)?.at(now),
     encode: json::of_lock,
-    kept: &["waiters", "done"],
+    kept: &["done"],
 };
 
 pub(super) const LIMITERS: Table<LimiterRecord> = Table {

@@ -8,7 +8,7 @@ use leasehold::{
     store::{
         AcquireAnswer, AcquireRequest, Cause, ConvertAnswer, ConvertRequest, Eviction, ListRequest,
         Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest,
+        RenewRequest, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -264,6 +264,11 @@ impl Store for Indiscreet {
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         self.fate()?;
         self.memory.acquire(request).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.fate()?;
+        self.memory.leave(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

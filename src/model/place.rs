@@ -1,0 +1,55 @@
+//! `Place`: a process that waits for a key, as the document of its lock has it.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::{ids::WaiterId, limits::MAX_PLACE_TIME, mode::Mode, time::after};
+
+/// The place of a process in the queue of a key.
+///
+/// A process has one place for a key, however many of its tasks wait for it. The place is that of the task which asks
+/// first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The process that waits.
+    pub waiter: WaiterId,
+    /// The owner that its lease is to have.
+    pub owner: Arc<str>,
+    /// Which other holders its lease is to allow beside it.
+    pub mode: Mode,
+    /// How many permits its lease is to take; 1 unless the mode is [`Mode::Permits`].
+    pub permits: i64,
+    /// When the process took the place, on the server's clock.
+    pub since: DateTime<Utc>,
+    /// Until when the place counts unless the process asks again, on the server's clock.
+    pub until: DateTime<Utc>,
+}
+
+impl Place {
+    /// A place from now on, at this time of the server.
+    pub fn new(
+        waiter: WaiterId,
+        owner: Arc<str>,
+        (mode, permits): (Mode, i64),
+        since: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            waiter,
+            owner,
+            mode,
+            permits,
+            since,
+            until,
+        }
+    }
+
+    /// Whether the place counts at this time of the server's clock.
+    ///
+    /// One that ends later than a place can was written before the clock stepped back, and does not count either.
+    pub fn is_live(&self, now: DateTime<Utc>) -> bool {
+        now < self.until && self.until <= after(now, MAX_PLACE_TIME)
+    }
+}

@@ -1,0 +1,373 @@
+//! Random processes that wait for a key, hold it, give up and die: nobody overtakes, two that exclude each other never
+//! have the key, and all that go on asking are granted it.
+
+use std::{mem, time::Duration};
+
+use fastrand::Rng;
+
+use super::{acquire, at};
+use crate::{
+    messages::{AcquireAnswer, AcquireRequest, ReleaseRequest, Turn},
+    model::{Access, Held, Key, LeaseId, LockRecord, Mode, WaiterId},
+    rules::{Write, leave, release, turn::LONGEST},
+};
+
+/// How many runs there are. All of a run follows from its number.
+const RUNS: u64 = 3_000;
+/// How long a lease lives whose process has died.
+const TTL: Duration = Duration::from_secs(1);
+/// The permits of the key.
+const CAPACITY: i64 = 3;
+/// A process that waits asks again after at most so many milliseconds.
+const ASKS_EVERY: i64 = 1_000;
+/// All have had the key by then.
+const END: i64 = 10 * 60 * 1_000;
+
+enum State {
+    Idle,
+    /// Since this time.
+    Waits(i64, AcquireRequest),
+    Holds(Vec<AcquireRequest>),
+    Done,
+    Dead,
+}
+
+struct Process {
+    waiter: WaiterId,
+    state: State,
+    /// When it does something next.
+    next: i64,
+    /// How many times it still wants the key.
+    wishes: u32,
+}
+
+struct Run {
+    rng: Rng,
+    now: i64,
+    record: Option<LockRecord>,
+    processes: Vec<Process>,
+    /// The processes that wait, in the order of their first refusals, and what they ask for.
+    queue: Vec<(usize, Access)>,
+    /// How long a place counts.
+    stays: Duration,
+    /// How many more processes may die, and one in how many steps does.
+    deaths: usize,
+    dies: u8,
+    /// When a lease was released last.
+    released: i64,
+}
+
+type Checked = Result<(), String>;
+
+fn exclude_each_other(one: Access, other: Access) -> bool {
+    use Access::{Permits, Shared};
+    let beside = matches!(
+        (one, other),
+        (Shared, Shared) | (Permits { .. }, Permits { .. })
+    );
+    !beside
+}
+
+fn permits(access: Access) -> i64 {
+    match access {
+        Access::Permits { n, .. } => n,
+        Access::Exclusive | Access::Shared => 0,
+    }
+}
+
+impl Run {
+    fn new(number: u64) -> Self {
+        let mut rng = Rng::with_seed(number);
+        let processes: Vec<_> = (0..rng.usize(2..9))
+            .map(|_| Process {
+                waiter: WaiterId::random(),
+                state: State::Idle,
+                next: rng.i64(0..500),
+                wishes: rng.u32(1..6),
+            })
+            .collect();
+        Self {
+            now: 0,
+            record: None,
+            queue: Vec::new(),
+            // A short one ends also while the key is held.
+            stays: Duration::from_secs(if rng.bool() { 60 } else { 2 }),
+            deaths: rng.usize(..processes.len()),
+            dies: if rng.bool() { 40 } else { 6 },
+            released: 0,
+            processes,
+            rng,
+        }
+    }
+
+    fn runs_to_its_end(mut self) -> Checked {
+        loop {
+            let goes_on = |process: &&Process| !matches!(process.state, State::Done | State::Dead);
+            let next = self.processes.iter().filter(goes_on);
+            let Some(now) = next.map(|process| process.next).min() else {
+                return Ok(());
+            };
+            if now > END {
+                return Err("somebody waits for ever".to_owned());
+            }
+            self.now = now;
+            let is_next = |process: &Process| goes_on(&process) && process.next == now;
+            let number = self.processes.iter().position(is_next).unwrap();
+            self.step(number)?;
+            self.holders_stand_beside_each_other()?;
+        }
+    }
+
+    fn step(&mut self, number: usize) -> Checked {
+        let state = mem::replace(&mut self.processes[number].state, State::Idle);
+        if self.deaths > 0 && self.rng.u8(..self.dies) == 0 {
+            self.deaths -= 1;
+            self.processes[number].state = State::Dead;
+            return Ok(());
+        }
+        match state {
+            State::Idle => {
+                let request = self.wish(number);
+                self.asks(number, self.now, request)
+            }
+            State::Waits(..) if self.rng.u8(..40) == 0 => {
+                let waiter = self.processes[number].waiter;
+                let left = leave(self.record.as_ref(), waiter, at(self.now));
+                self.write(left.write);
+                self.queue.retain(|(other, _)| *other != number);
+                Ok(())
+            }
+            State::Waits(since, request) => self.asks(number, since, request),
+            State::Holds(leases) => self.holds(number, leases),
+            State::Done | State::Dead => Ok(()),
+        }
+    }
+
+    fn wish(&mut self, number: usize) -> AcquireRequest {
+        let key = Key::new("k").unwrap();
+        let owner = format!("process {number}").into();
+        let mut request = AcquireRequest::exclusive(key, LeaseId::random(), owner, TTL);
+        request.reentrant = self.rng.bool();
+        request.access = match self.rng.u8(..4) {
+            0 => Access::Exclusive,
+            1 | 2 => Access::Shared,
+            _ => Access::Permits {
+                n: self.rng.i64(1..=CAPACITY),
+                of: CAPACITY,
+            },
+        };
+        request.turn(match self.rng.u8(..10) {
+            0 => Turn::Behind,
+            1 => Turn::Barging,
+            _ => Turn::InTurn {
+                waiter: self.processes[number].waiter,
+                stays: self.stays,
+            },
+        })
+    }
+
+    fn asks(&mut self, number: usize, since: i64, request: AcquireRequest) -> Checked {
+        let decision = acquire(self.record.as_ref(), &request, at(self.now));
+        match decision.answer {
+            AcquireAnswer::Granted(_) => {
+                self.may_be_granted(number, since, &request)?;
+                let bound = self.bound();
+                self.write(decision.write);
+                if !bound {
+                    self.forget_the_passed();
+                }
+                self.queue.retain(|(other, _)| *other != number);
+                self.processes[number].next = self.now + self.rng.i64(1..400);
+                self.processes[number].state = State::Holds(vec![request]);
+            }
+            AcquireAnswer::Held(held) => {
+                let is_free = held.holders().is_empty();
+                if is_free == held.binds_for().is_zero() || held.binds_for() > LONGEST {
+                    return Err(format!("{number} is told to ask again with {held:?}"));
+                }
+                if request.turn.waiter().is_some() {
+                    self.write(decision.write);
+                    self.waits(number, since, request, &held);
+                } else if decision.write == Write::Keep {
+                    self.is_done_with_a_wish(number);
+                } else {
+                    return Err(format!("{number} does not wait, and wrote"));
+                }
+            }
+        }
+        self.forget_the_dead();
+        Ok(())
+    }
+
+    fn waits(&mut self, number: usize, since: i64, request: AcquireRequest, held: &Held) {
+        if self.queue.iter().all(|(other, _)| *other != number) {
+            self.queue.push((number, request.access));
+        }
+        let pause = self.rng.i64(1..=ASKS_EVERY);
+        let binds_for = i64::try_from(held.binds_for().as_millis()).unwrap();
+        let pause = if binds_for > 0 {
+            pause.min(binds_for)
+        } else {
+            pause
+        };
+        self.processes[number].next = self.now + pause;
+        self.processes[number].state = State::Waits(since, request);
+    }
+
+    /// Enters once more, or releases.
+    fn holds(&mut self, number: usize, mut leases: Vec<AcquireRequest>) -> Checked {
+        let first = &leases[0];
+        let enters =
+            first.reentrant && permits(first.access) == 0 && leases.len() == 1 && self.rng.bool();
+        if enters {
+            let mut again = first.clone().turn(Turn::Behind);
+            again.lease = LeaseId::random();
+            let decision = acquire(self.record.as_ref(), &again, at(self.now));
+            if !matches!(decision.answer, AcquireAnswer::Granted(_)) {
+                return Err(format!("{number} waits for itself: {decision:?}"));
+            }
+            self.write(decision.write);
+            leases.push(again);
+            self.processes[number].next = self.now + self.rng.i64(1..400);
+            self.processes[number].state = State::Holds(leases);
+            return Ok(());
+        }
+        for lease in leases {
+            let request = ReleaseRequest::new(lease.key, lease.lease);
+            let released = release(self.record.as_ref(), &request, at(self.now));
+            self.write(released.write);
+            self.released = self.now;
+        }
+        self.is_done_with_a_wish(number);
+        Ok(())
+    }
+
+    fn is_done_with_a_wish(&mut self, number: usize) {
+        let process = &mut self.processes[number];
+        process.wishes -= 1;
+        process.next = self.now + self.rng.i64(1..1_500);
+        process.state = if process.wishes == 0 {
+            State::Done
+        } else {
+            State::Idle
+        };
+    }
+
+    fn write(&mut self, write: Write) {
+        match write {
+            Write::Keep => {}
+            Write::Put(record) => self.record = Some(record),
+            Write::Remove => self.record = None,
+        }
+    }
+
+    /// Whether the places bind, if the key is free.
+    fn bound(&self) -> bool {
+        self.record.as_ref().is_none_or(|record| {
+            let is_held = record.live_holders(at(self.now)).next().is_some();
+            is_held || at(self.now) < record.expires_at + LONGEST
+        })
+    }
+
+    /// Those that did not take a free key in time lose their places to a grant, and come last again.
+    fn forget_the_passed(&mut self) {
+        let places = self.record.iter().flat_map(|record| &record.waiters);
+        let places: Vec<_> = places.map(|place| place.waiter).collect();
+        let processes = &self.processes;
+        self.queue
+            .retain(|(number, _)| places.contains(&processes[*number].waiter));
+    }
+
+    /// The dead stand in the queue until their places are over, or passed.
+    fn forget_the_dead(&mut self) {
+        let places = self
+            .record
+            .iter()
+            .flat_map(|it| it.live_places(at(self.now)));
+        let places: Vec<_> = places.map(|place| place.waiter).collect();
+        let processes = &self.processes;
+        self.queue.retain(|(number, _)| {
+            let process = &processes[*number];
+            !matches!(process.state, State::Dead) || places.contains(&process.waiter)
+        });
+    }
+
+    /// Nobody who goes on asking is overtaken, and nobody waits long for the dead.
+    fn may_be_granted(&mut self, number: usize, since: i64, request: &AcquireRequest) -> Checked {
+        let Some(record) = self.record.clone() else {
+            return Ok(());
+        };
+        let holders: Vec<_> = record.live_holders(at(self.now)).collect();
+        let is_alive = |number: usize| !matches!(self.processes[number].state, State::Dead);
+        let free_since = record.expires_at.max(at(self.released));
+        let waited_then = |process: &Process| matches!(process.state, State::Waits(since, _) if at(since) <= free_since);
+        let waited = at(since) <= free_since || self.processes.iter().any(waited_then);
+        if holders.is_empty() && waited && at(self.now) > free_since + LONGEST {
+            return Err(format!("{number} is the first after too long a time"));
+        }
+        if request.turn == Turn::Barging {
+            return Ok(());
+        }
+        let place = self.queue.iter().position(|(other, _)| *other == number);
+        let ahead = &self.queue[..place.unwrap_or(self.queue.len())];
+        let taken = holders.iter().filter(|it| it.mode == Mode::Permits);
+        let taken: i64 = taken.map(|holder| holder.permits).sum();
+        let alive = ahead.iter().filter(|(other, _)| is_alive(*other));
+        let wanted: i64 = alive.map(|(_, access)| permits(*access)).sum();
+        let is_too_much = taken + wanted + permits(request.access) > CAPACITY;
+        for (other, access) in ahead {
+            let both_permits = permits(*access) > 0 && permits(request.access) > 0;
+            let overtakes =
+                exclude_each_other(*access, request.access) || both_permits && is_too_much;
+            if !overtakes || !is_alive(*other) {
+                continue;
+            }
+            let order_is_kept = if holders.is_empty() {
+                // A reader that died before the last one released: the document has the time of its expiry.
+                let is_known = free_since == record.expires_at;
+                // From then on the places bind nobody.
+                let is_over = at(self.now) >= free_since + LONGEST;
+                is_known && !is_over
+            } else {
+                true
+            };
+            if order_is_kept {
+                return Err(format!("{number} overtakes {other}: {ahead:?}"));
+            }
+            // Whoever was passed comes last again.
+            let passed = *other;
+            self.queue.retain(|(other, _)| *other != passed);
+            return self.may_be_granted(number, since, request);
+        }
+        Ok(())
+    }
+
+    fn holders_stand_beside_each_other(&self) -> Checked {
+        let holders = self.record.iter();
+        let holders = holders.flat_map(|record| record.live_holders(at(self.now)));
+        let holders: Vec<_> = holders.collect();
+        for (index, one) in holders.iter().enumerate() {
+            for other in &holders[..index] {
+                let beside = one.mode == other.mode && one.mode != Mode::Exclusive;
+                if !beside && one.owner != other.owner {
+                    return Err(format!("{one:?} and {other:?} have the key"));
+                }
+            }
+        }
+        let permits = holders.iter().filter(|it| it.mode == Mode::Permits);
+        let taken: i64 = permits.map(|holder| holder.permits).sum();
+        if taken > CAPACITY {
+            return Err(format!("{taken} of {CAPACITY} permits are taken"));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn whoever_goes_on_asking_is_granted_the_key_in_turn() {
+    for number in 0..RUNS {
+        if let Err(why) = Run::new(number).runs_to_its_end() {
+            panic!("run {number}: {why}");
+        }
+    }
+}

@@ -1,0 +1,549 @@
+//! The queue of the processes that wait: who takes a place, who comes first, and for how long.
+
+use std::time::Duration;
+
+use super::{TTL, acquire, ask, at, convert, evict, granted, holders, put, try_put};
+use crate::{
+    messages::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, ReleaseAnswer,
+        ReleaseRequest, RenewRequest, Turn,
+    },
+    model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
+    rules::{Write, inspect, leave, release, renew, turn::LONGEST},
+};
+
+/// How long the places of these tests count.
+const STAYS: Duration = Duration::from_secs(30);
+
+/// A request of a process that waits, for an exclusive lease.
+fn wait(waiter: WaiterId) -> AcquireRequest {
+    let request = AcquireRequest {
+        owner: format!("process {waiter}").into(),
+        ..ask(LeaseId::random())
+    };
+    request.turn(Turn::InTurn {
+        waiter,
+        stays: STAYS,
+    })
+}
+
+fn processes<const N: usize>() -> [WaiterId; N] {
+    [(); N].map(|()| WaiterId::random())
+}
+
+fn waiters(record: &LockRecord) -> Vec<WaiterId> {
+    record.waiters.iter().map(|place| place.waiter).collect()
+}
+
+/// The answer to a refusal, and what it writes, if it does.
+fn refused(record: &LockRecord, request: &AcquireRequest, now: i64) -> (Held, Option<LockRecord>) {
+    let decision = acquire(Some(record), request, at(now));
+    let AcquireAnswer::Held(held) = decision.answer else {
+        panic!("granted: {decision:?}");
+    };
+    match decision.write {
+        Write::Keep => (held, None),
+        Write::Put(record) => (held, Some(record)),
+        Write::Remove => panic!("a refusal removed the document"),
+    }
+}
+
+fn queued(mut record: LockRecord, requests: &[AcquireRequest], now: i64) -> LockRecord {
+    for request in requests {
+        record = refused(&record, request, now).1.expect("a place");
+    }
+    record
+}
+
+fn passes(record: &LockRecord, request: &AcquireRequest, now: i64) -> LockRecord {
+    let decision = acquire(Some(record), request, at(now));
+    assert!(
+        matches!(decision.answer, AcquireAnswer::Granted(_)),
+        "{decision:?}"
+    );
+    put(decision.write)
+}
+
+fn freed(record: &LockRecord, now: i64) -> LockRecord {
+    holders(record).iter().fold(record.clone(), |left, lease| {
+        let request = ReleaseRequest::new(left.key.clone(), *lease);
+        put(release(Some(&left), &request, at(now)).write)
+    })
+}
+
+/// A key that a lease holds, for which these wait.
+fn held_with(requests: &[AcquireRequest]) -> LockRecord {
+    queued(granted(LeaseId::random(), None, 0), requests, 1)
+}
+
+/// A key that is free since 1 s, for which these wait.
+fn free_with(requests: &[AcquireRequest]) -> LockRecord {
+    freed(&held_with(requests), 1_000)
+}
+
+/// A key with one reader, for which these wait.
+fn read_with(requests: &[AcquireRequest]) -> LockRecord {
+    let reader = ask(LeaseId::random()).shared();
+    queued(put(acquire(None, &reader, at(0)).write), requests, 1)
+}
+
+#[test]
+fn processes_are_granted_the_key_in_the_order_in_which_they_came() {
+    let [one, two, three] = processes();
+    let mut record = held_with(&[one, two, three].map(wait));
+    assert_eq!(waiters(&record), [one, two, three]);
+    for (first, later) in [(one, vec![two, three]), (two, vec![three]), (three, vec![])] {
+        record = freed(&record, 1_000);
+        for waiter in &later {
+            let (held, written) = refused(&record, &wait(*waiter), 1_001);
+            assert_eq!(written, None);
+            assert!(held.holders().is_empty() && held.binds_for() > Duration::ZERO);
+            assert_eq!(Some(*waiter), later.get(held.ahead() - 1).copied());
+        }
+        record = passes(&record, &wait(first), 1_002);
+        assert_eq!(waiters(&record), later, "its own place goes with the grant");
+    }
+}
+
+#[test]
+fn a_refusal_tells_how_many_are_ahead() {
+    let [one, two, three] = processes();
+    let record = held_with(&[wait(one), wait(two)]);
+    for (request, ahead) in [
+        (wait(one), 0),
+        (wait(two), 1),
+        (wait(three), 2),
+        (ask(LeaseId::random()), 2),
+    ] {
+        let (held, _) = refused(&record, &request, 2);
+        assert_eq!(held.ahead(), ahead);
+        assert_eq!(held.binds_for(), Duration::ZERO, "the key has a holder");
+        assert_eq!(held.holders().len(), 1);
+    }
+}
+
+#[test]
+fn readers_queue_behind_a_writer_and_not_behind_readers() {
+    let [reader, writer, late] = processes();
+    let record = held_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
+    let record = freed(&record, 1_000);
+    let record = passes(&record, &wait(reader).shared(), 1_001);
+    // A reader has the key, and another one would stand beside it but for the writer.
+    refused(&record, &wait(late).shared(), 1_002);
+    refused(&record, &ask(LeaseId::random()).shared(), 1_002);
+    let record = passes(&freed(&record, 1_003), &wait(writer), 1_004);
+    assert_eq!(waiters(&record), [late]);
+
+    let [one, two, three] = processes();
+    let readers = [one, two, three].map(|waiter| wait(waiter).shared());
+    let record = freed(&held_with(&readers), 1_000);
+    let record = passes(&record, &readers[2], 1_001);
+    let record = passes(&record, &readers[1], 1_002);
+    assert_eq!(waiters(&record), [one]);
+    refused(&record, &wait(two), 1_003);
+}
+
+#[test]
+fn a_large_request_for_permits_is_not_passed_by_small_ones() {
+    let [large, small] = processes();
+    let held = put(acquire(None, &ask(LeaseId::random()).permits(2, 4), at(0)).write);
+    let record = queued(held, &[wait(large).permits(3, 4)], 1);
+    // Two are left, which are for the large one.
+    for request in [wait(small), ask(LeaseId::random())] {
+        refused(&record, &request.permits(1, 4), 2);
+    }
+    passes(&record, &wait(small).permits(1, 6), 2);
+    let record = passes(&freed(&record, 1_000), &wait(large).permits(3, 4), 1_001);
+    // And one beside the large one.
+    passes(&record, &wait(small).permits(1, 4), 1_002);
+    // Permits that no number can count are too many.
+    let record = free_with(&[wait(large).permits(i64::MAX, i64::MAX)]);
+    refused(&record, &wait(small).permits(1, i64::MAX), 1_001);
+}
+
+#[test]
+fn permits_queue_behind_writers_and_readers() {
+    let [first, second] = processes();
+    for ahead in [wait(first), wait(first).shared()] {
+        let record = free_with(&[ahead]);
+        refused(&record, &wait(second).permits(1, 4), 1_001);
+    }
+    let record = free_with(&[wait(first).permits(1, 4)]);
+    refused(&record, &wait(second).shared(), 1_001);
+    refused(&record, &wait(second), 1_001);
+    passes(&record, &wait(second).permits(3, 4), 1_001);
+}
+
+#[test]
+fn a_process_takes_one_place_and_refreshes_it_when_a_third_of_its_time_is_over() {
+    let [waiter] = processes();
+    let record = held_with(&[wait(waiter)]);
+    let taken = record.waiters[0].clone();
+    assert_eq!((taken.since, taken.until), (at(1), at(30_001)));
+    let long = AcquireRequest {
+        ttl: 10 * TTL,
+        ..ask(LeaseId::random())
+    };
+    let record = LockRecord {
+        waiters: record.waiters,
+        ..put(acquire(None, &long, at(0)).write)
+    };
+    for now in [1, 5_000, 10_001] {
+        assert_eq!(refused(&record, &wait(waiter), now).1, None, "{now}");
+    }
+    let (_, refreshed) = refused(&record, &wait(waiter), 10_002);
+    let refreshed = refreshed.unwrap();
+    let [place] = &refreshed.waiters[..] else {
+        panic!("{refreshed:?}");
+    };
+    assert_eq!((place.since, place.until), (at(1), at(40_002)));
+    // Nothing else of the document changes.
+    let same = LockRecord {
+        waiters: record.waiters.clone(),
+        ..refreshed
+    };
+    assert_eq!(same, record);
+    // Another task of the process asks for something else.
+    let (_, changed) = refused(&record, &wait(waiter).shared(), 2);
+    let place = &changed.unwrap().waiters[0];
+    assert_eq!(
+        (place.mode, place.since, place.until),
+        (Mode::Shared, at(1), at(30_002))
+    );
+    let (_, changed) = refused(&record, &wait(waiter).permits(3, 4), 2);
+    let place = &changed.unwrap().waiters[0];
+    assert_eq!((place.mode, place.permits), (Mode::Permits, 3));
+}
+
+#[test]
+fn a_key_has_no_more_places_than_it_may_have() {
+    let requests: Vec<_> = (0..MAX_PLACES).map(|_| wait(WaiterId::random())).collect();
+    let record = held_with(&requests);
+    let late = wait(WaiterId::random());
+    let (held, written) = refused(&record, &late, 2);
+    assert_eq!((held.ahead(), written), (MAX_PLACES, None));
+    // Who has a place keeps it.
+    let (held, written) = refused(&record, &requests[99].clone().shared(), 2);
+    assert_eq!(held.ahead(), MAX_PLACES - 1);
+    assert_eq!(written.unwrap().waiters.len(), MAX_PLACES);
+    // One that does not count any more makes room.
+    let mut record = record;
+    record.waiters[50].until = at(2);
+    let left = refused(&record, &late, 2).1.unwrap();
+    assert_eq!(left.waiters.len(), MAX_PLACES);
+    assert_eq!(
+        left.waiters.last().map(|it| Some(it.waiter)),
+        Some(late.turn.waiter())
+    );
+}
+
+#[test]
+fn a_place_counts_no_longer_than_it_may() {
+    let [one, two] = processes();
+    let record = free_with(&[wait(one)]);
+    let greedy = wait(one).turn(Turn::InTurn {
+        waiter: one,
+        stays: 2 * MAX_PLACE_TIME,
+    });
+    let taken = held_with(&[greedy]);
+    assert_eq!(taken.waiters[0].until, after(at(1), MAX_PLACE_TIME));
+    // One that ends later than a place can was written before the clock stepped back.
+    for (until, counts) in [
+        (at(1_001), false),
+        (at(1_002), true),
+        (after(at(1_001), MAX_PLACE_TIME), true),
+        (after(at(1_002), MAX_PLACE_TIME), false),
+    ] {
+        let mut record = record.clone();
+        record.waiters[0].until = until;
+        let shown = inspect(&record, at(1_001)).waiters;
+        assert_eq!(!shown.is_empty(), counts, "{until}");
+        if counts {
+            refused(&record, &wait(two), 1_001);
+        } else {
+            let record = passes(&record, &wait(two), 1_001);
+            assert_eq!(waiters(&record), [], "{until}");
+        }
+    }
+}
+
+#[test]
+fn a_free_key_is_kept_for_the_places_ahead_until_they_are_over() {
+    let all: [_; 4] = processes();
+    let mut record = free_with(&all.map(wait));
+    for (place, until) in record.waiters.iter_mut().zip([2_000, 2_500, 3_000, 9_000]) {
+        place.until = at(until);
+    }
+    let opens = [1_000, 2_000, 2_500, 3_000];
+    for (place, (waiter, opens)) in all.into_iter().zip(opens).enumerate() {
+        if place > 0 {
+            let (held, written) = refused(&record, &wait(waiter), opens - 1);
+            assert_eq!(held.binds_for(), Duration::from_millis(1));
+            assert!(
+                written.is_some() || place == 3,
+                "{place}: its place counts for longer now"
+            );
+        }
+        passes(&record, &wait(waiter), opens);
+    }
+}
+
+#[test]
+fn a_free_key_is_kept_for_all_places_together_not_for_long() {
+    let all: [_; 3] = processes();
+    let record = free_with(&all.map(wait));
+    let [.., last] = all;
+    let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    let (held, _) = refused(&record, &wait(last), over - 1);
+    assert_eq!(
+        (held.ahead(), held.binds_for()),
+        (2, Duration::from_millis(1))
+    );
+    // Those that it has passed had their turn.
+    assert_eq!(waiters(&passes(&record, &wait(last), over)), []);
+    // Who has no place comes last.
+    let other = ask(LeaseId::random());
+    refused(&record, &other, over - 1);
+    assert_eq!(waiters(&passes(&record, &other, over)), []);
+}
+
+/// Behind a writer, a reader is further behind than the writer, also if it would stand beside those before it.
+#[test]
+fn who_is_further_ahead_may_take_a_free_key_earlier() {
+    let [gone, writer, reader] = processes();
+    let mut record = free_with(&[wait(gone).shared(), wait(writer), wait(reader).shared()]);
+    record.waiters[0].until = at(1_500);
+    refused(&record, &wait(writer), 1_499);
+    refused(&record, &wait(reader).shared(), 1_500);
+    let record = passes(&record, &wait(writer), 1_500);
+    assert_eq!(waiters(&record), [reader]);
+}
+
+#[test]
+fn a_key_whose_holder_has_died_is_kept_from_its_expiry_on() {
+    let [one, two] = processes();
+    let record = held_with(&[wait(one), wait(two)]);
+    refused(&record, &wait(one), 9_999);
+    passes(&record, &wait(one), 10_000);
+    assert_eq!(refused(&record, &wait(two), 10_000).0.binds_for(), LONGEST);
+    let over = 10_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    assert_eq!(waiters(&passes(&record, &wait(two), over)), []);
+}
+
+#[test]
+fn a_clock_that_stepped_back_binds_nobody() {
+    let [one, two] = processes();
+    let mut record = free_with(&[wait(one), wait(two)]);
+    record.expires_at = at(10_000);
+    passes(&record, &wait(two), 5_999);
+    passes(&record, &ask(LeaseId::random()), 5_999);
+    // The time of this request is from before it waited for the release.
+    let (held, _) = refused(&record, &wait(two), 6_000);
+    assert_eq!(held.binds_for(), LONGEST);
+    refused(&record, &wait(two), 10_000);
+}
+
+#[test]
+fn a_grant_drops_the_places_that_it_has_passed_and_keeps_the_others() {
+    let [reader, writer, late] = processes();
+    let record = free_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
+    // The writer did not come. The reader before it stands beside the one that did, and is not passed.
+    let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
+    let record = passes(&record, &wait(late).shared(), over);
+    assert_eq!(waiters(&record), [reader]);
+    // Those that do not count go with the next grant, and nobody else does.
+    let [one, two, three] = processes();
+    let mut record = free_with(&[one, two, three].map(wait));
+    record.waiters[1].until = at(900);
+    let record = passes(&record, &wait(one), 1_001);
+    assert_eq!(waiters(&record), [three]);
+}
+
+#[test]
+fn a_request_that_does_not_wait_writes_nothing_and_does_not_overtake() {
+    let [waiter] = processes();
+    let record = free_with(&[wait(waiter)]);
+    for request in [ask(LeaseId::random()), ask(LeaseId::random()).shared()] {
+        assert_eq!(request.turn, Turn::Behind);
+        assert_eq!(refused(&record, &request, 1_001).1, None);
+    }
+    let held = held_with(&[]);
+    for turn in [Turn::Behind, Turn::Barging] {
+        let (_, written) = refused(&held, &ask(LeaseId::random()).turn(turn), 1);
+        assert_eq!(written, None);
+    }
+}
+
+#[test]
+fn a_barging_request_overtakes_and_keeps_the_places() {
+    let [one, two] = processes();
+    let record = free_with(&[wait(one), wait(two)]);
+    let barging = ask(LeaseId::random()).turn(Turn::Barging);
+    let record = passes(&record, &barging, 1_001);
+    assert_eq!(waiters(&record), [one, two]);
+    let (held, written) = refused(&record, &ask(LeaseId::random()).turn(Turn::Barging), 1_002);
+    assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
+}
+
+#[test]
+fn a_lease_in_the_place_of_another_ignores_the_queue() {
+    let [one, two] = processes();
+    let record = held_with(&[wait(one)]);
+    let holder = holders(&record)[0];
+    let next = ask(LeaseId::random()).in_place_of(holder);
+    let handed_on = passes(&record, &next, 2);
+    assert_eq!(waiters(&handed_on), [one]);
+    // Its process may wait too.
+    let waiting = wait(two).in_place_of(holder);
+    let both = queued(record, &[wait(two)], 2);
+    assert_eq!(waiters(&passes(&both, &waiting, 3)), [one]);
+    // The lease is gone: the request does not wait for the key, and takes no place.
+    assert_eq!(refused(&handed_on, &waiting, 3).1, None);
+    let free = freed(&handed_on, 1_000);
+    let (held, written) = refused(&free, &waiting, 1_001);
+    assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
+    // Another reader is in the way: the request takes no place then either.
+    let reader = ask(LeaseId::random()).shared();
+    let readers = put(acquire(None, &reader, at(0)).write);
+    let readers = try_put(&readers, &ask(LeaseId::random()).shared(), 0).unwrap();
+    let instead = wait(two).in_place_of(reader.lease);
+    assert_eq!(refused(&readers, &instead, 1).1, None);
+}
+
+#[test]
+fn an_owner_that_enters_again_comes_before_all() {
+    let [writer, own] = processes();
+    let record = held_with(&[wait(writer)]);
+    let again = |request: AcquireRequest| AcquireRequest {
+        owner: "me".into(),
+        ..request.reentrant()
+    };
+    let entered = passes(&record, &again(ask(LeaseId::random())), 2);
+    assert_eq!(waiters(&entered), [writer]);
+    let entered = passes(&entered, &again(wait(own)), 3);
+    assert_eq!(waiters(&entered), [writer]);
+    let record = read_with(&[wait(writer)]);
+    passes(&record, &again(ask(LeaseId::random()).shared()), 2);
+    // Not if it does not ask for that, and not when its lease is over.
+    refused(&record, &ask(LeaseId::random()).shared(), 2);
+    refused(&record, &again(wait(own)), 10_000);
+}
+
+/// A program with several processes of one owner: each of them would let the others in.
+#[test]
+fn an_owner_does_not_queue_behind_itself() {
+    let [own, other, late] = processes();
+    let ours = |request: AcquireRequest| AcquireRequest {
+        owner: "us".into(),
+        ..request.reentrant()
+    };
+    let record = free_with(&[ours(wait(own))]);
+    let entered = passes(&record, &ours(wait(late)), 1_001);
+    assert_eq!(waiters(&entered), [own]);
+    passes(&entered, &ours(wait(own)), 1_002);
+    // But it does behind others.
+    let record = free_with(&[ours(wait(own)), wait(other)]);
+    let (held, _) = refused(&record, &ours(wait(late)), 1_001);
+    assert_eq!(held.ahead(), 2);
+}
+
+/// The owner of a place is that of the task which asks, as its mode is.
+#[test]
+fn a_place_has_the_owner_of_the_task_that_asks() {
+    let [waiter, other] = processes();
+    let by = |owner: &str, waiter| AcquireRequest {
+        owner: owner.into(),
+        ..wait(waiter)
+    };
+    let record = held_with(&[by("one", waiter)]);
+    let (_, written) = refused(&record, &by("two", waiter), 2);
+    let record = written.expect("the owner is another one");
+    assert_eq!(&*record.waiters[0].owner, "two");
+    let record = freed(&record, 1_000);
+    passes(&record, &by("two", other).reentrant(), 1_001);
+    refused(&record, &by("one", other).reentrant(), 1_001);
+}
+
+#[test]
+fn an_upgrade_ignores_the_queue() {
+    let [writer] = processes();
+    let record = read_with(&[wait(writer)]);
+    let upgrade = ConvertRequest::upgrade(record.key.clone(), holders(&record)[0]);
+    let decision = convert(Some(&record), &upgrade, at(2));
+    assert!(matches!(decision.answer, ConvertAnswer::Converted(_)));
+    let upgraded = put(decision.write);
+    assert_eq!(upgraded.waiters, record.waiters);
+    // A writer that becomes a reader lets in those that come before the next writer.
+    let downgrade = ConvertRequest::downgrade(record.key.clone(), holders(&record)[0]);
+    let downgraded = put(convert(Some(&upgraded), &downgrade, at(3)).write);
+    assert_eq!(downgraded.waiters, record.waiters);
+    refused(&downgraded, &ask(LeaseId::random()).shared(), 4);
+}
+
+#[test]
+fn evictions_releases_and_renewals_keep_the_places() {
+    let [one, two] = processes();
+    let record = held_with(&[wait(one), wait(two)]);
+    let (key, lease) = (record.key.clone(), holders(&record)[0]);
+    let renewal = RenewRequest::new(key.clone(), lease, TTL);
+    let renewed = put(renew(Some(&record), &renewal, at(2)).write);
+    let plain = ReleaseRequest::new(key, lease);
+    let released = put(release(Some(&record), &plain, at(2)).write);
+    let held_on = plain.min_hold(TTL, LeaseId::random());
+    let held_on = put(release(Some(&record), &held_on, at(2)).write);
+    let evicted = put(evict(Some(&record), at(2)).write);
+    for left in [&renewed, &released, &held_on, &evicted] {
+        assert_eq!(left.waiters, record.waiters);
+        assert_eq!(inspect(left, at(2)).waiters, record.waiters);
+    }
+    for free in [&released, &evicted] {
+        refused(free, &wait(two), 3);
+        passes(free, &wait(one), 3);
+    }
+    refused(&held_on, &wait(one), 3);
+}
+
+#[test]
+fn a_process_leaves_the_queue() {
+    let [one, two, other] = processes();
+    let record = held_with(&[wait(one), wait(two)]);
+    let left = leave(Some(&record), one, at(2));
+    let left = put(left.write);
+    assert_eq!(waiters(&left), [two]);
+    let rest = LockRecord {
+        waiters: record.waiters.clone(),
+        ..left.clone()
+    };
+    assert_eq!(rest, record, "nothing else changes");
+    passes(&freed(&left, 1_000), &wait(two), 1_001);
+    // Who has no place has none to give up.
+    assert_eq!(leave(Some(&left), one, at(3)).write, Write::Keep);
+    assert_eq!(leave(Some(&record), other, at(2)).write, Write::Keep);
+    assert_eq!(leave(None, one, at(2)).write, Write::Keep);
+    // The places that do not count go as well.
+    let left = put(leave(Some(&record), one, at(40_000)).write);
+    assert_eq!(waiters(&left), []);
+}
+
+#[test]
+fn a_repeated_request_is_granted_again_whatever_waits() {
+    let [one, two] = processes();
+    let once = wait(one);
+    let record = put(acquire(None, &once, at(0)).write);
+    let record = queued(record, &[wait(two)], 1);
+    for turn in [once.turn, Turn::Behind, Turn::Barging] {
+        let again = acquire(Some(&record), &once.clone().turn(turn), at(2));
+        assert!(matches!(again.answer, AcquireAnswer::Granted(_)));
+        assert_eq!(again.write, Write::Keep);
+    }
+    // The request of another task of this process takes a place while the lease is there.
+    let record = queued(record, &[wait(one)], 3);
+    assert_eq!(waiters(&record), [two, one]);
+    let released = release(
+        Some(&record),
+        &ReleaseRequest::new(record.key.clone(), once.lease),
+        at(4),
+    );
+    assert_eq!(released.answer, ReleaseAnswer::Released);
+    refused(&put(released.write), &wait(one), 5);
+}

@@ -1,0 +1,182 @@
+//! The queue of the processes that wait for a key: who comes first, and for how long a free key is kept for them.
+//!
+//! Invariants:
+//!
+//! - A request is refused while one that conflicts with it is ahead. The places ahead are judged as if they had been
+//!   granted the key already.
+//! - A place counts until the process has to have asked again. So one whose process is gone delays those behind it for a
+//!   bounded time. On a free key all places together bind for [`LONGEST`].
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use super::decision::{Decision, Write};
+use crate::{
+    messages::{AcquireRequest, Turn},
+    model::{
+        Access, Held, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, Place, WaiterId, after, between,
+    },
+};
+
+/// For how long a free key is kept for all places together.
+pub const LONGEST: Duration = Duration::from_secs(4);
+
+/// What the places ahead of a request mean for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outlook {
+    /// How many places are ahead.
+    pub(super) ahead: usize,
+    /// Whether they keep the key from the request.
+    pub(super) is_behind: bool,
+    /// For how long they do so on a free key.
+    pub(super) binds_for: Duration,
+}
+
+impl Outlook {
+    /// The answer to a request that is refused with these live holders.
+    pub(super) fn held(self, record: &LockRecord, now: DateTime<Utc>) -> Held {
+        let live = record.live_holders(now).cloned().collect();
+        Held::new(record.key.clone(), live, now).behind(self.ahead, self.binds_for)
+    }
+}
+
+/// What the places of this record mean for this request.
+pub(super) fn outlook(
+    record: &LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Outlook {
+    let is_free = record.live_holders(now).next().is_none();
+    let before = before(record, request, now);
+    let binds_for = if is_free {
+        binds_for(&before, record.expires_at, now)
+    } else {
+        Duration::ZERO
+    };
+    Outlook {
+        ahead: ahead(record, request, now).count(),
+        is_behind: !before.is_empty() && (!is_free || binds_for > Duration::ZERO),
+        binds_for,
+    }
+}
+
+/// The places that count and come before that of this request. A request without a place comes after all of them.
+fn ahead<'a>(
+    record: &'a LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> impl Iterator<Item = &'a Place> {
+    let mine = request.turn.waiter();
+    let is_other = move |place: &&Place| Some(place.waiter) != mine;
+    record.live_places(now).take_while(is_other)
+}
+
+/// The places that have to be granted the key before the request.
+///
+/// There are none for a lease that replaces another one, which its holder hands over, and for an owner that enters again:
+/// it would wait for those that wait for it.
+fn before<'a>(
+    record: &'a LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Vec<&'a Place> {
+    let is_own = |owner: &str| request.reentrant && *owner == *request.owner;
+    let enters_again = record.live_holders(now).any(|holder| is_own(&holder.owner));
+    if request.turn == Turn::Barging || request.in_place_of.is_some() || enters_again {
+        return Vec::new();
+    }
+    let others = ahead(record, request, now).filter(|place| !is_own(&place.owner));
+    match request.access {
+        Access::Exclusive => others.collect(),
+        Access::Shared => others.filter(|place| place.mode != Mode::Shared).collect(),
+        Access::Permits { n, of } => {
+            let others: Vec<_> = others.collect();
+            let taken = record.live_holders(now).map(|holder| holder.permits);
+            let mut all = taken.chain(others.iter().map(|place| place.permits));
+            let sum = all.try_fold(n, |sum, permits| sum.checked_add(permits));
+            let is_permits = |place: &&Place| place.mode == Mode::Permits;
+            let have_room = others.iter().all(is_permits) && sum.is_some_and(|sum| sum <= of);
+            if have_room { Vec::new() } else { others }
+        }
+    }
+}
+
+/// For how long these places keep a key that is free since then.
+///
+/// A request may have the time of before it waited in the server for the change that freed the key. So a time that is a
+/// little ahead counts as now. If it is further ahead, the clock stepped back: nobody knows since when the key is free,
+/// and the places do not keep it.
+fn binds_for(places: &[&Place], free_since: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
+    if free_since > after(now, LONGEST) {
+        return Duration::ZERO;
+    }
+    let end = after(free_since.min(now), LONGEST);
+    let last = places.iter().map(|place| place.until).max();
+    last.map_or(Duration::ZERO, |last| between(now, last.min(end)))
+}
+
+/// The places after a refusal: that of the request is the last one, or counts for longer than before. `None` if nothing is
+/// to be written.
+///
+/// A place that has more than two thirds of its time left is not written again, so that most refusals write nothing.
+pub(super) fn take_place(
+    record: &LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Option<Vec<Place>> {
+    let Turn::InTurn { waiter, stays } = request.turn else {
+        return None;
+    };
+    let (mode, permits) = (request.access.mode(), request.access.permits());
+    let owner = request.owner.clone();
+    let stays = stays.min(MAX_PLACE_TIME);
+    let until = after(now, stays);
+    let mut places: Vec<_> = record.live_places(now).cloned().collect();
+    let is_full = places.len() >= MAX_PLACES;
+    match places.iter_mut().find(|place| place.waiter == waiter) {
+        Some(mine) => {
+            let is_same = (mine.mode, mine.permits, &mine.owner) == (mode, permits, &owner);
+            if is_same && mine.until >= after(now, stays * 2 / 3) {
+                return None;
+            }
+            (mine.mode, mine.permits, mine.owner, mine.until) = (mode, permits, owner, until);
+        }
+        None if !is_full => {
+            places.push(Place::new(waiter, owner, (mode, permits), now, until));
+        }
+        None => return None,
+    }
+    Some(places)
+}
+
+/// Takes a process out of the queue.
+pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) -> Decision<()> {
+    let mine = |place: &Place| place.waiter == waiter;
+    let write = match record.filter(|record| record.waiters.iter().any(mine)) {
+        None => Write::Keep,
+        Some(record) => {
+            let mut left = record.clone();
+            left.waiters
+                .retain(|place| place.is_live(now) && !mine(place));
+            Write::Put(left)
+        }
+    };
+    Decision { write, answer: () }
+}
+
+/// The places after a grant: those that count, without that of the request. Those ahead that conflict with it did not
+/// take the key in time, and lose their place.
+pub(super) fn leave_place(
+    record: &LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Vec<Place> {
+    let late: Vec<_> = before(record, request, now)
+        .iter()
+        .map(|place| place.waiter)
+        .collect();
+    let mine = request.turn.waiter();
+    let stays = |place: &&Place| Some(place.waiter) != mine && !late.contains(&place.waiter);
+    record.live_places(now).filter(stays).cloned().collect()
+}
