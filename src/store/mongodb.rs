@@ -35,7 +35,7 @@ use crate::{
         Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
         RenewAnswers, RenewRequest,
     },
-    model::{Error, Key, LockState},
+    model::{Error, Key, LockState, WaiterId},
     rules,
     store::{FreedKeys, Store, clock::ServerClock},
 };
@@ -204,6 +204,11 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        // A process that waits in the queue has a place to look after, whatever a read would show.
+        let waits = request.turn.waiter().is_some() && request.in_place_of.is_none();
+        if request.likely_held && waits {
+            return self.acquire_again(request).await;
+        }
         if request.likely_held
             && let Some(held) = self.look(request).await
         {
@@ -215,6 +220,10 @@ impl Store for MongoStore {
             return Ok(answer);
         }
         self.acquire_again(request).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.give_up_place(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 use crate::{
     messages::{
         AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
-        RenewRequest,
+        RenewRequest, Turn,
     },
-    model::{Key, LeaseId, PermitId, Quota},
+    model::{Key, LeaseId, PermitId, Quota, WaiterId},
 };
 
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
@@ -63,6 +63,19 @@ pub(crate) fn acquires() -> [(&'static str, AcquireRequest); 5] {
         ("acquire reentrant", ask().reentrant()),
         ("acquire handover", ask().in_place_of(other_lease())),
     ]
+}
+
+/// An acquire of a process that waits.
+pub(crate) fn in_turn() -> AcquireRequest {
+    let turn = Turn::InTurn {
+        waiter: waiter(),
+        stays: Duration::from_millis(1_500),
+    };
+    AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL).turn(turn)
+}
+
+pub(crate) fn waiter() -> WaiterId {
+    WaiterId::parse("44444444-4444-4444-8444-444444444444").unwrap()
 }
 
 pub(crate) fn renewal() -> RenewRequest {

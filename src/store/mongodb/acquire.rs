@@ -1,17 +1,18 @@
 //! Acquires, each by one command.
 
+use chrono::{DateTime, Utc};
 use mongodb::options::ReturnDocument;
 use tokio::time::Instant;
 
 use super::{
     MongoStore, decode,
-    error::{classify_insert, is_race},
-    statements,
+    error::{classify, classify_insert, is_race},
+    statements::{self, Form},
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Cause, Error, Held},
-    rules,
+    model::{Cause, Error, Held, Key, LockRecord, WaiterId},
+    rules::{self, Decision, Write},
 };
 
 impl MongoStore {
@@ -27,9 +28,12 @@ impl MongoStore {
             .find_one(statements::filter(&request.key));
         let document = looked.await.ok()??;
         let record = decode::found(&document, &request.key).ok()?.at(now).ok()?;
-        match rules::acquire(Some(&record), request, now).answer {
-            Ok(AcquireAnswer::Held(held)) => Some(held),
-            Ok(AcquireAnswer::Granted(_)) | Err(_) => None,
+        match rules::acquire(Some(&record), request, now) {
+            Decision {
+                write: Write::Keep,
+                answer: Ok(AcquireAnswer::Held(held)),
+            } => Some(held),
+            _ => None,
         }
     }
 
@@ -48,7 +52,8 @@ impl MongoStore {
         let sent = Instant::now();
         let take_over = statements::take_over_sole(request, self.retention);
         let is_take_over = take_over.is_some();
-        let update = take_over.unwrap_or_else(|| statements::acquire(request, self.retention));
+        let update =
+            take_over.unwrap_or_else(|| statements::acquire(request, Form::Short, self.retention));
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
@@ -78,13 +83,17 @@ impl MongoStore {
         let Some(now) = now else {
             return Ok(None);
         };
-        let answer = rules::answer_acquire(&found.at(now)?, request.lease, now)?;
-        // The server refused, and by now no holder is live: the last one has expired meanwhile, so the caller sends the
-        // request again.
-        Ok(match answer {
-            AcquireAnswer::Held(held) if held.holders().is_empty() => None,
-            answer => Some(answer),
-        })
+        answered(&found.at(now)?, request, now)
+    }
+
+    /// Gives up the place of a process. If a failover undoes that, the place counts until its time is over.
+    pub(super) async fn give_up_place(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let left = self
+            .locks
+            .undoable_writes()
+            .update_one(statements::filter(key), statements::leave(waiter))
+            .await;
+        left.map(drop).map_err(classify)
     }
 
     /// Asks for a lease that an earlier request may have been granted.
@@ -96,14 +105,14 @@ impl MongoStore {
         let found = self
             .change(
                 &request.key,
-                statements::acquire(request, self.retention),
+                statements::acquire(request, Form::Full, self.retention),
                 upsert,
             )
             .await?;
         match found {
             Some((record, now)) => {
                 self.clock.record_time(now, Instant::now());
-                rules::answer_acquire(&record, request.lease, now)
+                rules::answer_acquire(&record, request, now)
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
             None => Err(Error::Interrupted {
@@ -111,5 +120,19 @@ impl MongoStore {
                 source: Cause::text("an upsert gave back no document"),
             }),
         }
+    }
+}
+
+/// The answer, by the document after the request. `None` if the rule would change it now, and the request has to be sent
+/// again: the last holder has expired meanwhile, or the short form of the statement has refused what the full one grants.
+pub(super) fn answered(
+    record: &LockRecord,
+    request: &AcquireRequest,
+    now: DateTime<Utc>,
+) -> Result<Option<AcquireAnswer>, Error> {
+    let Decision { write, answer } = rules::acquire(Some(record), request, now);
+    match write {
+        Write::Keep => answer.map(Some),
+        Write::Put(_) | Write::Remove => Ok(None),
     }
 }

@@ -4,19 +4,19 @@ use futures::future::join_all;
 
 use super::{
     MongoStore,
+    acquire::answered,
     bulk::{BulkResult, statement},
     concern::Deployment,
     decode::{self, timed},
     error::{is_statement_race, statement_failed},
-    statements,
+    statements::{self, Form},
 };
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ReleaseAnswer,
         ReleaseRequest,
     },
-    model::{Error, Held},
-    rules,
+    model::Error,
 };
 
 impl MongoStore {
@@ -42,7 +42,7 @@ impl MongoStore {
                 let upsert = request.in_place_of.is_none();
                 statement(
                     &request.key,
-                    statements::acquire(request, self.retention),
+                    statements::acquire(request, Form::Short, self.retention),
                     upsert,
                 )
             }
@@ -92,17 +92,14 @@ impl MongoStore {
         let answer = match result.documents.get(request.key.as_str()) {
             Some(document) => {
                 let (record, now) = timed(decode::lock(document, &request.key)?)?;
-                rules::answer_acquire(&record, request.lease, now)?
+                answered(&record, request, now)?
             }
-            None => AcquireAnswer::Held(Held::by_nobody(request.key.clone())),
+            None => None,
         };
         match answer {
-            // The holder has gone between the two commands, so the request is sent again. The holder may have been
-            // this lease itself, so the request is not fresh any more.
-            AcquireAnswer::Held(held) if held.holders().is_empty() => {
-                self.acquire_again(request).await
-            }
-            answer => Ok(answer),
+            Some(answer) => Ok(answer),
+            // The holder may have gone between the two commands. It may have been this lease itself.
+            None => self.acquire_again(request).await,
         }
     }
 

@@ -5,7 +5,12 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{bulk::statement, concern::majority, prepare, statements};
+use super::{
+    bulk::statement,
+    concern::majority,
+    prepare,
+    statements::{self, Form},
+};
 use crate::store::protocol_pages::{self as fixed, Statement, Tree};
 
 /// The statements that stand on the page as patches, each with the one that it resembles.
@@ -189,17 +194,27 @@ fn statements() -> Vec<Statement> {
             }
             None => add(
                 name,
-                change(statements::acquire(&request, fixed::RETENTION), upsert),
+                change(
+                    statements::acquire(&request, Form::Short, fixed::RETENTION),
+                    upsert,
+                ),
             ),
         }
     }
+    let in_turn = statements::acquire(&fixed::in_turn(), Form::Full, fixed::RETENTION);
+    add("acquire in turn", change(in_turn, true));
+    let left = statements::leave(fixed::waiter());
+    add("leave", update_with(left, doc! { "w": 1 }));
     let handover = fixed::acquires().map(|(_, request)| request);
     let again = handover
         .iter()
         .find(|request| request.in_place_of.is_some());
     add(
         "acquire handover again",
-        change(statements::acquire(again.unwrap(), fixed::RETENTION), false),
+        change(
+            statements::acquire(again.unwrap(), Form::Full, fixed::RETENTION),
+            false,
+        ),
     );
     let renewal = statements::renew(&fixed::renewal(), fixed::RETENTION);
     add("renew", change(renewal.clone(), false));

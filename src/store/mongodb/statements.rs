@@ -15,6 +15,7 @@ mod hold;
 mod permit;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use self::expressions::{
 
 pub(crate) use self::{
     expressions::{integer, utc},
-    grant::{acquire, take_over_sole},
+    grant::{Form, acquire, take_over_sole},
     hold::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
         renew_together,
@@ -36,7 +37,7 @@ pub(crate) use self::{
 };
 use crate::{
     messages::ListRequest,
-    model::{Key, SCHEMA},
+    model::{Key, SCHEMA, WaiterId},
 };
 
 /// Finds the document of a key on the server's shortest path.
@@ -48,6 +49,18 @@ pub(crate) fn filter(key: &Key) -> Document {
 /// its fields.
 pub(crate) fn projection() -> Document {
     doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
+}
+
+/// Gives up the place of a process.
+pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
+    let waits = doc! { "$in": [waiter.to_string(), { "$ifNull": ["$waiters.waiter", []] }] };
+    let waits = doc! { "$and": [is_lock(), { "$isArray": "$waiters" }, waits] };
+    let left = doc! { "$setField": {
+        "field": "waiters",
+        "input": "$$ROOT",
+        "value": turn::without(waiter),
+    } };
+    replace_if(waits, left)
 }
 
 /// Ends every live lease and raises the fence. The live holders are moved to `evicted`.

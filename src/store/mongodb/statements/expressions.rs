@@ -17,7 +17,7 @@ const MAX_STEP_DIGITS: u32 = 6;
 const MAX_DATE: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
 
 /// The form of a lease id.
-const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\z";
+pub(super) const UUID: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\\z";
 
 pub(super) fn replace_if(condition: Document, replacement: Document) -> Vec<Document> {
     replace_or(condition, replacement, "$$ROOT".into())
@@ -96,14 +96,19 @@ pub(super) fn holders() -> Document {
     } }
 }
 
+/// The words for the modes.
+pub(super) fn modes() -> Bson {
+    let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits];
+    modes.map(|mode| Bson::from(mode.as_str())).to_vec().into()
+}
+
 /// Whether each of these holders has all that decides who else may have the key, and the last of them expires when the
 /// document does, unless the key is free.
 pub(super) fn make_sense(holders: &str) -> Document {
-    let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits].map(Mode::as_str);
     let makes_sense = doc! { "$and": [
         { "$eq": [{ "$type": "$$this.lease" }, "string"] },
         { "$regexMatch": { "input": "$$this.lease", "regex": UUID } },
-        { "$in": ["$$this.mode", modes.as_slice()] },
+        { "$in": ["$$this.mode", modes()] },
         { "$in": [{ "$type": "$$this.permits" }, ["int", "long"]] },
         { "$lt": ["$$this.fence", FENCE_END] },
         { "$eq": [{ "$type": "$$this.expires_at" }, "date"] },
@@ -137,8 +142,8 @@ pub(super) fn is_live() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
 }
 
-/// A document of this key, with this fence and clean-up date. The fields `waiters` and `done`, which a later version
-/// may have written, stay.
+/// A document of this key, with this fence and clean-up date. The processes that wait keep their places, and the
+/// field `done`, which a later version may have written, stays.
 ///
 /// The fields that come and go stand last, because behind a new field the server logs all fields, and otherwise only
 /// those that change.

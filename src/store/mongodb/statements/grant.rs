@@ -1,24 +1,64 @@
 //! The rule of an acquire as an update pipeline of MongoDB.
+//!
+//! The statement of an acquire has two forms. The short one refuses whenever a process waits, and takes no place. It is
+//! for the first request for a key, which is likely to be free. If the rule says otherwise than the short form, the caller
+//! sends the full one.
 
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{
-    any, cleanup_at, from_now, has_next_fence, holders, is_free, is_held, is_lease, is_listed,
-    is_live, is_new, is_sole, literal, lock, make_sense, next_fence, replace_if,
+use super::{
+    expressions::{
+        any, cleanup_at, from_now, has_next_fence, holders, is_free, is_held, is_lease, is_listed,
+        is_live, is_new, is_sole, literal, lock, make_sense, next_fence, replace_if,
+    },
+    turn,
 };
 use crate::{
-    messages::AcquireRequest,
+    messages::{AcquireRequest, Turn},
     model::{Access, MAX_HOLDERS},
 };
 
-/// Grants the lease if no live holder conflicts with it. Needs an upsert, unless the request is for the place
-/// of another lease.
-pub(crate) fn acquire(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
+/// A form of the statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// It refuses if any process waits.
+    Short,
+    /// It follows the rule of the queue.
+    Full,
+}
+
+/// Grants the lease if no live holder conflicts with it, and no process that waits comes first. Needs an upsert, unless
+/// the request is for the place of another lease.
+pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
+    let queue = Queue::of(request, form);
     match request.access {
-        Access::Exclusive if !request.reentrant => exclusive(request, retention),
-        _ => beside(request, retention),
+        Access::Exclusive if !request.reentrant && queue != Queue::Followed => {
+            exclusive(request, queue, retention)
+        }
+        _ => beside(request, queue, retention),
+    }
+}
+
+/// What the statement makes of the processes that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    /// The request comes before all of them.
+    Ignored,
+    /// It is refused if there are any.
+    Empty,
+    /// It is granted or refused, and has its place, by the rule.
+    Followed,
+}
+
+impl Queue {
+    fn of(request: &AcquireRequest, form: Form) -> Self {
+        match (request.turn, request.in_place_of, form) {
+            (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
+            (_, None, Form::Short) => Self::Empty,
+            (_, None, Form::Full) => Self::Followed,
+        }
     }
 }
 
@@ -31,13 +71,19 @@ pub(crate) fn take_over_sole(
     let from = request.in_place_of?;
     let whole = request.access == Access::Exclusive && !request.reentrant;
     let held = doc! { "$and": [is_sole(from), has_next_fence()] };
-    whole.then(|| replace_if(held, sole(request, retention)))
+    whole.then(|| replace_if(held, sole(request, Queue::Ignored, retention)))
 }
 
 /// Grants the lease if the key has no live holder.
-fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
+fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
     let free = match request.in_place_of {
-        None => doc! { "$or": [{ "$and": [is_free(), has_next_fence()] }, is_new(&request.key)] },
+        None => {
+            let mut free = vec![is_free(), has_next_fence()];
+            if queue == Queue::Empty {
+                free.push(turn::nobody_waits());
+            }
+            doc! { "$or": [{ "$and": free }, is_new(&request.key)] }
+        }
         Some(lease) => {
             let other = doc! { "$and": [{ "$not": [is_lease(lease)] }, is_live()] };
             let other = doc! { "$and": [is_held(), any("$holders", other)] };
@@ -45,11 +91,11 @@ fn exclusive(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
             doc! { "$and": [has_next_fence(), { "$or": [is_sole(lease), last] }] }
         }
     };
-    replace_if(free, sole(request, retention))
+    replace_if(free, sole(request, queue, retention))
 }
 
 /// The document of a lock with this lease as its sole holder.
-fn sole(request: &AcquireRequest, retention: Duration) -> Document {
+fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document {
     let mut held = doc! {
         "lease": request.lease.to_string(),
         "owner": literal(&request.owner),
@@ -59,6 +105,7 @@ fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     if let Some(note) = &request.note {
         held.insert("note", literal(note));
     }
+    held.extend(waiters(request, queue));
     lock(
         next_fence(),
         cleanup_at("$$NOW", request.ttl, retention),
@@ -66,10 +113,20 @@ fn sole(request: &AcquireRequest, retention: Duration) -> Document {
     )
 }
 
+/// The list of those that wait, after a grant, if the statement changes it.
+fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
+    let left = match queue {
+        Queue::Ignored => turn::without(request.turn.waiter()?),
+        Queue::Empty => return None,
+        Queue::Followed => turn::left(request),
+    };
+    Some(("waiters".to_owned(), left.into()))
+}
+
 /// Grants the lease if the live holders leave room for it.
 ///
 /// Only here is the number of holders bounded: after a grant of [`exclusive`] there is one holder.
-fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
+fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
     let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
     let known = match request.in_place_of {
         None => doc! { "$or": [known, is_new(&request.key)] },
@@ -96,33 +153,64 @@ fn beside(request: &AcquireRequest, retention: Duration) -> Vec<Document> {
         None => doc! { "$or": [is_new(&request.key), room] },
         Some(_) => room,
     };
-    let free = doc! { "$and": [{ "$isArray": "$$live" }, room] };
+    let mut free = vec![doc! { "$isArray": "$$live" }, room];
+    match queue {
+        Queue::Ignored => {}
+        Queue::Empty => free.push(turn::nobody_waits()),
+        Queue::Followed => free.push(turn::is_its_turn()),
+    }
+    let free = doc! { "$and": free };
     let expires_at = from_now(request.ttl);
     let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
+    let mut held = doc! {
+        "holders": { "$concatArrays": ["$$live", [holder(request, expires_at)]] },
+        "expires_at": latest,
+    };
+    held.extend(waiters(request, queue));
     let granted = lock(
         doc! { "$max": ["$fence", "$$fence"] },
         // The expiries of the other holders are in the clean-up date already, which never goes down.
         cleanup_at("$$NOW", request.ttl, retention),
-        doc! {
-            "holders": { "$concatArrays": ["$$live", [holder(request, expires_at)]] },
-            "expires_at": latest,
-        },
+        held,
     );
     let granted = doc! { "$let": { "vars": { "fence": fence(request) }, "in": granted } };
     let granted = match request.access {
         Access::Exclusive => {
             let nobody = doc! { "$eq": ["$$live", []] };
-            doc! { "$cond": [nobody, sole(request, retention), granted] }
+            doc! { "$cond": [nobody, sole(request, queue, retention), granted] }
         }
         Access::Shared | Access::Permits { .. } => granted,
     };
+    let decision = match queue {
+        Queue::Ignored | Queue::Empty => doc! { "$cond": [free, granted, "$$ROOT"] },
+        Queue::Followed => in_turn(request, free, granted),
+    };
     vec![doc! { "$replaceWith": { "$let": {
         "vars": { "all": holders() },
-        "in": { "$let": {
-            "vars": { "live": live },
-            "in": { "$cond": [free, granted, "$$ROOT"] },
-        } },
+        "in": { "$let": { "vars": { "live": live }, "in": decision } },
     } } }]
+}
+
+/// The document after a request that has its place among the processes that wait. The places are looked at once.
+fn in_turn(request: &AcquireRequest, free: Document, granted: Document) -> Document {
+    let decision = match turn::refused(request) {
+        None => doc! { "$cond": [free, granted, "$$ROOT"] },
+        Some(refused) => {
+            let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
+            let waits = doc! { "$and": [{ "$isArray": "$$live" }, { "$not": [mine] }] };
+            doc! { "$switch": {
+                "branches": [
+                    { "case": free, "then": granted },
+                    { "case": waits, "then": refused },
+                ],
+                "default": "$$ROOT",
+            } }
+        }
+    };
+    doc! { "$let": {
+        "vars": { "places": turn::places() },
+        "in": { "$let": { "vars": { "before": turn::before(request) }, "in": decision } },
+    } }
 }
 
 /// Whether the live holders leave room for the request.

@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, RawDocumentBuf};
 use super::*;
 use crate::{
     messages::{
-        AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest,
+        AcquireRequest, ConvertRequest, Filter, PermitRequest, ReleaseRequest, RenewRequest, Turn,
     },
     model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
     store::hostile_texts::Texts,
@@ -44,11 +44,23 @@ fn asked(request: &AcquireRequest) -> Vec<AcquireRequest> {
     ];
     let again = modes.clone().map(AcquireRequest::reentrant);
     let asked = modes.into_iter().chain(again);
-    let twice = asked.flat_map(|request| {
+    let waits = Turn::InTurn {
+        waiter: WaiterId::random(),
+        stays: TTL,
+    };
+    let turns = asked.flat_map(|request| {
+        [Turn::Behind, Turn::Barging, waits].map(|turn| request.clone().turn(turn))
+    });
+    let twice = turns.flat_map(|request| {
         let handed = request.clone().in_place_of(LeaseId::random());
         [request, handed]
     });
     twice.collect()
+}
+
+/// Every form of the statement of this request.
+fn forms(request: &AcquireRequest) -> [Vec<Document>; 2] {
+    [Form::Short, Form::Full].map(|form| acquire(request, form, TTL))
 }
 
 /// Every change that there is a statement for.
@@ -56,7 +68,7 @@ fn changes() -> Vec<Vec<Document>> {
     let (key, lease) = (key("k"), LeaseId::random());
     let asked = asked(&ask("k"));
     let release = ReleaseRequest::new(key.clone(), lease);
-    let mut changes: Vec<_> = asked.iter().map(|it| acquire(it, TTL)).collect();
+    let mut changes: Vec<_> = asked.iter().flat_map(forms).collect();
     changes.extend(asked.iter().filter_map(|it| take_over_sole(it, TTL)));
     changes.extend([
         renew(&RenewRequest::new(key.clone(), lease, TTL), TTL),
@@ -69,6 +81,7 @@ fn changes() -> Vec<Vec<Document>> {
         self::release(&release.min_hold(TTL, LeaseId::random()), TTL),
         evict(TTL),
         touch(ObjectId::new()),
+        leave(WaiterId::random()),
     ]);
     changes.extend(permits("k").iter().map(permit));
     changes
@@ -86,7 +99,7 @@ fn permits(name: &str) -> [PermitRequest; 2] {
 fn assert_literal(request: &AcquireRequest) {
     let collect = |request: &AcquireRequest| {
         let mut found = Vec::new();
-        for stage in acquire(request, TTL) {
+        for stage in forms(request).into_iter().flatten() {
             texts(&stage.into(), "", &mut found);
         }
         found
@@ -136,7 +149,7 @@ fn random_texts_stand_in_literals_and_are_sent_as_they_are() {
         assert_literal(request);
         assert_eq!(literals(&permits(&name)[number % 2]), tame[number % 2]);
         let list = ListRequest::new(Filter::new().prefix(&*name).owner(owner), None, 1);
-        let mut sent = acquire(request, TTL);
+        let mut sent = acquire(request, Form::Full, TTL);
         sent.extend([page(&list), filter(&request.key), expired(&request.key)]);
         for document in sent {
             let sent = RawDocumentBuf::try_from(&document).unwrap();
@@ -170,7 +183,7 @@ fn the_key_of_a_limiter_stands_in_a_literal() {
 
 #[test]
 fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
-    let sent = |request: &AcquireRequest| format!("{:?}", acquire(request, TTL));
+    let sent = |request: &AcquireRequest| format!("{:?}", acquire(request, Form::Short, TTL));
     for costly in ["$filter", "$map", "$let", "note"] {
         assert!(!sent(&ask("k")).contains(costly), "{costly}");
         let control = ask("k").permits(1, 2).reentrant().note("");

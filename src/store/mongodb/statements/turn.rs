@@ -1,0 +1,198 @@
+//! The rules of the queue of the processes that wait for a key, as expressions of MongoDB.
+//!
+//! Some of them use variables of the statement: `live` has the live holders, `places` the places that count, and `before`
+//! those that have to be granted the key before the request.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
+use crate::{
+    messages::{AcquireRequest, Turn},
+    model::{Access, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId},
+    rules::turn::LONGEST,
+};
+
+/// Whether no process waits. Only a missing list, or null, sorts so far in front.
+pub(super) fn nobody_waits() -> Document {
+    doc! { "$lte": ["$waiters", Bson::Null] }
+}
+
+/// The places that count.
+pub(super) fn places() -> Document {
+    let counts = doc! { "$and": [
+        { "$eq": [{ "$type": "$$this.waiter" }, "string"] },
+        { "$regexMatch": { "input": "$$this.waiter", "regex": UUID } },
+        { "$in": ["$$this.mode", modes()] },
+        { "$in": [{ "$type": "$$this.permits" }, ["int", "long"]] },
+        { "$eq": [{ "$type": "$$this.since" }, "date"] },
+        { "$eq": [{ "$type": "$$this.until" }, "date"] },
+        { "$gt": ["$$this.until", "$$NOW"] },
+        { "$lte": ["$$this.until", from_now(MAX_PLACE_TIME)] },
+    ] };
+    doc! { "$cond": [
+        { "$isArray": "$waiters" },
+        { "$filter": { "input": "$waiters", "cond": counts } },
+        [],
+    ] }
+}
+
+/// The places that have to be granted the key before the request.
+pub(super) fn before(request: &AcquireRequest) -> Bson {
+    let ahead = match request.turn.waiter() {
+        None => Bson::from("$$places"),
+        Some(waiter) => {
+            let place = doc! { "$indexOfArray": ["$$places.waiter", waiter.to_string()] };
+            doc! { "$let": { "vars": { "at": place }, "in": { "$switch": {
+                "branches": [
+                    { "case": { "$eq": ["$$at", -1] }, "then": "$$places" },
+                    { "case": { "$eq": ["$$at", 0] }, "then": [] },
+                ],
+                "default": { "$slice": ["$$places", "$$at"] },
+            } } } }
+            .into()
+        }
+    };
+    let owner = literal(&request.owner);
+    let others = if request.reentrant {
+        let other = doc! { "$ne": ["$$this.owner", owner.clone()] };
+        doc! { "$filter": { "input": ahead, "cond": other } }.into()
+    } else {
+        ahead
+    };
+    let conflicting = match request.access {
+        Access::Exclusive => others,
+        Access::Shared => {
+            let other = doc! { "$ne": ["$$this.mode", Mode::Shared.as_str()] };
+            doc! { "$filter": { "input": others, "cond": other } }.into()
+        }
+        Access::Permits { n, of } => {
+            let is_other = doc! { "$ne": ["$$this.mode", Mode::Permits.as_str()] };
+            let taken = doc! { "$add": [
+                { "$sum": "$$live.permits" },
+                { "$sum": "$$others.permits" },
+            ] };
+            let have_no_room = doc! { "$or": [
+                { "$anyElementTrue": { "$map": { "input": "$$others", "in": is_other } } },
+                { "$gt": [taken, of.saturating_sub(n)] },
+            ] };
+            doc! { "$let": {
+                "vars": { "others": others },
+                "in": { "$cond": [have_no_room, "$$others", []] },
+            } }
+            .into()
+        }
+    };
+    if request.reentrant {
+        let live = doc! { "$ifNull": ["$$live.owner", []] };
+        doc! { "$cond": [{ "$in": [owner, live] }, [], conflicting] }.into()
+    } else {
+        conflicting
+    }
+}
+
+/// Whether the places before the request do not keep the key from it: there are none, or the key has been free for so long
+/// that they do not bind any more.
+pub(super) fn is_its_turn() -> Document {
+    // Without a time the key has been free for long. If the time is far ahead, the clock stepped back.
+    let is_date = |field: &str| doc! { "$eq": [{ "$type": field }, "date"] };
+    let free_since = doc! { "$switch": {
+        "branches": [
+            { "case": is_date("$expires_at"), "then": "$expires_at" },
+            { "case": is_date("$released_at"), "then": "$released_at" },
+        ],
+        "default": Bson::Null,
+    } };
+    let free_for = doc! { "$subtract": ["$$NOW", free_since] };
+    let over = doc! { "$or": [
+        { "$lte": ["$$free_for", Bson::Null] },
+        { "$lt": ["$$free_for", -millis(LONGEST)] },
+        { "$gte": ["$$free_for", millis(LONGEST)] },
+    ] };
+    doc! { "$or": [
+        { "$eq": ["$$before", []] },
+        { "$and": [
+            { "$not": [is_held()] },
+            { "$let": { "vars": { "free_for": free_for }, "in": over } },
+        ] },
+    ] }
+}
+
+/// The places after a grant: without that of the request, and without those that it has passed.
+pub(super) fn left(request: &AcquireRequest) -> Document {
+    let passed = doc! { "$in": ["$$this.waiter", "$$before.waiter"] };
+    let mut gone = vec![passed];
+    if let Some(waiter) = request.turn.waiter() {
+        gone.push(doc! { "$eq": ["$$this.waiter", waiter.to_string()] });
+    }
+    let left = doc! { "$filter": {
+        "input": "$$places",
+        "cond": { "$not": [{ "$or": gone }] },
+    } };
+    unless_empty(left)
+}
+
+/// The places that count, without that of this process.
+pub(super) fn without(waiter: WaiterId) -> Document {
+    let other = doc! { "$ne": ["$$this.waiter", waiter.to_string()] };
+    unless_empty(doc! { "$filter": { "input": places(), "cond": other } })
+}
+
+/// A list of places for the document, which has no empty one.
+fn unless_empty(places: Document) -> Document {
+    doc! { "$let": {
+        "vars": { "left": places },
+        "in": { "$cond": [{ "$eq": ["$$left", []] }, "$$REMOVE", "$$left"] },
+    } }
+}
+
+/// The document after a refusal, with a place for the process of the request: the last one, or the one that it has, for
+/// longer. `None` if the process does not wait.
+pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
+    let Turn::InTurn { waiter, stays } = request.turn else {
+        return None;
+    };
+    let stays = stays.min(MAX_PLACE_TIME);
+    let (mode, permits) = (request.access.mode().as_str(), request.access.permits());
+    let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
+    let owner = literal(&request.owner);
+    let change = doc! {
+        "owner": owner.clone(),
+        "mode": mode,
+        "permits": permits,
+        "until": from_now(stays),
+    };
+    let mine = doc! {
+        "waiter": waiter.to_string(),
+        "owner": owner.clone(),
+        "mode": mode,
+        "permits": permits,
+        "since": "$$NOW",
+        "until": from_now(stays),
+    };
+    let is_kept = doc! { "$and": [
+        is_mine.clone(),
+        { "$eq": ["$$this.mode", mode] },
+        { "$eq": ["$$this.permits", permits] },
+        { "$eq": ["$$this.owner", owner] },
+        { "$gte": ["$$this.until", from_now(stays * 2 / 3)] },
+    ] };
+    let any = |cond: Document| {
+        doc! { "$anyElementTrue": { "$map": { "input": "$$places", "in": cond } } }
+    };
+    let longer = doc! { "$map": {
+        "input": "$$places",
+        "in": { "$cond": [is_mine.clone(), { "$mergeObjects": ["$$this", change] }, "$$this"] },
+    } };
+    let with = |places: Document| doc! { "$mergeObjects": ["$$ROOT", { "waiters": places }] };
+    Some(doc! { "$switch": {
+        "branches": [
+            { "case": any(is_kept), "then": "$$ROOT" },
+            { "case": any(is_mine), "then": with(longer) },
+            {
+                "case": { "$lt": [{ "$size": "$$places" }, MAX_PLACES as i64] },
+                "then": with(doc! { "$concatArrays": ["$$places", [mine]] }),
+            },
+        ],
+        "default": "$$ROOT",
+    } })
+}
