@@ -38,7 +38,7 @@ use crate::{
         ConvertRequest, Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
         ReleaseRequest, RenewAnswer, RenewAnswers, RenewRequest,
     },
-    model::{Cause, Error, Key, LockRecord, LockState},
+    model::{Cause, Error, Key, LockRecord, LockState, WaiterId},
     rules,
     store::{Store, explained, listing},
 };
@@ -72,6 +72,14 @@ impl<C: Transport> Store for IndexStore<C> {
         let asked = self.prepared_acquire(request);
         let outcome = self.change(&request.key, asked.change).await?;
         self.acquired(request, asked.at, outcome).await
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let change = self.statements.leave(key, waiter);
+        match self.change(key, change).await? {
+            Some(outcome) => self.timed(&outcome, key).map(drop),
+            None => Ok(()),
+        }
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {

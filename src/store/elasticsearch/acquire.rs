@@ -12,7 +12,7 @@ use super::{
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held},
-    rules,
+    rules::{self, Decision, Write},
     store::json,
 };
 
@@ -39,9 +39,12 @@ impl<C: Transport> IndexStore<C> {
         }
         let record = json::lock(&found["_source"], &request.key).ok()?;
         let record = record.at(now).ok()?;
-        match rules::acquire(Some(&record), request, now).answer {
-            Ok(AcquireAnswer::Held(held)) => Some(held),
-            Ok(AcquireAnswer::Granted(_)) | Err(_) => None,
+        match rules::acquire(Some(&record), request, now) {
+            Decision {
+                write: Write::Keep,
+                answer: Ok(AcquireAnswer::Held(held)),
+            } => Some(held),
+            _ => None,
         }
     }
 
@@ -70,10 +73,13 @@ impl<C: Transport> IndexStore<C> {
         outcome: Option<Outcome>,
     ) -> Result<AcquireAnswer, Error> {
         match self.judged(request, at, outcome)? {
-            // The node refused, but by the time that is estimated here no holder is live: the last holder
-            // expires at about this moment. The request is sent again, for an answer that includes the time.
-            AcquireAnswer::Held(held) if at.is_some() && held.holders().is_empty() => {
-                let change = self.statements.acquire(request);
+            // The request is sent again, to the script that knows all rules, and for an answer that includes the time: if
+            // the lean script has refused a process that waits, which has to take its place; and if nobody has the key or
+            // comes first. Then the document has places that do not count, which the lean script does not tell from
+            // others. Or the time that is estimated here is not the node's, and the last holder expires at about this
+            // moment, for example.
+            AcquireAnswer::Held(held) if is_unfinished(request, at, &held) => {
+                let change = self.statements.acquire_in_full(request);
                 let outcome = self.change(&request.key, change).await?;
                 self.judged(request, None, outcome)
             }
@@ -98,8 +104,15 @@ impl<C: Transport> IndexStore<C> {
             self.clock.record_time(now, Instant::now());
         }
         match now.or(at) {
-            Some(now) => rules::answer_acquire(&record, request.lease, now),
+            Some(now) => rules::answer_acquire(&record, request, now),
             None => Err(self.malformed("it tells no time")),
         }
     }
+}
+
+/// Whether a request that was refused has to be sent again.
+fn is_unfinished(request: &AcquireRequest, at: Option<DateTime<Utc>>, held: &Held) -> bool {
+    let is_lean = statements::is_lean(request);
+    let takes_place = is_lean && request.turn.waiter().is_some();
+    takes_place || held.is_by_nobody() && (at.is_some() || is_lean)
 }

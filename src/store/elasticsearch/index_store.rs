@@ -47,8 +47,8 @@ use crate::store::clock::ServerClock;
 ///   script on the document as it is at that moment, and on the real clock of its node
 ///   (`new Date().getTime()`; the cached clock, `ctx._now`, was seen up to 194 ms late). If another change
 ///   comes in between, the shard runs the script again.
-/// - A refused attempt writes nothing. No operation on a key needs a refresh, because reads by key are
-///   real-time.
+/// - A refused attempt writes nothing but the [place](crate::store::Turn::InTurn) of a process that waits.
+///   No operation on a key needs a refresh, because reads by key are real-time.
 /// - An acknowledged grant, renewal or release is on the disk of the primary (`index.translog.durability` is
 ///   `request` in the index that [`prepare`](IndexStore::prepare) creates) and of every replica in sync,
 ///   because a primary acknowledges a write only when they have it, or when the cluster has removed them from

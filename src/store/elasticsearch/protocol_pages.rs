@@ -3,13 +3,19 @@
 //! In a plain snapshot of the requests each would contain its script, on one line with escaped line ends. The page names
 //! the scripts, and links to their files.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{
     scripts::SCRIPTS,
     statements::{Body, Change, Method, Request, Statements},
 };
-use crate::store::protocol_pages::{self as fixed, Statement, Tree};
+use crate::{
+    messages::{AcquireRequest, Turn},
+    model::WaiterId,
+    store::protocol_pages::{self as fixed, Statement, Tree},
+};
 
 /// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
 /// that some other crate may ask for.
@@ -81,6 +87,20 @@ fn written(request: Request) -> String {
     }
 }
 
+fn waiter() -> WaiterId {
+    WaiterId::parse("44444444-4444-4444-8444-444444444444").unwrap()
+}
+
+/// An acquire by a process that waits.
+fn in_turn() -> AcquireRequest {
+    let turn = Turn::InTurn {
+        waiter: waiter(),
+        stays: Duration::from_secs(3),
+    };
+    AcquireRequest::exclusive(fixed::key(), fixed::lease(), "worker-3".into(), fixed::TTL)
+        .turn(turn)
+}
+
 fn requests() -> Vec<Statement> {
     let statements = Statements::of_locks("app-locks".into());
     let mut requests = Vec::new();
@@ -90,6 +110,10 @@ fn requests() -> Vec<Statement> {
     for (name, request) in fixed::acquires() {
         add(name, one(statements.acquire(&request)));
     }
+    add("acquire in turn", one(statements.acquire(&in_turn())));
+    let behind = statements.acquire_in_full(&fixed::acquires()[0].1);
+    add("acquire again", one(behind));
+    add("leave", one(statements.leave(&fixed::key(), waiter())));
     let renewal = statements.renew(&fixed::renewal());
     add("renew", one(renewal.clone()));
     add("renew many", statements.bulk(vec![renewal]));

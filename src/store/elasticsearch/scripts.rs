@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// A script of this crate, with the name of its file. Scripts about locks begin with the functions of `lock.painless`,
-/// and of `holders.painless` if they have to do with several holders.
+/// of `holders.painless` if they have to do with several holders, and of `places.painless` if with those that wait.
 pub(crate) struct Script {
     name: &'static str,
     /// The functions that it uses.
@@ -77,6 +77,8 @@ fn without_comments(script: &str) -> String {
 pub(super) const LOCK: &str = include_str!("lock.painless");
 /// Functions about several holders.
 pub(super) const HOLDERS: &str = include_str!("holders.painless");
+/// Functions about the processes that wait.
+pub(super) const PLACES: &str = include_str!("places.painless");
 
 macro_rules! scripts {
     ($($constant:ident = [$($functions:ident),*] $file:literal;)*) => {
@@ -89,7 +91,8 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = [LOCK] "acquire";
-    ACQUIRE_BESIDE = [LOCK, HOLDERS] "acquire_beside";
+    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACES] "acquire_beside";
+    LEAVE = [LOCK, HOLDERS, PLACES] "leave";
     RENEW = [LOCK, HOLDERS] "renew";
     CONVERT = [LOCK, HOLDERS] "convert";
     RELEASE = [LOCK, HOLDERS] "release";

@@ -282,8 +282,8 @@ fn mapping() -> Value {
                 "note": note,
             } },
             "evicted": not_parsed,
-            // Fields for later versions: about processes that wait, and about jobs that ran once.
             "waiters": not_parsed,
+            // A field for later versions: about jobs that ran once.
             "done": not_parsed,
             "limiter": number,
             "granted_at": date,

@@ -29,11 +29,12 @@ pub(crate) use self::{
     request::{Body, Method, Query, Request, encoded, probe_of},
 };
 use super::scripts::{
-    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, RELEASE, REMOVE_EXPIRED, RENEW, Script,
+    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    messages::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest},
-    model::{Access, Key, MAX_HOLDERS, SCHEMA},
+    messages::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest, Turn},
+    model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
+    rules::turn,
 };
 
 /// How often the shard runs the script of an `_update` again after another change of the document came in
@@ -110,33 +111,54 @@ impl Statements {
         &self.alias
     }
 
+    /// An acquire, by a lean script if that [will do](is_lean).
     pub(crate) fn acquire(&self, request: &AcquireRequest) -> Change {
-        let mut params = json!({
-            "schema": SCHEMA,
-            "key": request.key.as_str(),
-            "lease": request.lease.to_string(),
-            "owner": &*request.owner,
-            "ttl": millis(request.ttl),
-            "note": request.note.as_deref(),
-        });
-        let whole = request.access == Access::Exclusive && !request.reentrant;
-        if whole && request.in_place_of.is_none() {
-            return self.change(&request.key, &ACQUIRE, params).or_insert();
+        if !is_lean(request) {
+            return self.acquire_in_full(request);
         }
+        let mut params = of_acquire(request);
+        params["barging"] = json!(request.turn == Turn::Barging);
+        self.change(&request.key, &ACQUIRE, params).or_insert()
+    }
+
+    /// An acquire by the script that knows all rules.
+    pub(crate) fn acquire_in_full(&self, request: &AcquireRequest) -> Change {
+        let mut params = of_acquire(request);
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
+        params["barging"] = json!(request.turn == Turn::Barging);
+        params["waiter"] = json!(request.turn.waiter().map(|waiter| waiter.to_string()));
+        if let Turn::InTurn { stays, .. } = request.turn {
+            let stays = stays.min(MAX_PLACE_TIME);
+            params["stays"] = json!(millis(stays));
+            params["enough"] = json!(millis(stays * 2 / 3));
+        }
+        params["max_places"] = json!(MAX_PLACES);
+        params["max_place_time"] = json!(millis(MAX_PLACE_TIME));
+        params["all_bind"] = json!(millis(turn::LONGEST));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
-        if !whole {
+        // Many processes may come to wait at once, and each takes a place.
+        if !is_whole(request) || request.turn.waiter().is_some() {
             change = change.in_a_crowd();
         }
         match request.in_place_of {
             None => change.or_insert(),
             Some(_) => change,
         }
+    }
+
+    /// Takes a process out of the queue.
+    pub(crate) fn leave(&self, key: &Key, waiter: WaiterId) -> Change {
+        let params = json!({
+            "schema": SCHEMA,
+            "waiter": waiter.to_string(),
+            "max_place_time": millis(MAX_PLACE_TIME),
+        });
+        self.change(key, &LEAVE, params).in_a_crowd()
     }
 
     pub(crate) fn renew(&self, request: &RenewRequest) -> Change {
@@ -274,6 +296,31 @@ impl Statements {
     pub(super) fn path(&self) -> String {
         encoded(&self.target)
     }
+}
+
+/// Whether a request goes to a lean script, which knows neither several holders nor who of those that wait counts. It
+/// refuses a free key whose document has any places, unless the request is [barging](Turn::Barging), and takes no place. So
+/// a process that waits goes to it only at first, when the key is likely to be free.
+pub(super) fn is_lean(request: &AcquireRequest) -> bool {
+    let waits_already = request.turn.waiter().is_some() && request.likely_held;
+    is_whole(request) && request.in_place_of.is_none() && !waits_already
+}
+
+/// Whether a request is for a lease that no other may stand beside.
+fn is_whole(request: &AcquireRequest) -> bool {
+    request.access == Access::Exclusive && !request.reentrant
+}
+
+/// The parameters of each acquire.
+fn of_acquire(request: &AcquireRequest) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "key": request.key.as_str(),
+        "lease": request.lease.to_string(),
+        "owner": &*request.owner,
+        "ttl": millis(request.ttl),
+        "note": request.note.as_deref(),
+    })
 }
 
 /// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do. Theirs is a hash,

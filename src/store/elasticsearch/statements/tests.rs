@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     messages::{Filter, ListRequest, PermitRequest},
-    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota},
+    model::{LeaseId, MAX_KEY_BYTES, MAX_NOTE_BYTES, PermitId, Quota, WaiterId},
     store::hostile_texts::Texts,
 };
 
@@ -18,6 +18,12 @@ fn key(text: &str) -> Key {
 fn ask(text: &str) -> AcquireRequest {
     let ttl = Duration::from_secs(1);
     AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
+}
+
+/// By a process that waits, with a place that counts for so long.
+fn ask_in_turn(text: &str, stays: Duration) -> AcquireRequest {
+    let waiter = WaiterId::random();
+    ask(text).turn(Turn::InTurn { waiter, stays })
 }
 
 fn acquire(statements: &Statements, text: &str) -> Request {
@@ -45,6 +51,11 @@ fn a_script_is_the_same_text_for_every_request() {
     let pairs = [
         [ask("one"), ask("the other").note("nightly")],
         [ask("one").shared(), several.note("nightly")],
+        [
+            ask("one").shared(),
+            ask_in_turn("the other", Duration::from_secs(3)),
+        ],
+        [ask("one"), ask("the other").turn(Turn::Barging)],
     ];
     for pair in pairs {
         let bodies = pair.map(|request| {
@@ -101,6 +112,8 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
         statements.acquire(&ask("key").shared()),
         statements.acquire(&ask("key").permits(1, 4)),
         statements.acquire(&ask("key").reentrant()),
+        statements.acquire(&ask_in_turn("key", Duration::from_secs(3))),
+        statements.leave(&key("key"), WaiterId::random()),
         statements.renew(&RenewRequest::new(
             key("key"),
             lease,
@@ -124,6 +137,9 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     }
     let alone = [
         statements.acquire(&ask("key")),
+        statements.acquire(&ask("key").turn(Turn::Barging)),
+        statements.acquire_in_full(&ask("key")),
+        statements.acquire(&ask("key").in_place_of(lease)),
         statements.convert(&ConvertRequest::upgrade(key("key"), lease)),
         statements.inspect(&key("key")),
         statements.remove_expired(&key("key")),
@@ -131,6 +147,60 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     for change in alone {
         let sent = statements.update(change);
         assert_eq!(sent.path, "locks%2Dwrite/_update/key", "{sent:?}");
+    }
+}
+
+#[test]
+fn who_may_have_to_look_at_places_sends_the_script_that_does() {
+    let statements = Statements::of_locks("locks".into());
+    let in_turn = ask_in_turn("key", Duration::from_secs(3));
+    let instead = ask("key").in_place_of(LeaseId::random());
+    for (change, script) in [
+        (statements.acquire(&ask("key")), &ACQUIRE),
+        (
+            statements.acquire(&ask("key").turn(Turn::Barging)),
+            &ACQUIRE,
+        ),
+        (statements.acquire(&ask("key").shared()), &ACQUIRE_BESIDE),
+        (statements.acquire(&ask("key").reentrant()), &ACQUIRE_BESIDE),
+        (statements.acquire(&instead), &ACQUIRE_BESIDE),
+        (statements.acquire(&in_turn), &ACQUIRE_BESIDE),
+        (statements.acquire_in_full(&ask("key")), &ACQUIRE_BESIDE),
+    ] {
+        assert_eq!(change.body["script"]["source"], script.source());
+    }
+}
+
+#[test]
+fn a_turn_is_parameters() {
+    let statements = Statements::of_locks("locks".into());
+    let params = |request: &AcquireRequest| {
+        let change = statements.acquire_in_full(request);
+        change.body["script"]["params"].clone()
+    };
+    let behind = params(&ask("key"));
+    assert_eq!(behind["barging"], false);
+    assert_eq!(behind["waiter"], Value::Null);
+    assert_eq!(behind["max_places"], MAX_PLACES);
+    assert_eq!(behind["max_place_time"], 60_000);
+    assert_eq!(behind["all_bind"], 4_000);
+    let barging = ask("key").turn(Turn::Barging);
+    assert_eq!(params(&barging)["barging"], true);
+    let lean = statements.acquire(&barging);
+    assert_eq!(lean.body["script"]["params"]["barging"], true);
+
+    for (stays, counts, enough) in [
+        (Duration::from_secs(3), 3_000, 2_000),
+        // Below two milliseconds a place counts for one, and is enough if it counts at all.
+        (Duration::from_micros(1_600), 1, 1),
+        (Duration::MAX, 60_000, 40_000),
+    ] {
+        let request = ask_in_turn("key", stays);
+        let params = params(&request);
+        let waiter = request.turn.waiter().unwrap().to_string();
+        assert_eq!(params["waiter"], waiter);
+        assert_eq!(params["stays"], counts);
+        assert_eq!(params["enough"], enough);
     }
 }
 
