@@ -5,6 +5,7 @@
 
 mod handoff;
 mod notifications;
+mod place;
 mod queue;
 mod queues;
 mod waiter;
@@ -12,6 +13,7 @@ mod waiter;
 pub(crate) use self::{
     handoff::{HandoffOffer, HandoffOutcome},
     notifications::ensure_listener,
+    place::LeftPlace,
     queues::WaitQueues,
     waiter::{WaitOutcome, Waiter},
 };

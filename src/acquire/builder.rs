@@ -19,8 +19,9 @@ use crate::{
 /// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await
 /// it.
 ///
-/// The request does not join the queue of the waiters of [`Leases::acquire`](crate::Leases::acquire), so it may be
-/// granted a key that was just released before the first waiter is.
+/// The request does not wait, and does not overtake the processes that wait with [`Leases::acquire`](crate::Leases::acquire): while
+/// one of them comes first, the answer is [`Attempt::Held`], also if the key is free.
+/// [`Held::ahead`](crate::Held::ahead) says how many there are. With [`barging`](TryAcquire::barging) the request comes before them.
 ///
 /// # Errors
 ///
@@ -82,7 +83,24 @@ impl IntoFuture for TryAcquire {
 /// - Otherwise the first waiter asks again after pauses that grow from 10 ms to 1 s while the holder is the same.
 ///   No pause goes past the moment at which the earliest holder expires. If the store reports freed keys
 ///   ([`Store::freed`](crate::Store::freed)), the waiter asks on such a report, and otherwise about once a second.
-/// - Between processes there is no order.
+///
+/// # Between processes
+///
+/// The processes that wait for a key are granted it in turn. A process takes a place in the document of the key when it
+/// is refused, one for all of its tasks, and gives it up when the last of them ends its wait. A request is refused while
+/// one that conflicts with it is ahead, also if the key is free: so readers queue behind a writer that waits.
+///
+/// - A process that is first asks every few milliseconds while the key changes hands quickly, and once a second while one
+///   holder has it. One that is further behind asks less often, every three seconds at the least.
+/// - A place counts until a moment after the process has to have asked again. So a process that died, or is paused, delays
+///   those behind it for 2 s if it was first, and for 4 s at the most.
+/// - A lease that is [upgraded](crate::Lease::upgrade), and a [`reentrant`](Acquire::reentrant) acquire whose owner has
+///   the key, come before those that wait.
+/// - A task that has a shared lease and asks for another one of the same key waits behind a writer that waits for the
+///   first one: a deadlock that ends with a ttl or a [`wait_for`](Acquire::wait_for). Use one lease, make the second
+///   request reentrant, or [`barging`](Acquire::barging).
+/// - A key has room for [`MAX_PLACES`](crate::limits::MAX_PLACES) processes. Those beyond that have no place, and ask from
+///   time to time.
 ///
 /// After an error that a retry can fix, the waiter asks again. Once the time given to
 /// [`wait_for`](Acquire::wait_for) is over, such an error ends the wait. Without a bound the wait ends when three

@@ -31,15 +31,15 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
-    lease::Lease,
+    lease::{Lease, LeaseRegistry},
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Held, Key, WaitPolicy},
+    model::{Error, Held, Key, WaitPolicy, WaiterId},
     retry::Tries,
     rules,
-    runtime::{in_flight::InFlight, inline_task::InlineTask},
+    runtime::{self, in_flight::InFlight, inline_task::InlineTask},
     telemetry,
-    waiters::{HandoffOffer, HandoffOutcome},
+    waiters::{HandoffOffer, HandoffOutcome, LeftPlace},
 };
 
 /// Whether an acquire that does not wait sends its request again after an error.
@@ -117,6 +117,14 @@ impl AcquireOperation {
         // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
         let _ = reply.send(outcome);
         self.calls.stop_sending();
+        let registry = self.context.registry.clone();
+        let key = self.request.key.clone();
+        let may_have_asked = |place: &LeftPlace| place.is_known || !self.calls.is_empty();
+        let left = registry.queues.take_left_place(&key).filter(may_have_asked);
+        // The place is given up after the requests that may take it. A close waits for that, unless one of them hangs.
+        let no_call = self.calls.is_empty();
+        let leaving =
+            left.map(|place| (place.waiter, no_call.then(|| registry.lifecycle.at_work())));
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
@@ -128,6 +136,10 @@ impl AcquireOperation {
             Some(_) if cleanup.calls.is_empty() => {}
             // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
             Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
+        }
+        if let Some((waiter, at_work)) = leaving {
+            Box::pin(give_up_place(registry, key, waiter)).await;
+            drop(at_work);
         }
     }
 
@@ -274,6 +286,16 @@ impl AcquireOperation {
         } else {
             Ok(Attempt::Acquired(lease))
         }
+    }
+}
+
+/// Gives up the place of this process, for which no task waits any more. An error is not repeated: the place counts for a
+/// moment only.
+async fn give_up_place(registry: Arc<LeaseRegistry>, key: Key, waiter: WaiterId) {
+    let store = registry.store.clone();
+    let left = async move { store.leave(&key, waiter).await };
+    if let Err(error) = runtime::call("leave", registry.call_timeout, left).await {
+        telemetry::store_failed("leave", None, &error);
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use super::context::AcquireContext;
 use crate::{
-    messages::AcquireRequest,
+    messages::{AcquireRequest, Turn},
     model::{Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, validation},
     telemetry::AcquireFields,
 };
@@ -20,6 +20,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) reentrant: bool,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
+    /// Whether the acquire comes before the processes that wait for the key.
+    pub(crate) barging: bool,
     pub(crate) keep_alive: bool,
     /// Whether the acquire waits while renewals are late.
     pub(crate) waits_for_renewals: bool,
@@ -35,6 +37,7 @@ impl LeaseOptions {
             reentrant: false,
             min_hold: None,
             note: None,
+            barging: false,
             keep_alive: false,
             waits_for_renewals: false,
         }
@@ -79,6 +82,9 @@ impl LeaseOptions {
         request.access = self.access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
+        if self.barging {
+            request.turn = Turn::Barging;
+        }
         Ok(request)
     }
 }
@@ -155,6 +161,14 @@ macro_rules! lease_options {
             /// that the caller did not take, nor to the leases of a set that was not granted as a whole.
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.options.min_hold = Some(time);
+                self
+            }
+
+            /// Does not wait in turn: the acquire comes before the other processes that wait for the key, and has no
+            /// place among them. It is for work that is more urgent than theirs, or where who asks first is to have
+            /// the key.
+            pub fn barging(mut self) -> Self {
+                self.options.barging = true;
                 self
             }
 

@@ -10,20 +10,12 @@ use std::time::Duration;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use crate::{model::LeaseId, retry};
+use crate::model::LeaseId;
 
 /// How often in a row a key is handed off within this process, and for how long, at most. Then its holder releases
 /// it, because other processes are granted a key only when it is released.
 const LONGEST_RUN: u32 = 32;
 const LONGEST_TIME: Duration = Duration::from_millis(100);
-
-/// The part of the time of a run for which the key is left free after it, if no other process is known to want the
-/// key: one that asks from time to time would never find it free otherwise. A time below [`SHORTEST`] is left out,
-/// because a timer would make it longer. A time above [`LONGEST`] is not needed: a process that was refused for the
-/// first time [asks again](retry::pause) sooner.
-const SHARE: u32 = 16;
-const SHORTEST: Duration = Duration::from_millis(2);
-const LONGEST: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
@@ -40,8 +32,6 @@ pub(crate) enum HandoffOutcome {
 pub(crate) struct HandoffStreak {
     /// `None` for a lease that was granted without a waiter.
     run: Option<Run>,
-    /// When another process was last seen to hold the key.
-    elsewhere: Option<Instant>,
 }
 
 /// A run of handoffs. It begins with a lease that was granted to a waiter.
@@ -52,29 +42,14 @@ struct Run {
     handed: u32,
 }
 
-/// For how long another process that was seen to hold the key counts as one that wants it.
-const MEMORY: Duration = Duration::from_secs(10);
-
 impl HandoffStreak {
     /// Whether the run is long enough, so that the key is released instead of handed off once more.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.run.is_some_and(|run| run.is_over(now))
     }
 
-    /// For how long the waiters of this process leave the key free after its release, so that another process can be
-    /// granted it; `None` if they ask at once. `chance` is a random number from 0 to 1.
-    pub(super) fn yields_for(&self, now: Instant, chance: f64) -> Option<Duration> {
-        let run = self.run.filter(|run| run.is_over(now))?;
-        let seen = |at: Instant| now.saturating_duration_since(at) < MEMORY;
-        if self.elsewhere.is_some_and(seen) {
-            return Some(retry::pause(1, retry::WAITING, chance));
-        }
-        let share = run.took(now) / SHARE;
-        (share >= SHORTEST).then(|| share.min(LONGEST))
-    }
-
     /// The run of a lease that is granted now; `before` is that of the lease in whose place it was granted, if any.
-    pub(super) fn next(before: Option<Self>, elsewhere: Option<Instant>, now: Instant) -> Self {
+    pub(super) fn next(before: Option<Self>, now: Instant) -> Self {
         let before = before.unwrap_or_default();
         let run = match before.run {
             Some(Run { since, handed }) => Run {
@@ -86,10 +61,7 @@ impl HandoffStreak {
                 handed: 0,
             },
         };
-        Self {
-            run: Some(run),
-            elsewhere: before.elsewhere.max(elsewhere),
-        }
+        Self { run: Some(run) }
     }
 }
 
@@ -182,43 +154,17 @@ mod tests {
     #[test]
     fn a_run_ends_by_its_number_or_its_time() {
         let start = Instant::now();
-        let mut run = HandoffStreak::next(None, None, start);
+        let mut run = HandoffStreak::next(None, start);
         for _ in 0..LONGEST_RUN {
-            assert!(!run.is_over(start) && run.yields_for(start, 0.5).is_none());
-            run = HandoffStreak::next(Some(run), None, start);
+            assert!(!run.is_over(start));
+            run = HandoffStreak::next(Some(run), start);
         }
         assert!(run.is_over(start));
-        let slow = HandoffStreak::next(None, None, start);
-        let slow = HandoffStreak::next(Some(slow), None, start + LONGEST_TIME - MILLISECOND);
+        let slow = HandoffStreak::next(None, start);
+        let slow = HandoffStreak::next(Some(slow), start + LONGEST_TIME - MILLISECOND);
         assert!(!slow.is_over(start + LONGEST_TIME - MILLISECOND));
         assert!(slow.is_over(start + LONGEST_TIME));
-        let alone = HandoffStreak::next(None, None, start);
+        let alone = HandoffStreak::next(None, start);
         assert!(!alone.is_over(start + LONGEST_TIME * 10));
-    }
-
-    #[test]
-    fn a_key_is_left_free_for_a_share_of_the_time_that_a_run_took() {
-        let start = Instant::now();
-        let run = HandoffStreak::next(None, None, start);
-        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, start));
-        // A timer would make more of so little.
-        assert_eq!(run.yields_for(start + MILLISECOND * 31, 0.5), None);
-        let shortest = run.yields_for(start + MILLISECOND * 32, 0.5);
-        assert_eq!(shortest, Some(MILLISECOND * 2));
-        let longest = run.yields_for(start + MILLISECOND * 10_000, 0.5);
-        assert_eq!(longest, Some(LONGEST));
-    }
-
-    #[test]
-    fn another_process_that_had_the_key_gets_the_time_to_ask() {
-        let start = Instant::now();
-        let run = HandoffStreak::next(None, Some(start), start);
-        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, start));
-        assert_eq!(run.yields_for(start, 1.0), Some(LONGEST));
-        // It went away.
-        let later = start + MEMORY;
-        let run = HandoffStreak::next(None, Some(start), later);
-        let run = (0..LONGEST_RUN).fold(run, |run, _| HandoffStreak::next(Some(run), None, later));
-        assert_eq!(run.yields_for(later, 1.0), None);
     }
 }

@@ -19,8 +19,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::handoff::{HandoffOffer, HandoffOutcome, HandoffStreak};
+use super::{
+    handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
+    place::{LeftPlace, OwnPlace},
+};
 use crate::{
+    messages::Turn,
     model::{Error, Held, LeaseId, Mode},
     retry,
     runtime::inline_task::InlineTask,
@@ -38,8 +42,8 @@ pub(super) struct Queue {
     /// The leases that were granted to waiters of this queue and are not known to be over. While there is one, its
     /// release wakes the queue, and not what the store tells.
     here: Vec<LeaseId>,
-    /// When another process was last seen to hold the key.
-    elsewhere: Option<Instant>,
+    /// The place of this process among those that wait for the key.
+    place: OwnPlace,
 }
 
 #[derive(Debug)]
@@ -65,8 +69,6 @@ enum Due {
     Paused(Instant),
     /// At once: the key may have become free since the last request.
     AtOnce,
-    /// The key is free, and is left to other processes until this instant.
-    Left(Instant),
 }
 
 /// The outcome of the last request.
@@ -113,7 +115,7 @@ impl Queue {
             answered: now,
             pauses: 0,
             here: Vec::new(),
-            elsewhere: None,
+            place: OwnPlace::new(),
         }
     }
 
@@ -178,8 +180,8 @@ impl Queue {
         match self.request {
             Request::UnderWay(_) => Step::Wait(None),
             Request::Next(Due::AtOnce, _) => Step::Ask,
-            Request::Next(Due::Paused(at) | Due::Left(at), _) if now >= at => Step::Ask,
-            Request::Next(Due::Paused(at) | Due::Left(at), _) => Step::Wait(Some(at)),
+            Request::Next(Due::Paused(at), _) if now >= at => Step::Ask,
+            Request::Next(Due::Paused(at), _) => Step::Wait(Some(at)),
         }
     }
 
@@ -191,25 +193,34 @@ impl Queue {
         }
     }
 
-    /// Records that the key is held, `elsewhere` if by another process, and plans the next request. Its pause is that
-    /// after `least` pauses at least.
-    pub(super) fn refused(&mut self, held: Held, elsewhere: bool, least: u32, now: Instant) {
+    /// The turn of a request that waits in the queue of the processes, which it may take a place in.
+    pub(super) fn turn(&self) -> Turn {
+        self.place.turn()
+    }
+
+    /// The place in that queue that is to be given up, if there may be one.
+    pub(super) fn left_place(&self) -> Option<LeftPlace> {
+        self.place
+            .left(matches!(self.request, Request::UnderWay(_)))
+    }
+
+    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least.
+    pub(super) fn refused(&mut self, held: Held, least: u32, now: Instant) {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
         // A lease that is not among the holders is over, also if its release is not known here: it was evicted, say.
         let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
         self.here.retain(holds);
-        if elsewhere {
-            self.elsewhere = Some(now);
-        }
         // If the holder is another than at the last refusal, the key was free in between, and may soon be free again.
         // So the pauses begin anew with the shortest.
         let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
         }
+        let pause = self.next_pause(least, expires_in);
+        let pause = self.place.pause(&held, pause, fastrand::f64());
         self.last = LastAnswer::Held(held);
-        self.pause(least, expires_in, now);
+        self.plan_after(pause, now);
     }
 
     /// Records that a request failed, and plans the next one. Gives how many have failed in a row, and when the last
@@ -222,6 +233,9 @@ impl Queue {
             LastAnswer::Unknown | LastAnswer::Held(_) => (0, false),
         };
         let times = before.saturating_add(1);
+        if error.is_ambiguous() {
+            self.place.unclear();
+        }
         self.last = LastAnswer::Failed {
             error,
             times,
@@ -260,6 +274,7 @@ impl Queue {
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
+        self.place.granted();
         match mode {
             Mode::Exclusive => {
                 // What was heard until now led to this grant.
@@ -271,41 +286,18 @@ impl Queue {
                 self.wake();
             }
         }
-        HandoffStreak::next(before, self.elsewhere, now)
+        HandoffStreak::next(before, now)
     }
 
-    /// Records that a lease of this process is released. The first waiter asks at once, or after `pause` if the key is
-    /// left to other processes for that long.
-    pub(super) fn released(&mut self, lease: LeaseId, pause: Option<Duration>, now: Instant) {
+    /// Records that a lease of this process is released. The first waiter asks at once.
+    pub(super) fn released(&mut self, lease: LeaseId) {
         let before = self.here.len();
         self.here.retain(|here| *here != lease);
         if before > 0 && self.here.len() == before {
             // Another lease of this queue holds the key.
             return;
         }
-        match pause {
-            None => self.wake(),
-            Some(pause) => {
-                self.pauses = 0;
-                // The last answer names a holder that has released the key.
-                self.last = LastAnswer::Unknown;
-                self.plan(Due::Left(now + pause));
-            }
-        }
-    }
-
-    /// Records that the store says that the key became free. While a lease of this queue holds the key, that is
-    /// ignored: the release of the lease wakes the queue. So is the release by which this process leaves the key to
-    /// others.
-    pub(super) fn freed(&mut self, now: Instant) {
-        let due = match &self.request {
-            Request::Next(due, _) => Some(due),
-            Request::UnderWay(news) => news.as_ref(),
-        };
-        let is_left = matches!(due, Some(Due::Left(until)) if *until > now);
-        if self.here.is_empty() && !is_left {
-            self.wake();
-        }
+        self.wake();
     }
 
     /// Records that the key may be free: the first waiter asks at once.
@@ -314,8 +306,8 @@ impl Queue {
         self.plan(Due::AtOnce);
     }
 
-    /// The same for keys that became free unseen, before the store began to tell. A lease of this queue that holds the
-    /// key wakes the queue by its release.
+    /// Records that the store says that the key became free, or began to tell such things. While a lease of this queue
+    /// holds the key, that is ignored: its release wakes the queue.
     pub(super) fn wake_unless_held_here(&mut self) {
         if self.here.is_empty() {
             self.wake();
@@ -368,9 +360,17 @@ impl Queue {
     /// Plans the next request after an answer: as the news say, or else after a pause. The pause is at least as long as
     /// after `least` pauses, but never reaches past `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
+        let pause = self.next_pause(least, expires_in);
+        self.plan_after(pause, now);
+    }
+
+    fn next_pause(&mut self, least: u32, expires_in: Option<Duration>) -> Duration {
         let pauses = self.pauses.max(least);
-        let pause = retry::pause_until_free(pauses, expires_in, fastrand::f64());
         self.pauses = self.pauses.saturating_add(1);
+        retry::pause_until_free(pauses, expires_in, fastrand::f64())
+    }
+
+    fn plan_after(&mut self, pause: Duration, now: Instant) {
         let paused = Due::Paused(now + pause);
         match &mut self.request {
             Request::UnderWay(news) => {
@@ -378,7 +378,7 @@ impl Queue {
             }
             // The answer came to a request before the last one.
             Request::Next(due @ Due::Paused(_), _) => *due = paused,
-            Request::Next(Due::AtOnce | Due::Left(_), _) => {}
+            Request::Next(Due::AtOnce, _) => {}
         }
     }
 

@@ -23,6 +23,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOutcome, HandoffStreak},
+    place::LeftPlace,
     queue::{self, Queue},
 };
 use crate::{
@@ -41,6 +42,8 @@ pub(crate) struct WaitQueues {
     listener: Mutex<ListenerState>,
     /// The leases of this process, each until it is detached, or its release is answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
+    /// The places that the last waiters of keys have left in the documents. The operation of each gives up its place.
+    left: Mutex<HashMap<Key, LeftPlace>>,
 }
 
 /// Whether the store tells of keys that become free.
@@ -78,11 +81,28 @@ impl WaitQueues {
     /// Takes a waiter out of the queue of a key.
     pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) {
         let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get_mut(key) {
-            queue.remove(turn, Instant::now());
-            if queue.is_empty() {
-                queues.remove(key);
-            }
+        let Some(queue) = queues.get_mut(key) else {
+            return;
+        };
+        let left = queue.left_place();
+        queue.remove(turn, Instant::now());
+        if !queue.is_empty() {
+            return;
+        }
+        queues.remove(key);
+        drop(queues);
+        if let Some(left) = left {
+            self.left.lock().insert(key.clone(), left);
+        }
+    }
+
+    /// Takes the place that the last waiter for this key has left in its document, to give it up.
+    pub(crate) fn take_left_place(&self, key: &Key) -> Option<LeftPlace> {
+        let mut left = self.left.lock();
+        if left.is_empty() {
+            None
+        } else {
+            left.remove(key)
         }
     }
 
@@ -106,24 +126,15 @@ impl WaitQueues {
         }
     }
 
-    /// Whether all of these are leases of this process.
-    pub(super) fn has_all(&self, mut holders: impl Iterator<Item = LeaseId>) -> bool {
-        let own = self.own.lock();
-        holders.all(|lease| own.contains_key(&lease))
-    }
-
     /// Whether the release of this lease leaves the key to other processes, although this one has waiters for it: they
     /// have handed it off to each other for long enough.
     pub(crate) fn is_left_to_others(&self, key: &Key, lease: LeaseId, now: Instant) -> bool {
         self.streak(lease).is_over(now) && self.queues.lock().contains_key(key)
     }
 
-    /// Records that a lease of this process is released. The first waiter for its key asks at once, unless the key was
-    /// handed off for so long that it is left to other processes for a moment.
+    /// Records that a lease of this process is released. The first waiter for its key asks at once.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
-        let now = Instant::now();
-        let pause = self.streak(lease).yields_for(now, fastrand::f64());
-        self.with(key, |queue| queue.released(lease, pause, now));
+        self.with(key, |queue| queue.released(lease));
     }
 
     /// Records that the key may be shared from now on, or was freed by force: the first waiter for it asks at once.
@@ -133,7 +144,7 @@ impl WaitQueues {
 
     /// Records that the store says that this key became free.
     pub(crate) fn freed(&self, key: &Key) {
-        self.with(key, |queue| queue.freed(Instant::now()));
+        self.with(key, Queue::wake_unless_held_here);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -16,6 +16,7 @@ use super::{
     queues::WaitQueues,
 };
 use crate::{
+    messages::Turn,
     model::{Error, Held, Key, LeaseId, Mode},
     runtime::inline_task::InlineTask,
     telemetry::Waiting,
@@ -87,6 +88,12 @@ impl Waiter {
         self.queue(Queue::give_up);
     }
 
+    /// The turn of the next request of this waiter among the processes that wait for the key.
+    pub(crate) fn turn_of_process(&self) -> Turn {
+        // There is always a queue as long as this waiter is in it.
+        self.queue(|queue| queue.turn()).unwrap_or(Turn::Behind)
+    }
+
     /// Records that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.
     pub(crate) fn begin_to_ask(&self) -> Option<HandoffOffer> {
         self.queue(Queue::ask).flatten()
@@ -94,11 +101,8 @@ impl Waiter {
 
     /// Records that the key is held, and plans the next request.
     pub(crate) fn refused(&self, held: Held) {
-        let elsewhere = !self
-            .queues
-            .has_all(held.holders().iter().map(|it| it.lease));
         let least = self.queues.least_pauses();
-        self.queue(|queue| queue.refused(held, elsewhere, least, Instant::now()));
+        self.queue(|queue| queue.refused(held, least, Instant::now()));
     }
 
     /// Records that a request failed. Gives how many have failed in a row, and when the last answer came.

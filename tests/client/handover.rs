@@ -123,7 +123,7 @@ async fn a_lease_that_was_taken_over_is_not_handed_over() {
     let (holder, waiter) = pair(&leases).await;
     leases.evict("key").await.unwrap();
     let elsewhere = Leases::new(store.memory.clone());
-    let other = elsewhere.acquire("key", TTL).await.unwrap();
+    let other = elsewhere.acquire("key", TTL).barging().await.unwrap();
     let lost = holder.release().await.unwrap_err();
     let reason = LossReason::TakenOver;
     assert!(

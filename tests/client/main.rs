@@ -21,6 +21,7 @@ mod queue;
 mod release;
 mod renew;
 mod sets;
+mod turns;
 mod wakeups;
 mod with;
 

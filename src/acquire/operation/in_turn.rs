@@ -1,10 +1,13 @@
 //! An acquire that waits for its key in the queue of this process.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::{AcquireOperation, too_late};
 use crate::{
     acquire::attempt::Attempt,
+    messages::Turn,
     model::{Error, WaitPolicy},
     retry::TRIES,
     waiters::{WaitOutcome, Waiter, ensure_listener},
@@ -41,6 +44,11 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
+                    if self.request.turn != Turn::Barging {
+                        let request = Arc::make_mut(&mut self.request);
+                        request.turn = waiter.turn_of_process();
+                        request.likely_held = matches!(waiter.last_answer(), Some(Ok(_)));
+                    }
                     // The holder that offers its lease waits for the answer to this very request. So no offer is taken
                     // while earlier requests are under way, because the next answer may be to one of those.
                     let offer = waiter.begin_to_ask().filter(|_| self.calls.is_empty());

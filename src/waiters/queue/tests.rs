@@ -43,7 +43,7 @@ impl Waiting {
     }
 
     fn refuse(&mut self, lease: LeaseId, at: Instant) {
-        self.queue.refused(held(lease), true, 0, at);
+        self.queue.refused(held(lease), 0, at);
     }
 }
 
@@ -83,15 +83,10 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
     let lease = LeaseId::random();
-    for left in [None, Some(MOMENT * 5)] {
-        waiting.queue.ask();
-        waiting.queue.released(lease, left, start);
-        waiting.refuse(lease, start);
-        match left {
-            None => assert_eq!(waiting.step(0, start), Step::Ask),
-            Some(pause) => assert_eq!(waiting.due(), start + pause),
-        }
-    }
+    waiting.queue.ask();
+    waiting.queue.released(lease);
+    waiting.refuse(lease, start);
+    assert_eq!(waiting.step(0, start), Step::Ask);
     // Without news it pauses.
     waiting.queue.ask();
     waiting.refuse(lease, start);
@@ -99,7 +94,7 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
 }
 
 #[test]
-fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key_or_leaves_it() {
+fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
     waiting.queue.ask();
@@ -107,12 +102,12 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key_or_l
         .queue
         .granted(lease, Mode::Exclusive, TTL, None, start);
     let due = waiting.due();
-    waiting.queue.freed(start);
+    waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.due(), due, "the lease is here");
-    waiting.queue.released(lease, Some(MOMENT), start);
-    waiting.queue.freed(start);
-    assert_eq!(waiting.due(), start + MOMENT, "others have the time");
-    waiting.queue.freed(start + MOMENT);
+    waiting.queue.released(lease);
+    waiting.queue.ask();
+    waiting.refuse(lease, start);
+    waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.step(0, start), Step::Ask);
 }
 

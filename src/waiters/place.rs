@@ -1,0 +1,193 @@
+//! The place of this process in the queue of a key, which the processes that wait for it have in its document: what a
+//! request says of it, and when the next request goes. Pure: times come in as arguments.
+//!
+//! Invariants:
+//!
+//! - The next request goes before the place that the last one took is over, unless the store is slow.
+//! - A process that is further behind asks less often, and no process less often than every [`LONGEST`], so that each hears
+//!   in time that it is the first.
+
+use std::time::Duration;
+
+use crate::{
+    messages::Turn,
+    model::{Held, MAX_PLACE_TIME, WaiterId},
+    retry,
+};
+
+/// The shortest pause of the first place on a key that changes hands all the time.
+const SHORTEST: Duration = Duration::from_millis(2);
+/// The longest pause of a place that is not the first.
+const LONGEST: Duration = Duration::from_secs(3);
+/// The shortest pause before something that is about to happen.
+const SOON: Duration = Duration::from_millis(1);
+/// How much longer than the pause before the next request a place counts at least.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// The place of this process.
+#[derive(Debug)]
+pub(super) struct OwnPlace {
+    waiter: WaiterId,
+    /// Whether a request may have taken the place, and no grant has ended it since.
+    may_be_taken: bool,
+    /// Whether other processes were seen ahead: the key then changes hands between processes.
+    had_others_ahead: bool,
+    /// For how long the place counts after the last request.
+    stays: Duration,
+}
+
+impl OwnPlace {
+    pub(super) fn new() -> Self {
+        Self {
+            waiter: WaiterId::random(),
+            may_be_taken: false,
+            had_others_ahead: false,
+            stays: for_pause(retry::WAITING),
+        }
+    }
+
+    /// The turn of the next request, which may take the place.
+    pub(super) fn turn(&self) -> Turn {
+        Turn::InTurn {
+            waiter: self.waiter,
+            stays: self.stays,
+        }
+    }
+
+    /// Records that a request in turn was granted: the grant has ended the place.
+    pub(super) fn granted(&mut self) {
+        self.may_be_taken = false;
+    }
+
+    /// Records that it is not known what became of a request in turn.
+    pub(super) fn unclear(&mut self) {
+        self.may_be_taken = true;
+    }
+
+    /// The place after the last waiter of the process has left the queue; `None` if there is none.
+    pub(super) fn left(&self, is_under_way: bool) -> Option<LeftPlace> {
+        let is_known = self.may_be_taken;
+        (is_known || is_under_way).then_some(LeftPlace {
+            waiter: self.waiter,
+            is_known,
+        })
+    }
+
+    /// The pause after this refusal; `otherwise` is the pause of a process that competes with no other. `chance` is a
+    /// random number from 0 to 1.
+    pub(super) fn pause(&mut self, held: &Held, otherwise: Duration, chance: f64) -> Duration {
+        self.may_be_taken = true;
+        self.had_others_ahead |= held.ahead() > 0;
+        let wanted = match held.held_for() {
+            Some(time) if self.had_others_ahead => pause(held, time, chance),
+            // Nobody has the key: those ahead take it, or their places are over.
+            None if held.ahead() > 0 => otherwise.min(held.binds_for().max(SOON)),
+            _ => otherwise,
+        };
+        // If the place is over before that, the next request goes earlier, and takes the place for longer.
+        let pause = wanted.min((self.stays * 2 / 3).saturating_sub(SLACK));
+        self.stays = for_pause(wanted.max(SLACK));
+        pause
+    }
+}
+
+/// For how long a place has to count if the next request comes after this pause. A place of which a third is over is not
+/// written again.
+fn for_pause(pause: Duration) -> Duration {
+    ((pause + SLACK) * 3 / 2).min(MAX_PLACE_TIME)
+}
+
+/// A place that the last waiter of a process has left in the document of its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeftPlace {
+    pub(crate) waiter: WaiterId,
+    /// Whether an earlier request may have taken the place. Otherwise only the one that was under way may.
+    pub(crate) is_known: bool,
+}
+
+/// The pause of a process that has others ahead, or had. It grows with the time for which the key has not changed hands,
+/// and with the number of those ahead.
+fn pause(held: &Held, unchanged: Duration, chance: f64) -> Duration {
+    let ahead = u32::try_from(held.ahead()).unwrap_or(u32::MAX);
+    let share = (unchanged / 4).clamp(SHORTEST, retry::WAITING);
+    let longest = (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST);
+    let pause = share.saturating_mul(ahead.saturating_add(1)).min(longest);
+    let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
+    if ahead > 0 {
+        // The first one asks when a holder expires.
+        return pause;
+    }
+    pause.min(held.expires_in().max(SOON))
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+
+    use super::*;
+    use crate::model::{Fence, Holder, Key, LeaseId};
+
+    /// A refusal of a key that has been held for so long, with so many ahead.
+    fn held(millis: u64, ahead: usize) -> Held {
+        let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
+        let since = now - Duration::from_millis(millis);
+        let until = now + Duration::from_secs(600);
+        let (lease, fence) = (LeaseId::random(), Fence::new(7));
+        let holder = Holder::exclusive(lease, "they".into(), fence, since, until);
+        Held::new(Key::new("key").unwrap(), vec![holder], now).behind(ahead, Duration::ZERO)
+    }
+
+    fn stays(place: &OwnPlace) -> Duration {
+        match place.turn() {
+            Turn::InTurn { stays, .. } => stays,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_place_counts_until_the_next_request_also_if_it_is_not_written_again() {
+        let otherwise = Duration::from_millis(10);
+        for chance in [0.0, 0.5, 1.0] {
+            let mut place = OwnPlace::new();
+            for (millis, ahead) in [
+                (1, 0),
+                (1, 9),
+                (9_000, 9),
+                (60_000, 99),
+                (5, 3),
+                (60_000, 0),
+            ] {
+                for _ in 0..3 {
+                    let least = stays(&place) * 2 / 3;
+                    let pause = place.pause(&held(millis, ahead), otherwise, chance);
+                    assert!(
+                        pause + SLACK <= least,
+                        "{millis} {ahead}: {pause:?} of {least:?}"
+                    );
+                    assert!(stays(&place) <= MAX_PLACE_TIME);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
+        let pauses = |millis| {
+            [0, 1, 2, 5, 20, 99]
+                .map(|ahead| pause(&held(millis, ahead), Duration::from_millis(millis), 1.0))
+        };
+        let hot = pauses(5).map(|pause| pause.as_millis());
+        assert_eq!(hot, [2, 4, 6, 12, 42, 200]);
+        let long = pauses(60_000).map(|pause| pause.as_millis());
+        assert_eq!(long, [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]);
+    }
+
+    #[test]
+    fn a_process_that_competes_with_no_other_asks_as_its_queue_says() {
+        let mut place = OwnPlace::new();
+        let otherwise = Duration::from_millis(17);
+        assert_eq!(place.pause(&held(60_000, 0), otherwise, 1.0), otherwise);
+        place.pause(&held(60_000, 1), otherwise, 1.0);
+        assert_ne!(place.pause(&held(60_000, 0), otherwise, 1.0), otherwise);
+    }
+}

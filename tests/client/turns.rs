@@ -1,0 +1,214 @@
+//! Processes that wait for a key in turn. Each client here stands for a process.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    Attempt, Key, Lease, Leases, MemoryStore, Mode, Store, Upgrade,
+    store::{AcquireAnswer, AcquireRequest, LeaseId, Turn, WaiterId},
+};
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+const TTL: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(10);
+/// How long a place of a process that is gone may hold up the others.
+const BOUND: Duration = Duration::from_millis(2_500);
+
+fn processes<const N: usize>() -> (MemoryStore, [Leases; N]) {
+    let store = MemoryStore::new();
+    let clients = std::array::from_fn(|_| Leases::new(store.clone()));
+    (store, clients)
+}
+
+/// A task that waits for the key.
+async fn waits(leases: &Leases) -> JoinHandle<Lease> {
+    let leases = leases.clone();
+    let waiter = tokio::spawn(async move { leases.acquire("key", TTL).await.unwrap() });
+    sleep(MOMENT).await;
+    waiter
+}
+
+/// The modes of those that wait, in their order.
+async fn queue(leases: &Leases) -> Vec<Mode> {
+    let state = leases.inspect("key").await.unwrap().unwrap();
+    state.waiters.iter().map(|place| place.mode).collect()
+}
+
+/// A process that takes a place and is gone.
+async fn dies_waiting(store: &MemoryStore) {
+    let key = Key::new("key").unwrap();
+    let turn = Turn::InTurn {
+        waiter: WaiterId::random(),
+        stays: Duration::from_millis(1_500),
+    };
+    let request = AcquireRequest::exclusive(key, LeaseId::random(), "gone".into(), TTL);
+    let answer = store.acquire(&request.turn(turn)).await.unwrap();
+    assert!(matches!(answer, AcquireAnswer::Held(_)));
+}
+
+fn acquired(attempt: Attempt) -> Lease {
+    match attempt {
+        Attempt::Acquired(lease) => lease,
+        Attempt::Held(held) => panic!("{held:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_longer_is_granted_the_key_first() {
+    let (_, clients) = processes::<6>();
+    let holder = clients[0].acquire("key", TTL).await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for (number, leases) in clients.iter().enumerate().skip(1) {
+        let (leases, order) = (leases.clone(), order.clone());
+        waiting.push(tokio::spawn(async move {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            order.lock().push(number);
+            sleep(MOMENT).await;
+            lease.release().await.unwrap();
+        }));
+        sleep(MOMENT).await;
+    }
+    assert_eq!(queue(&clients[0]).await.len(), 5);
+    sleep(TTL / 3).await;
+    holder.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    assert_eq!(*order.lock(), [1, 2, 3, 4, 5]);
+    assert!(queue(&clients[0]).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_does_not_overtake_and_a_barging_one_does() {
+    let (_, [here, there, third]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let waiter = waits(&there).await;
+    let Attempt::Held(held) = third.try_acquire("key", TTL).await.unwrap() else {
+        panic!("the key is held");
+    };
+    assert_eq!(held.ahead(), 1);
+    // The waiter is not polled between the release and the attempts.
+    holder.release().await.unwrap();
+    let Attempt::Held(held) = third.try_acquire("key", TTL).await.unwrap() else {
+        panic!("another process waits");
+    };
+    assert!(held.holders().is_empty());
+    assert_eq!(held.ahead(), 1);
+    assert!(held.binds_for() > Duration::ZERO);
+    let attempt = third.try_acquire("key", TTL).barging().await.unwrap();
+    let lease = acquired(attempt);
+    assert_eq!(
+        queue(&here).await,
+        [Mode::Exclusive],
+        "the other still waits"
+    );
+    lease.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_gone_holds_up_the_others_for_a_moment() {
+    let (store, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    for _ in 0..3 {
+        dies_waiting(&store).await;
+    }
+    let waiter = waits(&there).await;
+    holder.release().await.unwrap();
+    let start = Instant::now();
+    let _lease = waiter.await.unwrap();
+    assert!(start.elapsed() <= BOUND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_given_back_by_a_wait_that_ends() {
+    let (_, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let waiter = waits(&there).await;
+    assert_eq!(queue(&here).await.len(), 1);
+    // It is dropped.
+    waiter.abort();
+    sleep(MOMENT).await;
+    assert!(queue(&here).await.is_empty());
+    // It times out.
+    let late = there.acquire("key", TTL).wait_for(MOMENT * 5);
+    late.await.unwrap_err();
+    sleep(MOMENT).await;
+    assert!(queue(&here).await.is_empty());
+    // Its client closes.
+    let waiter = waits(&there).await;
+    assert_eq!(queue(&here).await.len(), 1);
+    there.close().await;
+    assert!(queue(&here).await.is_empty());
+    assert!(waiter.await.is_err(), "it was told that the client closes");
+    holder.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_tasks_of_a_process_have_one_place_until_the_last_has_left() {
+    let (_, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let [first, second] = [waits(&there).await, waits(&there).await];
+    assert_eq!(queue(&here).await.len(), 1);
+    first.abort();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(queue(&here).await.len(), 1);
+    second.abort();
+    sleep(MOMENT).await;
+    assert!(queue(&here).await.is_empty());
+    holder.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_queue_behind_a_writer_that_waits() {
+    let (_, [reader, writer, late]) = processes();
+    let reading = reader.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&writer).await;
+    let waiting = tokio::spawn(late.acquire("key", TTL).shared().into_future());
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(queue(&reader).await, [Mode::Exclusive, Mode::Shared]);
+    assert!(!waiting.is_finished());
+    reading.release().await.unwrap();
+    let written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!waiting.is_finished());
+    written.release().await.unwrap();
+    let read = timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
+    read.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_and_an_owner_that_enters_again_come_before_those_that_wait() {
+    let (_, [here, there]) = processes();
+    let reading = here.acquire("key", TTL).shared().await.unwrap();
+    let writing = waits(&there).await;
+    let again = here.try_acquire("key", TTL).shared().reentrant();
+    let again = acquired(again.await.unwrap());
+    again.release().await.unwrap();
+    let written = reading.upgrade().await.unwrap();
+    assert!(matches!(written, Upgrade::Exclusive), "{written:?}");
+    drop(reading);
+    let _lease = timeout(BOUND, writing).await.unwrap().unwrap();
+}
+
+/// The polls of all processes together: those that are further behind ask less often.
+#[tokio::test(start_paused = true)]
+async fn many_processes_ask_little_more_often_than_one() {
+    let (_, clients) = processes::<40>();
+    let holder = clients[0].acquire("key", TTL * 10).await.unwrap();
+    let mut waiting = Vec::new();
+    for leases in &clients[1..] {
+        waiting.push(waits(leases).await);
+    }
+    sleep(Duration::from_secs(30)).await;
+    let state = clients[0].inspect("key").await.unwrap().unwrap();
+    assert_eq!(state.waiters.len(), 39, "each has kept its place");
+    holder.release().await.unwrap();
+    for waiter in waiting {
+        let lease = timeout(TTL, waiter).await.unwrap().unwrap();
+        lease.release().await.unwrap();
+    }
+}
