@@ -47,6 +47,7 @@ mod listing;
 mod modes;
 mod renewals;
 mod seeds;
+mod turn;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -108,6 +109,16 @@ pub use self::{
     },
     renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
+    turn::{
+        a_batch_keeps_the_queue, a_key_has_a_bounded_number_of_places, a_place_is_for_one_key,
+        a_place_is_given_back, a_place_lasts_while_its_process_asks, a_place_tells_who_waits,
+        a_process_that_is_gone_blocks_nobody, a_reader_queues_behind_a_writer,
+        a_refusal_without_a_place_writes_nothing, all_that_go_on_asking_are_granted_the_key,
+        an_owner_does_not_queue_behind_itself, an_upgrade_does_not_queue,
+        permits_queue_behind_a_large_request,
+        processes_are_granted_a_key_in_the_order_in_which_they_came,
+        renewals_and_evictions_keep_the_places, who_passes_the_queue_leaves_it_as_it_is,
+    },
 };
 use leasehold::{
     Error, Held, Holder, Key, Lease, LockState, Store,
@@ -188,6 +199,22 @@ macro_rules! conformance_suite {
             a_purge_forgets_no_window_that_counts
             waiting_tasks_get_what_the_windows_have
             a_full_limiter_says_so
+            processes_are_granted_a_key_in_the_order_in_which_they_came
+            a_place_tells_who_waits
+            a_place_lasts_while_its_process_asks
+            a_reader_queues_behind_a_writer
+            permits_queue_behind_a_large_request
+            a_process_that_is_gone_blocks_nobody
+            a_place_is_given_back
+            an_upgrade_does_not_queue
+            renewals_and_evictions_keep_the_places
+            a_place_is_for_one_key
+            an_owner_does_not_queue_behind_itself
+            who_passes_the_queue_leaves_it_as_it_is
+            a_key_has_a_bounded_number_of_places
+            a_refusal_without_a_place_writes_nothing
+            a_batch_keeps_the_queue
+            all_that_go_on_asking_are_granted_the_key
         }
     };
     (@tests ($connect:path) $runtime:tt $($property:ident)*) => {

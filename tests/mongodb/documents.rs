@@ -4,9 +4,12 @@ use leasehold::{
     Key, Leases, Mode, MongoStore, Store,
     store::{AcquireAnswer, AcquireRequest, LeaseId, SCHEMA},
 };
-use leasehold_tests::carried::{is_carried_along, others};
+use leasehold_tests::{
+    carried::{is_carried_along, others},
+    hostile::with_times,
+};
 use mongodb::bson::{Bson, DateTime, Document, doc};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Engine, Fixture, LONG};
 
@@ -161,8 +164,12 @@ async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
     }
 }
 
+/// The fields, with their times.
 fn bson_of(fields: &Value) -> Document {
-    match Bson::try_from(fields.clone()) {
+    let now = DateTime::now().timestamp_millis();
+    let time =
+        |seconds: i64| json!({ "$date": { "$numberLong": (now + seconds * 1_000).to_string() } });
+    match Bson::try_from(with_times(fields, &time)) {
         Ok(Bson::Document(fields)) => fields,
         other => panic!("{other:?}"),
     }

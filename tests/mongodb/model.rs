@@ -13,6 +13,8 @@ fn compare(engine: Engine, cases: u32) {
     let store = runtime.block_on(Fixture::new(engine).store());
     let store: Arc<dyn Store> = Arc::new(store);
     model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+    model::compare_in_turn(&runtime, &store, cases)
+        .unwrap_or_else(|difference| panic!("{difference}"));
     permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
 }
 

@@ -122,6 +122,46 @@ controls! {
     a_batch_in_disorder: BatchInDisorder is caught by a_batch_does_what_its_requests_say;
     a_batch_that_ends_early: BatchEndsAtARefusal is caught by
         a_batch_does_what_its_requests_say, racing_batches_share_no_key;
+    a_store_that_forgets_places: ForgetsPlaces is caught by
+        processes_are_granted_a_key_in_the_order_in_which_they_came, a_place_tells_who_waits,
+        a_key_has_a_bounded_number_of_places, a_batch_keeps_the_queue;
+    places_that_name_nobody: PlacesWithoutOwner is caught by a_place_tells_who_waits;
+    a_place_that_stays_after_its_grant: PlaceStaysAfterItsGrant is caught by
+        processes_are_granted_a_key_in_the_order_in_which_they_came,
+        all_that_go_on_asking_are_granted_the_key;
+    a_place_that_ends_whatever_is_asked: PlacesEndWhateverIsAsked is caught by
+        a_place_lasts_while_its_process_asks;
+    a_place_that_is_lost_by_asking: WhoAsksAgainComesLast is caught by
+        a_place_lasts_while_its_process_asks;
+    the_places_of_the_dead_that_block: DeadPlacesBlock is caught by
+        a_process_that_is_gone_blocks_nobody;
+    places_that_keep_a_free_key_for_ever: PlacesBindForEver is caught by
+        a_process_that_is_gone_blocks_nobody;
+    a_key_with_any_number_of_places: PlacesWithoutBound is caught by
+        a_key_has_a_bounded_number_of_places;
+    a_place_for_all_keys: PlacesAreForAllKeys is caught by a_place_is_for_one_key;
+    a_place_that_is_never_given_back: NeverLeaves is caught by a_place_is_given_back;
+    readers_that_pass_a_writer: ReadersPassWriters is caught by
+        a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue;
+    small_requests_that_pass_a_large_one: SmallPermitsPass is caught by
+        permits_queue_behind_a_large_request;
+    owners_that_wait_for_themselves: OwnersQueueBehindThemselves is caught by
+        an_owner_does_not_queue_behind_itself;
+    upgrades_that_wait_for_their_own_lease: UpgradesQueue is caught by an_upgrade_does_not_queue;
+    a_queue_that_cannot_be_passed: NobodyBarges is caught by
+        who_passes_the_queue_leaves_it_as_it_is;
+    a_queue_that_ends_when_it_is_passed: WhoPassesEndsTheQueue is caught by
+        who_passes_the_queue_leaves_it_as_it_is;
+    an_eviction_of_the_queue: EvictionEndsTheQueue is caught by
+        renewals_and_evictions_keep_the_places;
+    a_release_that_ends_the_queue: ReleaseEndsTheQueue is caught by
+        renewals_and_evictions_keep_the_places,
+        processes_are_granted_a_key_in_the_order_in_which_they_came;
+    a_place_without_waiting: TriesTakePlaces is caught by
+        a_refusal_without_a_place_writes_nothing;
+    a_batch_that_passes_the_queue: BatchesPassTheQueue is caught by a_batch_keeps_the_queue;
+    places_by_look_and_then_write: NotAtomic is caught by
+        all_that_go_on_asking_are_granted_the_key;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }

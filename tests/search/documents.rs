@@ -112,6 +112,8 @@ async fn what_waits_and_what_is_done_is_carried_along() {
         let fixture = Fixture::prepared(engine).await;
         let path = |what: &str, key: &Key| format!("{}/{what}/{key}", fixture.alias);
         let set = async |key: &Key, fields: &Value| {
+            let now = chrono::Utc::now().timestamp_millis();
+            let fields = with_times(fields, &|seconds| json!(now + seconds * 1_000));
             let body = json!({ "doc": fields });
             let set = fixture.ask(Post, &path("_update", key), body).await;
             assert_eq!(set["result"], "updated", "{set}");

@@ -24,6 +24,7 @@ mod seeds;
 mod setups;
 mod sharing;
 mod timed;
+mod turns;
 
 use std::{
     sync::{Arc, Once},

@@ -10,6 +10,8 @@ fn compare(engine: Engine) {
     let store = runtime.block_on(Fixture::prepared(engine)).store();
     let cases = if long() { 400 } else { 20 };
     model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+    model::compare_in_turn(&runtime, &store, cases * 2)
+        .unwrap_or_else(|difference| panic!("{difference}"));
     permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
 }
 

@@ -114,6 +114,11 @@ async fn a_stranger_who_follows_the_document_takes_part() {
         assert_eq!(refused["result"], "noop", "{refused}");
         assert_eq!(refused["get"]["_source"]["owner"], leases.owner());
         assert_eq!(stranger.result("release").await, "noop");
+        assert_eq!(stranger.result("acquire in turn").await, "updated");
+        let state = leases.inspect("report:42").await.unwrap().unwrap();
+        assert_eq!(&*state.waiters[0].owner, "worker-3");
+        assert_eq!(stranger.result("leave").await, "updated");
+        assert_eq!(stranger.result("leave").await, "noop");
         lease.renew().await.unwrap();
         assert_eq!(stranger.result("evict").await, "updated");
         let lost = lease.renew().await;

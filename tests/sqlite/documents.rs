@@ -7,7 +7,7 @@ use leasehold::{Key, Leases, store::SCHEMA};
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::hostile::limiters;
 use leasehold_tests::hostile::{
-    KEY, are_judged_alike, are_not_purged, shapes, untyped_shapes, with_times,
+    KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, untyped_shapes, with_times,
 };
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
@@ -131,17 +131,20 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     let get = async || rows.get(KEY);
     let mut all = shapes();
     all.extend(untyped_shapes());
+    all.extend(queue_shapes());
     let taken = are_judged_alike(&store, &all, put, get).await;
     assert_eq!(taken, all.len());
     are_not_purged(&store, &all, put, get).await;
 }
 
 #[tokio::test]
-async fn what_waits_and_what_is_done_is_carried_along() {
+async fn what_is_done_is_carried_along() {
     let path = path();
     let store = store_at(&path).await;
     let rows = Rows::new(&path, "locks");
     let set = async |key: &Key, fields: &Value| {
+        let now = chrono::Utc::now().timestamp_millis();
+        let fields = with_times(fields, &|seconds| json!(now + seconds * 1_000));
         let mut document = rows.get(key.as_str()).unwrap();
         for (name, value) in fields.as_object().unwrap() {
             document[name] = value.clone();

@@ -10,6 +10,8 @@ fn a_file_answers_as_memory_does() {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(store_at(&path()));
     model::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
+    model::compare_in_turn(&runtime, &store, 40)
+        .unwrap_or_else(|difference| panic!("{difference}"));
     permits::compare(&runtime, &store, 40).unwrap_or_else(|difference| panic!("{difference}"));
 }
 

@@ -16,7 +16,9 @@ use leasehold::{
 };
 
 use self::operations::{Changed, OPERATIONS, Told};
-pub use self::shapes::{flat, several, shapes, sound_shapes, untyped_shapes, with_times};
+pub use self::shapes::{
+    at, flat, queue_shapes, several, shapes, sound_shapes, untyped_shapes, with_times,
+};
 
 /// The key of the document.
 pub const KEY: &str = "key";

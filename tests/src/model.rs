@@ -3,6 +3,9 @@
 //!
 //! Clocks differ between the two, so times are compared loosely and fences by their order. The only
 //! leases that expire are those of [`Step::AcquireBriefly`], which ends when they have, in both stores.
+//!
+//! A free key is kept for those that wait for a moment, which ends on both sides at about the same time. So with a queue
+//! no step begins when that may be over on one side only, and a sequence that comes into that time is not judged.
 
 mod steps;
 
@@ -13,35 +16,58 @@ use std::{
 };
 
 use leasehold::{
-    Fence, Holder, Key, LockState, MemoryStore, Mode, Store,
+    Fence, Held, Holder, Key, LockState, MemoryStore, Mode, Store,
+    rules::turn::LONGEST,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
-        Grant, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest,
+        Grant, LeaseId, Place, ReleaseRequest, RenewAnswer, RenewRequest, WaiterId,
     },
 };
 use proptest::{
     collection::vec,
     test_runner::{Config, TestError, TestRunner},
 };
-use tokio::{runtime::Runtime, time::sleep};
+use tokio::{
+    runtime::Runtime,
+    time::{Instant, sleep, sleep_until},
+};
 
-use self::steps::{Claim, KEYS, LEASES, Step, TTL, step};
+use self::steps::{Claim, LEASES, STAYS, Stance, Step, TTL, WAITERS, step};
 
 const BRIEF: Duration = Duration::from_millis(1);
 
 /// Runs this many random sequences against the memory store and another one. The error is the
 /// shortest sequence found on which they differ.
 pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<(), String> {
+    run(runtime, other, cases, 3, false)
+}
+
+/// The same with processes that wait for one key.
+pub fn compare_in_turn(
+    runtime: &Runtime,
+    other: &Arc<dyn Store>,
+    cases: u32,
+) -> Result<(), String> {
+    run(runtime, other, cases, 1, true)
+}
+
+fn run(
+    runtime: &Runtime,
+    other: &Arc<dyn Store>,
+    cases: u32,
+    keys: usize,
+    queue: bool,
+) -> Result<(), String> {
     let config = Config {
         cases,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..Config::default()
     };
-    let sequences = vec(step(), 1..40);
+    let sequences = vec(step(keys, queue), 1..if queue { 80 } else { 40 });
     TestRunner::new(config)
         .run(&sequences, |steps| {
-            let run = async { Run::new(other.clone()).all(&steps).await };
+            let run = async { Run::new(other.clone(), keys, queue).all(&steps).await };
             runtime
                 .block_on(run)
                 .map_err(proptest::test_runner::TestCaseError::fail)
@@ -54,8 +80,57 @@ pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<
 
 struct Run {
     sides: [Side; 2],
+    names: Names,
+    /// Of the one key that processes wait for, if any do.
+    queue: Option<Queue>,
+}
+
+/// What the steps have numbers for.
+struct Names {
     keys: Vec<Key>,
     leases: Vec<LeaseId>,
+    waiters: Vec<WaiterId>,
+}
+
+struct Queue {
+    started: Instant,
+    /// Between which instants the key has become free on both sides, if it is.
+    freed: Option<(Instant, Instant)>,
+    is_awaited: bool,
+}
+
+/// When a step begins at the latest after the key was freed, if the key is still to be kept for those that wait.
+const EARLY: Duration = LONGEST.checked_div(2).unwrap();
+/// When a step begins otherwise.
+const LATE: Duration = LONGEST.saturating_add(Duration::from_millis(100));
+
+impl Queue {
+    /// Waits until the key is kept for those that wait on both sides, or on none.
+    async fn until_clear(&self, step: &Step) {
+        let Some((first, last)) = self.freed.filter(|_| self.is_awaited) else {
+            return;
+        };
+        if matches!(step, Step::Linger) || first.elapsed() > EARLY {
+            sleep_until(last + LATE).await;
+        }
+    }
+
+    /// Whether a step that began then has ended before that was unclear again.
+    fn is_clear(&self, began: Instant) -> bool {
+        let is_kept =
+            |(first, last): (Instant, Instant)| began > last + LONGEST || first.elapsed() < LONGEST;
+        self.started.elapsed() < STAYS / 2 && (!self.is_awaited || self.freed.is_none_or(is_kept))
+    }
+
+    /// Notes what a step that began then has left in memory.
+    fn note(&mut self, began: Instant, told: &Told, state: Option<&LockState>) {
+        self.is_awaited = state.is_some_and(|state| !state.waiters.is_empty());
+        if !state.is_some_and(LockState::is_free) {
+            self.freed = None;
+        } else if told.may_free() || self.freed.is_none() {
+            self.freed = Some((began, Instant::now()));
+        }
+    }
 }
 
 struct Side {
@@ -83,26 +158,61 @@ struct Entry {
 /// An answer without what may differ.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
-    Granted { fence: usize, minutes: u64 },
-    Held(Holders),
+    Granted {
+        fence: usize,
+        minutes: u64,
+    },
+    /// With how many are ahead, and whether they keep a free key.
+    Held(Holders, usize, bool),
     Lost(String),
     Released(String),
     Evicted(Option<(usize, Vec<LeaseId>)>),
     Removed(bool),
-    State(Option<(usize, Holders)>),
+    State(Option<(usize, Holders, Vec<Waits>)>),
     All(Vec<Told>),
     Nothing,
 }
 
-/// Several leases have the same owner.
-fn ask(key: &Key, leases: &[LeaseId], lease: usize, claim: Claim) -> AcquireRequest {
-    let owner = format!("owner {}", lease % 2);
-    let request = AcquireRequest::exclusive(key.clone(), leases[lease], owner.into(), TTL);
-    claim.request(request)
+impl Told {
+    /// Whether a key that is free now may have become so with this answer.
+    fn may_free(&self) -> bool {
+        match self {
+            Self::Granted { .. } | Self::Released(_) | Self::Evicted(_) => true,
+            Self::All(all) => all.iter().any(Self::may_free),
+            _ => false,
+        }
+    }
+}
+
+/// A place without what may differ.
+#[derive(Debug, PartialEq, Eq)]
+struct Waits {
+    waiter: WaiterId,
+    owner: String,
+    mode: Mode,
+    permits: i64,
+}
+
+fn waits(place: &Place) -> Waits {
+    Waits {
+        waiter: place.waiter,
+        owner: place.owner.to_string(),
+        mode: place.mode,
+        permits: place.permits,
+    }
+}
+
+impl Names {
+    /// Several leases have the same owner.
+    fn ask(&self, key: usize, lease: usize, claim: Claim, stance: Stance) -> AcquireRequest {
+        let (key, owner) = (self.keys[key].clone(), format!("owner {}", lease % 2));
+        let request = AcquireRequest::exclusive(key, self.leases[lease], owner.into(), TTL);
+        claim.request(request).turn(stance.turn(&self.waiters))
+    }
 }
 
 impl Run {
-    fn new(other: Arc<dyn Store>) -> Self {
+    fn new(other: Arc<dyn Store>, keys: usize, queue: bool) -> Self {
         // Keys of its own, so that a shared store is as good as a new one.
         let name = LeaseId::random();
         let key = |number| Key::new(format!("{name} {number}")).unwrap();
@@ -113,64 +223,102 @@ impl Run {
                 fences: HashMap::new(),
                 asked: HashSet::new(),
             }),
-            keys: (0..KEYS).map(key).collect(),
-            leases: (0..LEASES).map(|_| LeaseId::random()).collect(),
+            names: Names {
+                keys: (0..keys).map(key).collect(),
+                leases: (0..LEASES).map(|_| LeaseId::random()).collect(),
+                waiters: (0..WAITERS).map(|_| WaiterId::random()).collect(),
+            },
+            queue: queue.then(|| Queue {
+                started: Instant::now(),
+                freed: None,
+                is_awaited: false,
+            }),
         }
     }
 
     async fn all(&mut self, steps: &[Step]) -> Result<(), String> {
         for (number, step) in steps.iter().enumerate() {
+            if let Some(queue) = &self.queue {
+                queue.until_clear(step).await;
+            }
+            let began = Instant::now();
             // What stays of a grant that is released early.
             let under = LeaseId::random();
-            let mut told = Vec::new();
-            for side in &mut self.sides {
-                let answer = side.run(step, &self.keys, &self.leases, under).await;
-                told.push(answer.map_err(|error| format!("step {number}, {step:?}: {error}"))?);
+            let place = format!("step {number}, {step:?}");
+            let told = self.told(step, under, &place).await?;
+            if self
+                .queue
+                .as_ref()
+                .is_some_and(|queue| !queue.is_clear(began))
+            {
+                return Ok(());
             }
-            if told[0] != told[1] {
-                return Err(format!(
-                    "step {number}, {step:?}: memory answers {:?}, the other {:?}",
-                    told[0], told[1]
-                ));
+            same(&told, &place)?;
+            if let Some(queue) = &mut self.queue {
+                let state = self.sides[0].store.inspect(&self.names.keys[0]).await;
+                queue.note(began, &told[0], state.unwrap().as_ref());
+                let after = format!("after {place}");
+                same(&self.told(&Step::Inspect(0), under, &after).await?, &after)?;
             }
         }
         Ok(())
     }
+
+    /// What both sides say.
+    async fn told(
+        &mut self,
+        step: &Step,
+        under: LeaseId,
+        place: &str,
+    ) -> Result<[Told; 2], String> {
+        let failed = |error| format!("{place}: {error}");
+        let [memory, other] = &mut self.sides;
+        Ok([
+            memory.run(step, &self.names, under).await.map_err(failed)?,
+            other.run(step, &self.names, under).await.map_err(failed)?,
+        ])
+    }
+}
+
+fn same([memory, other]: &[Told; 2], place: &str) -> Result<(), String> {
+    if memory == other {
+        return Ok(());
+    }
+    Err(format!(
+        "{place}: memory answers {memory:?}, the other {other:?}"
+    ))
 }
 
 impl Side {
-    async fn run(
-        &mut self,
-        step: &Step,
-        keys: &[Key],
-        leases: &[LeaseId],
-        under: LeaseId,
-    ) -> Result<Told, String> {
+    async fn run(&mut self, step: &Step, names: &Names, under: LeaseId) -> Result<Told, String> {
         let store = self.store.clone();
+        let (keys, leases) = (&names.keys, &names.leases);
         let failed = |error: leasehold::Error| format!("{error:?}");
         Ok(match *step {
-            Step::Acquire(key, lease, claim) => {
-                let mut request = ask(&keys[key], leases, lease, claim);
+            Step::Acquire(key, lease, claim, stance) => {
+                let mut request = names.ask(key, lease, claim, stance);
                 request.fresh = self.asked.insert((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 self.acquired(&keys[key], &answer)?
             }
-            Step::InPlaceOf(key, lease, from, claim) => {
-                let mut request = ask(&keys[key], leases, lease, claim).in_place_of(leases[from]);
+            Step::InPlaceOf(key, lease, from, claim, stance) => {
+                let request = names.ask(key, lease, claim, stance);
+                let mut request = request.in_place_of(leases[from]);
                 request.fresh = self.asked.insert((key, lease));
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 self.acquired(&keys[key], &answer)?
             }
             Step::Batch(ref asked) => {
-                let request = |(key, &(lease, claim)): (&Key, &(usize, Option<Claim>))| match claim
-                {
-                    Some(claim) => BatchRequest::Acquire(ask(key, leases, lease, claim).into()),
+                let request = |(key, &(lease, asks)): (usize, &(usize, Option<_>))| match asks {
+                    Some((claim, stance)) => {
+                        BatchRequest::Acquire(names.ask(key, lease, claim, stance).into())
+                    }
                     None => {
-                        let release = ReleaseRequest::new(key.clone(), leases[lease]);
+                        let release = ReleaseRequest::new(keys[key].clone(), leases[lease]);
                         BatchRequest::Release(release.likely_sole())
                     }
                 };
-                let requests: Vec<_> = keys.iter().zip(asked).map(request).collect();
+                let requests: Vec<_> = asked.iter().enumerate().map(request).collect();
                 let pairs = asked.iter().enumerate();
                 self.asked
                     .extend(pairs.map(|(key, (lease, _))| (key, *lease)));
@@ -184,8 +332,14 @@ impl Side {
                 }
                 Told::All(told)
             }
-            Step::AcquireBriefly(key, lease, claim) => {
-                let mut request = ask(&keys[key], leases, lease, claim);
+            Step::Leave(key, process) => {
+                let left = store.leave(&keys[key], names.waiters[process]).await;
+                left.map_err(failed)?;
+                Told::Nothing
+            }
+            Step::Linger => Told::Nothing,
+            Step::AcquireBriefly(key, lease, claim, stance) => {
+                let mut request = names.ask(key, lease, claim, stance);
                 (request.ttl, request.fresh) = (BRIEF, self.asked.insert((key, lease)));
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 let told = self.acquired(&keys[key], &answer)?;
@@ -215,7 +369,7 @@ impl Side {
                 };
                 match store.convert(&request).await.map_err(failed)? {
                     ConvertAnswer::Converted(grant) => self.granted(key, &grant)?,
-                    ConvertAnswer::Held(held) => Told::Held(self.holders(key, held.holders())?),
+                    ConvertAnswer::Held(held) => self.held(key, &held)?,
                     lost => Told::Lost(format!("{lost:?}")),
                 }
             }
@@ -272,8 +426,13 @@ impl Side {
                         key,
                         fence,
                         holders,
+                        waiters,
                         ..
-                    }) => Some((self.fence(&key, fence)?, self.holders(&key, &holders)?)),
+                    }) => {
+                        let waits = waiters.iter().map(waits).collect();
+                        let fence = self.fence(&key, fence)?;
+                        Some((fence, self.holders(&key, &holders)?, waits))
+                    }
                 })
             }
         })
@@ -305,8 +464,17 @@ impl Side {
     fn acquired(&mut self, key: &Key, answer: &AcquireAnswer) -> Result<Told, String> {
         match answer {
             AcquireAnswer::Granted(grant) => self.granted(key, grant),
-            AcquireAnswer::Held(held) => Ok(Told::Held(self.holders(key, held.holders())?)),
+            AcquireAnswer::Held(held) => self.held(key, held),
         }
+    }
+
+    fn held(&mut self, key: &Key, held: &Held) -> Result<Told, String> {
+        let holders = self.holders(key, held.holders())?;
+        Ok(Told::Held(
+            holders,
+            held.ahead(),
+            !held.binds_for().is_zero(),
+        ))
     }
 
     fn granted(&mut self, key: &Key, grant: &Grant) -> Result<Told, String> {

@@ -54,7 +54,11 @@ impl BrokenStore {
             (Fault::TakesFreePlaces, Some(_)) if holder.is_none() => request.in_place_of = None,
             _ => {}
         }
+        self.misread_turn(&mut request, before.as_mut());
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
+        if let Some(before) = self.record(&request.key) {
+            self.decide_turn_wrongly(&request, &before, &mut decision);
+        }
         if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
             record.holders.push(hidden);
         }

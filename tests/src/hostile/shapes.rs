@@ -13,7 +13,7 @@ use super::{
 const TIME: &str = "seconds from now";
 
 /// A time, this many seconds from now.
-pub(super) fn at(seconds: i64) -> Value {
+pub fn at(seconds: i64) -> Value {
     json!({ TIME: seconds })
 }
 
@@ -381,4 +381,55 @@ pub fn untyped_shapes() -> Vec<(Verdict, Value)> {
     shapes.push((NoLock, with_first("permits", json!(1.5))));
     shapes.push((NoLock, with_first("permits", json!("1"))));
     shapes
+}
+
+/// Of locks for which nobody waits: what is in `waiters` is no place, or one that does not count.
+pub fn queue_shapes() -> Vec<(Verdict, Value)> {
+    let place = |changes| {
+        let place = json!({
+            "waiter": OTHER, "owner": "another", "mode": "exclusive", "permits": 1,
+            "since": at(-5), "until": at(30),
+        });
+        with(place, changes)
+    };
+    let mut queues = [
+        json!("they"),
+        json!(7),
+        json!({}),
+        json!([]),
+        place(json!({})),
+        json!([7, "they", Value::Null, [], {}]),
+        // It is over, or ends later than a place can.
+        json!([place(json!({ "until": at(-1) }))]),
+        json!([place(json!({ "until": at(600) }))]),
+    ]
+    .to_vec();
+    for field in ["waiter", "mode", "permits", "since", "until"] {
+        queues.push(json!([without(place(json!({})), field)]));
+        for nonsense in [
+            json!("they"),
+            json!(true),
+            json!(1.5),
+            json!([7]),
+            json!({}),
+        ] {
+            let is_time = nonsense.is_number() && matches!(field, "since" | "until");
+            if !is_time {
+                queues.push(json!([place(json!({ field: nonsense }))]));
+            }
+        }
+    }
+    let just_released = with(free(), json!({ "released_at": at(0) }));
+    let locks = [
+        (Has::SOLE, flat()),
+        (Has::BOTH, several()),
+        (Has::NOBODY, just_released),
+    ];
+    let shapes = locks.iter().flat_map(|(has, lock)| {
+        let waited_for = |queue: &Value| with(lock.clone(), json!({ "waiters": queue }));
+        queues
+            .iter()
+            .map(move |queue| (Lock(*has), waited_for(queue)))
+    });
+    shapes.collect()
 }

@@ -2,27 +2,36 @@
 
 use std::time::Duration;
 
-use leasehold::{Mode, store::AcquireRequest};
+use leasehold::{
+    Mode,
+    store::{AcquireRequest, Turn, WaiterId},
+};
 use proptest::{
     collection::vec,
     option,
-    prelude::{Just, Strategy, any, prop_oneof},
+    prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof},
 };
 
-pub(super) const KEYS: usize = 3;
 pub(super) const LEASES: usize = 5;
+pub(super) const WAITERS: usize = 3;
 pub(super) const TTL: Duration = Duration::from_secs(600);
+/// For how long a place counts.
+pub(super) const STAYS: Duration = Duration::from_secs(50);
 
 /// A step; the numbers are those of a key and a lease.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Acquire(usize, usize, Claim),
+    Acquire(usize, usize, Claim, Stance),
     /// The first lease in the place of the second.
-    InPlaceOf(usize, usize, usize, Claim),
+    InPlaceOf(usize, usize, usize, Claim, Stance),
     /// For each key a lease that is asked for, or released.
-    Batch(Vec<(usize, Option<Claim>)>),
+    Batch(Vec<(usize, Option<(Claim, Stance)>)>),
     /// For so long that it expires before the step ends.
-    AcquireBriefly(usize, usize, Claim),
+    AcquireBriefly(usize, usize, Claim, Stance),
+    /// This process does not wait for the key any more.
+    Leave(usize, usize),
+    /// Until a free key is kept for nobody any more.
+    Linger,
     Renew(usize, usize, Duration),
     Convert(usize, usize, Mode),
     RenewAll(usize, Duration),
@@ -49,6 +58,41 @@ pub(super) enum Claim {
     SharedAgain,
     PermitsAgain(i64, i64),
     Noted,
+}
+
+/// How an acquire stands to the processes that wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stance {
+    Behind,
+    Barging,
+    /// By this process.
+    InTurn(usize),
+}
+
+impl Stance {
+    /// The turn, with a place that outlasts the sequence.
+    pub(super) fn turn(self, waiters: &[WaiterId]) -> Turn {
+        match self {
+            Self::Behind => Turn::Behind,
+            Self::Barging => Turn::Barging,
+            Self::InTurn(process) => Turn::InTurn {
+                waiter: waiters[process],
+                stays: STAYS,
+            },
+        }
+    }
+}
+
+fn stance(queue: bool) -> BoxedStrategy<Stance> {
+    if !queue {
+        return Just(Stance::Behind).boxed();
+    }
+    prop_oneof![
+        4 => Just(Stance::Behind),
+        1 => Just(Stance::Barging),
+        5 => (0..WAITERS).prop_map(Stance::InTurn),
+    ]
+    .boxed()
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
@@ -83,15 +127,20 @@ fn ttl() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(TTL), Just(TTL * 2)]
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
-    let both = || (0..KEYS, 0..LEASES);
-    prop_oneof![
-        9 => (both(), claim()).prop_map(|((key, lease), claim)| Step::Acquire(key, lease, claim)),
-        4 => (both(), 0..LEASES, claim())
-            .prop_map(|((key, lease), from, claim)| Step::InPlaceOf(key, lease, from, claim)),
-        2 => vec((0..LEASES, option::of(claim())), KEYS).prop_map(Step::Batch),
-        4 => (both(), claim())
-            .prop_map(|((key, lease), claim)| Step::AcquireBriefly(key, lease, claim)),
+/// A step with one of so many keys, and with processes that wait for them if there is a queue.
+pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
+    let both = move || (0..keys, 0..LEASES);
+    let asks = move || (claim(), stance(queue));
+    let steps = prop_oneof![
+        9 => (both(), asks())
+            .prop_map(|((key, lease), (claim, stance))| Step::Acquire(key, lease, claim, stance)),
+        4 => (both(), 0..LEASES, asks()).prop_map(|((key, lease), from, (claim, stance))| {
+            Step::InPlaceOf(key, lease, from, claim, stance)
+        }),
+        2 => vec((0..LEASES, option::of(asks())), keys).prop_map(Step::Batch),
+        4 => (both(), asks()).prop_map(|((key, lease), (claim, stance))| {
+            Step::AcquireBriefly(key, lease, claim, stance)
+        }),
         3 => (both(), ttl()).prop_map(|((key, lease), ttl)| Step::Renew(key, lease, ttl)),
         1 => (0..LEASES, ttl()).prop_map(|(lease, ttl)| Step::RenewAll(lease, ttl)),
         3 => (both(), prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)])
@@ -100,9 +149,18 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|((key, lease), alone)| Step::Release(key, lease, alone)),
         2 => (both(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
             .prop_map(|((key, lease), time)| Step::ReleaseHolding(key, lease, time)),
-        1 => (0..KEYS).prop_map(Step::Evict),
-        2 => (0..KEYS).prop_map(Step::RemoveExpired),
+        1 => (0..keys).prop_map(Step::Evict),
+        2 => (0..keys).prop_map(Step::RemoveExpired),
         1 => prop_oneof![Just(Step::PurgeOld), Just(Step::PurgeDead)],
-        2 => (0..KEYS).prop_map(Step::Inspect),
+        2 => (0..keys).prop_map(Step::Inspect),
+    ];
+    if !queue {
+        return steps.boxed();
+    }
+    prop_oneof![
+        40 => steps,
+        3 => (0..keys, 0..WAITERS).prop_map(|(key, process)| Step::Leave(key, process)),
+        2 => Just(Step::Linger),
     ]
+    .boxed()
 }

@@ -1,0 +1,624 @@
+//! The queue of the processes that wait: their places in the document, and which of them count.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::Utc;
+use elasticsearch::http::Method::{Get, Put};
+use futures::future::join_all;
+use leasehold::{
+    Error, Held, Key, Store,
+    limits::MAX_PLACES,
+    rules::turn::LONGEST,
+    store::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, LeaseId, ReleaseAnswer,
+        ReleaseRequest, SCHEMA, Turn, WaiterId,
+    },
+};
+use leasehold_tests::proxy::Proxy;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{BOTH, Engine, Fixture, ask, granted};
+
+/// For how long a place counts that outlasts what is done with it.
+const STAYS: Duration = Duration::from_secs(50);
+/// For how long one does that is waited for.
+const MOMENT: Duration = Duration::from_millis(1);
+/// Nobody waits in this place any more.
+const GONE: &str = "44444444-4444-4444-8444-444444444444";
+
+fn in_turn(waiter: WaiterId, stays: Duration) -> AcquireRequest {
+    ask().turn(Turn::InTurn { waiter, stays })
+}
+
+async fn refused(store: &dyn Store, request: &AcquireRequest) -> Held {
+    match store.acquire(request).await.unwrap() {
+        AcquireAnswer::Held(held) => held,
+        AcquireAnswer::Granted(grant) => panic!("{grant:?}"),
+    }
+}
+
+async fn released(store: &dyn Store, request: &AcquireRequest) {
+    let release = ReleaseRequest::new(request.key.clone(), request.lease);
+    let answer = store.release(&release).await.unwrap();
+    assert_eq!(answer, ReleaseAnswer::Released);
+}
+
+async fn waiters(store: &dyn Store) -> Vec<WaiterId> {
+    let state = store.inspect(&ask().key).await.unwrap().unwrap();
+    state.waiters.iter().map(|place| place.waiter).collect()
+}
+
+/// The document of the key, with its version, which every write raises.
+async fn stored(fixture: &Fixture) -> (Value, Value) {
+    let path = format!("{}/_doc/key", fixture.alias);
+    let mut found = fixture.ask(Get, &path, Value::Null).await;
+    (found["_source"].take(), found["_version"].take())
+}
+
+async fn put(fixture: &Fixture, document: &Value) {
+    let path = format!("{}/_doc/key", fixture.alias);
+    let put = fixture.ask(Put, &path, document.clone()).await;
+    assert!(put["error"].is_null(), "{document}: {put}");
+}
+
+fn now() -> i64 {
+    Utc::now().timestamp_millis()
+}
+
+fn place(changes: Value) -> Value {
+    let mut place = json!({
+        "waiter": GONE, "owner": "they", "mode": "exclusive", "permits": 1, "since": now(), "until": now() + 50_000,
+    });
+    for (name, value) in changes.as_object().unwrap() {
+        place[name] = value.clone();
+    }
+    place
+}
+
+/// The field of a document in which no place counts.
+fn without_places() -> Vec<Value> {
+    let mut values = vec![
+        json!(null),
+        json!([]),
+        json!({}),
+        json!(7),
+        json!(true),
+        json!("they"),
+        json!([null, 7, "they", [], [[]], {}]),
+        // No list.
+        place(json!({})),
+        json!([[place(json!({}))]]),
+    ];
+    let nothing = [
+        json!(null),
+        json!(true),
+        json!(""),
+        json!([]),
+        json!({}),
+        json!([7]),
+    ];
+    for field in ["waiter", "mode", "permits", "since", "until"] {
+        let all = nothing
+            .iter()
+            .map(|nothing| json!([place(json!({ field: nothing }))]));
+        values.extend(all);
+    }
+    for changes in [
+        json!({ "waiter": GONE.replace('4', "A") }),
+        json!({ "waiter": GONE.replace('-', "") }),
+        json!({ "waiter": format!("{GONE}\n") }),
+        json!({ "waiter": [GONE] }),
+        json!({ "mode": "SHARED" }),
+        json!({ "mode": ["shared"] }),
+        json!({ "permits": 1.0 }),
+        json!({ "permits": 1.5 }),
+        json!({ "permits": "1" }),
+        json!({ "permits": u64::MAX }),
+        json!({ "since": now().to_string() }),
+        json!({ "until": (now() + 50_000).to_string() }),
+        json!({ "until": now() }),
+        json!({ "until": -1e300 }),
+        // Later than a place can end.
+        json!({ "until": now() + 600_000 }),
+        json!({ "until": 1e300 }),
+        json!({ "until": u64::MAX }),
+    ] {
+        values.push(json!([place(changes)]));
+    }
+    values
+}
+
+/// The field of a document in which one does.
+fn with_a_place() -> Vec<Value> {
+    let dead = place(json!({ "until": now() }));
+    let mut values = vec![
+        json!([place(json!({})), dead]),
+        json!([7, dead, {}, place(json!({}))]),
+    ];
+    for changes in [
+        json!({ "owner": null }),
+        json!({ "owner": 7 }),
+        json!({ "until": (now() + 50_000) as f64 }),
+        json!({ "until": (now() + 50_000) as f64 + 0.5 }),
+        json!({ "since": -1e300 }),
+        json!({ "since": u64::MAX }),
+        json!({ "since": 7.5 }),
+        json!({ "mode": "permits", "permits": -1 }),
+        json!({ "mode": "permits", "permits": i64::MAX }),
+        json!({ "of": "a later version" }),
+    ] {
+        values.push(json!([place(changes)]));
+    }
+    values
+}
+
+/// The document of a key that somebody shares, or that was released this moment, and these wait for it.
+fn lock(waiters: &Value, is_free: bool) -> Value {
+    let mut lock = json!({ "key": "key", "schema": SCHEMA, "fence": 7, "waiters": waiters });
+    if is_free {
+        lock["released_at"] = json!(now());
+        return lock;
+    }
+    let expires_at = now() + 600_000;
+    lock["expires_at"] = json!(expires_at);
+    lock["holders"] = json!([{
+        "lease": LeaseId::random().to_string(), "owner": "me", "mode": "shared", "permits": 1, "fence": 7,
+        "acquired_at": now(), "expires_at": expires_at,
+    }]);
+    lock
+}
+
+/// Alone, with others, and likely to be refused.
+async fn answers(
+    fixture: &Fixture,
+    store: &dyn Store,
+    document: impl Fn() -> Value,
+    request: &AcquireRequest,
+) -> Vec<AcquireAnswer> {
+    put(fixture, &document()).await;
+    let mut answers = vec![store.acquire(request).await.unwrap()];
+    put(fixture, &document()).await;
+    let fresh = request.clone().fresh().likely_held();
+    answers.push(store.acquire(&fresh).await.unwrap());
+    put(fixture, &document()).await;
+    let mut other = ask();
+    other.key = Key::new(format!("other {}", other.lease)).unwrap();
+    let batch = [request.clone().fresh(), other].map(|it| BatchRequest::Acquire(it.into()));
+    match &store.batch(&batch).await.unwrap()[..] {
+        [Ok(BatchAnswer::Acquire(answer)), _] => answers.push(answer.clone()),
+        other => panic!("{other:?}"),
+    }
+    answers
+}
+
+#[tokio::test]
+async fn what_is_no_place_that_counts_keeps_nobody_from_a_key() {
+    join_all(BOTH.map(what_is_no_place_keeps_nobody_on)).await;
+}
+
+async fn what_is_no_place_keeps_nobody_on(engine: Engine) {
+    let fixture = Fixture::prepared(engine).await;
+    let store = fixture.store();
+    for value in without_places() {
+        put(&fixture, &lock(&value, true)).await;
+        assert_eq!(waiters(&store).await, [], "{value}");
+        for (request, is_free) in [
+            (ask(), true),
+            (ask().shared(), true),
+            (ask().shared(), false),
+        ] {
+            let answers = answers(&fixture, &store, || lock(&value, is_free), &request).await;
+            for answer in answers {
+                let is_granted = matches!(answer, AcquireAnswer::Granted(_));
+                assert!(is_granted, "{value}: {answer:?}");
+            }
+            let (document, _) = stored(&fixture).await;
+            let left = document["waiters"].as_array().is_none_or(Vec::is_empty);
+            assert!(left, "{value}: {document}");
+        }
+        // Who comes to wait is the only one.
+        put(&fixture, &lock(&value, false)).await;
+        let waiter = WaiterId::random();
+        let held = refused(&store, &in_turn(waiter, STAYS)).await;
+        assert_eq!(held.ahead(), 0, "{value}");
+        assert_eq!(waiters(&store).await, [waiter], "{value}");
+        let (document, _) = stored(&fixture).await;
+        assert_eq!(document["waiters"].as_array().unwrap().len(), 1, "{value}");
+        // Who is not among them has nothing to leave.
+        put(&fixture, &lock(&value, false)).await;
+        let before = stored(&fixture).await;
+        let gone = WaiterId::parse(GONE).unwrap();
+        let is_there = value.to_string().contains(&format!("\"{GONE}\""));
+        if !is_there {
+            store.leave(&ask().key, gone).await.unwrap();
+            assert_eq!(stored(&fixture).await, before, "{value}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_a_place_that_counts_keeps_others_from_a_key() {
+    join_all(BOTH.map(what_is_a_place_keeps_others_on)).await;
+}
+
+async fn what_is_a_place_keeps_others_on(engine: Engine) {
+    let fixture = Fixture::prepared(engine).await;
+    let store = fixture.store();
+    let gone = WaiterId::parse(GONE).unwrap();
+    for number in 0..with_a_place().len() {
+        let value = with_a_place().swap_remove(number);
+        put(&fixture, &lock(&value, false)).await;
+        let before = stored(&fixture).await;
+        assert_eq!(waiters(&store).await, [gone], "{value}");
+        let held = refused(&store, &ask().shared()).await;
+        assert_eq!((held.ahead(), held.holders().len()), (1, 1), "{value}");
+        assert_eq!(stored(&fixture).await, before, "{value}");
+        for request in [ask(), ask().shared()] {
+            loop {
+                let start = Instant::now();
+                let answers = answers(&fixture, &store, || lock(&value, true), &request).await;
+                // It is kept for a moment only.
+                if start.elapsed() > LONGEST {
+                    continue;
+                }
+                for answer in answers {
+                    let AcquireAnswer::Held(held) = answer else {
+                        panic!("{value}: {answer:?}");
+                    };
+                    assert_eq!((held.ahead(), held.holders().len()), (1, 0), "{value}");
+                    let binds = held.binds_for();
+                    assert!(!binds.is_zero() && binds <= LONGEST, "{value}: {binds:?}");
+                }
+                break;
+            }
+            let barging = request.clone().turn(Turn::Barging);
+            granted(&store, &barging).await;
+            assert_eq!(waiters(&store).await, [gone], "{value}");
+        }
+        put(&fixture, &lock(&value, false)).await;
+        let waiter = WaiterId::random();
+        assert_eq!(refused(&store, &in_turn(waiter, STAYS)).await.ahead(), 1);
+        assert_eq!(waiters(&store).await, [gone, waiter], "{value}");
+        store.leave(&ask().key, gone).await.unwrap();
+        assert_eq!(waiters(&store).await, [waiter], "{value}");
+        store.leave(&ask().key, waiter).await.unwrap();
+        assert_eq!(stored(&fixture).await.0["waiters"], Value::Null, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_place_is_taken_kept_and_given_back() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        let holder = ask().shared();
+        granted(&store, &holder).await;
+        let (before, _) = stored(&fixture).await;
+
+        let waiter = WaiterId::random();
+        let turn = |stays| Turn::InTurn { waiter, stays };
+        let writer = ask().turn(turn(Duration::from_secs(40)));
+        assert_eq!(refused(&store, &writer).await.ahead(), 0);
+        let (document, version) = stored(&fixture).await;
+        let at = document["written_at"].as_i64().unwrap();
+        let place = json!({
+            "waiter": waiter.to_string(), "owner": "me", "mode": "exclusive", "permits": 1,
+            "since": at, "until": at + 40_000,
+        });
+        let mut expected = before;
+        (expected["waiters"], expected["written_at"]) = (json!([place]), json!(at));
+        assert_eq!(document, expected);
+
+        // It counts for long enough, and others write nothing.
+        let shorter = ask().turn(turn(Duration::from_secs(10)));
+        assert_eq!(refused(&store, &shorter).await.ahead(), 0);
+        assert_eq!(refused(&store, &ask()).await.ahead(), 1);
+        assert_eq!(refused(&store, &ask().shared()).await.ahead(), 1);
+        let absent = in_turn(WaiterId::random(), STAYS).in_place_of(LeaseId::random());
+        refused(&store, &absent).await;
+        store.leave(&ask().key, WaiterId::random()).await.unwrap();
+        assert_eq!(stored(&fixture).await, (document, version));
+
+        // It does not.
+        let longer = ask().permits(2, 4).turn(turn(Duration::from_secs(600)));
+        assert_eq!(refused(&store, &longer).await.ahead(), 0);
+        let (document, _) = stored(&fixture).await;
+        let again = document["written_at"].as_i64().unwrap();
+        let place = json!([{
+            "waiter": waiter.to_string(), "owner": "me", "mode": "permits", "permits": 2,
+            "since": at, "until": again + 60_000,
+        }]);
+        assert_eq!(document["waiters"], place);
+
+        // A lease that is live needs none, and an owner that enters again waits for nobody.
+        let mut repeated = holder.clone();
+        repeated.turn = Turn::InTurn {
+            waiter: WaiterId::random(),
+            stays: STAYS,
+        };
+        granted(&store, &repeated).await;
+        let beside = ask().shared().reentrant();
+        granted(&store, &beside).await;
+        released(&store, &beside).await;
+        assert_eq!(stored(&fixture).await.0["waiters"], place);
+
+        // What ends the lease leaves the place, and the grant drops it.
+        released(&store, &holder).await;
+        assert_eq!(stored(&fixture).await.0["waiters"], place);
+        granted(&store, &writer).await;
+        let (document, _) = stored(&fixture).await;
+        assert_eq!(document["waiters"], Value::Null);
+        assert_eq!(document["lease"], writer.lease.to_string());
+    }
+}
+
+/// What does not conflict with those ahead goes past them, and what does not fit beside them waits.
+#[tokio::test]
+async fn only_those_ahead_that_conflict_are_waited_for() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        let takes_a_place = async |request: AcquireRequest, ahead| {
+            let (waiter, stays) = (WaiterId::random(), STAYS);
+            let request = request.turn(Turn::InTurn { waiter, stays });
+            assert_eq!(refused(&store, &request).await.ahead(), ahead);
+            waiter
+        };
+        // Two permits of four are taken, and two processes wait for three and for one.
+        let holder = ask().permits(2, 4);
+        granted(&store, &holder).await;
+        let three = takes_a_place(ask().permits(3, 4), 0).await;
+        let one = takes_a_place(ask().permits(1, 4), 1).await;
+        assert_eq!(refused(&store, &ask().permits(1, 4)).await.ahead(), 2);
+        let beside = ask().permits(1, 8);
+        granted(&store, &beside).await;
+        released(&store, &beside).await;
+        assert_eq!(refused(&store, &ask().permits(3, 8)).await.ahead(), 2);
+        assert_eq!(
+            refused(&store, &ask().permits(i64::MAX, i64::MAX))
+                .await
+                .ahead(),
+            2
+        );
+        assert_eq!(waiters(&store).await, [three, one]);
+        for waiter in [three, one] {
+            store.leave(&holder.key, waiter).await.unwrap();
+        }
+        released(&store, &holder).await;
+
+        // Readers wait for a writer, and not for each other.
+        let writer = ask();
+        granted(&store, &writer).await;
+        let reader = takes_a_place(ask().shared(), 0).await;
+        released(&store, &writer).await;
+        let other = ask().shared();
+        granted(&store, &other).await;
+        assert_eq!(waiters(&store).await, [reader]);
+        let writer = takes_a_place(ask(), 1).await;
+        assert_eq!(refused(&store, &ask().shared()).await.ahead(), 2);
+        let mut stranger = ask().reentrant();
+        stranger.owner = "they".into();
+        assert_eq!(refused(&store, &stranger.clone().shared()).await.ahead(), 2);
+        // Its owner has the key, or its process comes before the writer.
+        granted(&store, &ask().shared().reentrant()).await;
+        let turn = Turn::InTurn {
+            waiter: reader,
+            stays: STAYS,
+        };
+        granted(&store, &ask().shared().turn(turn)).await;
+        assert_eq!(waiters(&store).await, [writer]);
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        let is_gone = async || {
+            refused(&store, &in_turn(WaiterId::random(), MOMENT)).await;
+            while !waiters(&store).await.is_empty() {
+                sleep(MOMENT).await;
+            }
+            sleep(MOMENT * 5).await;
+            proxy.http_requests();
+        };
+        let holder = ask();
+        granted(&store, &holder).await;
+        is_gone().await;
+        let (document, _) = stored(&fixture).await;
+        assert_eq!(document["waiters"].as_array().unwrap().len(), 1);
+        let waiter = WaiterId::random();
+        assert_eq!(refused(&store, &in_turn(waiter, STAYS)).await.ahead(), 0);
+        assert_eq!(proxy.http_requests().len(), 1);
+        let (document, _) = stored(&fixture).await;
+        assert_eq!(document["waiters"].as_array().unwrap().len(), 1);
+        store.leave(&holder.key, waiter).await.unwrap();
+        assert_eq!(proxy.http_requests().len(), 1);
+        assert_eq!(stored(&fixture).await.0["waiters"], Value::Null);
+
+        // The lean script does not know that the place does not count. The other one grants the key.
+        is_gone().await;
+        released(&store, &holder).await;
+        proxy.http_requests();
+        let next = ask().fresh();
+        granted(&store, &next).await;
+        assert_eq!(proxy.http_requests().len(), 2);
+        assert_eq!(stored(&fixture).await.0["waiters"], Value::Null);
+
+        is_gone().await;
+        released(&store, &next).await;
+        proxy.http_requests();
+        let next = ask();
+        let mut other = ask();
+        other.key = Key::new("other").unwrap();
+        let batch = [next.clone(), other].map(|it| BatchRequest::Acquire(it.into()));
+        let answers = store.batch(&batch).await.unwrap();
+        for answer in &answers {
+            let granted = matches!(answer, Ok(BatchAnswer::Acquire(AcquireAnswer::Granted(_))));
+            assert!(granted, "{answers:?}");
+        }
+        assert_eq!(proxy.http_requests().len(), 2);
+        assert_eq!(stored(&fixture).await.0["waiters"], Value::Null);
+        released(&store, &next).await;
+        proxy.http_requests();
+        granted(&store, &ask()).await;
+        assert_eq!(proxy.http_requests().len(), 1);
+    }
+}
+
+/// Whoever has a place may be gone: the key is kept for a moment from its release on, by the clock of the node.
+#[tokio::test]
+async fn a_free_key_is_kept_for_those_that_wait_for_a_moment() {
+    join_all(BOTH.map(a_free_key_is_kept_on)).await;
+}
+
+async fn a_free_key_is_kept_on(engine: Engine) {
+    let fixture = Fixture::prepared(engine).await;
+    let store = fixture.store();
+    for number in [1, 2, 9_u32] {
+        let holder = ask().turn(Turn::Barging);
+        granted(&store, &holder).await;
+        for ahead in 0..number {
+            let held = refused(&store, &in_turn(WaiterId::random(), STAYS)).await;
+            assert_eq!(held.ahead(), ahead as usize);
+        }
+        released(&store, &holder).await;
+        let (document, _) = stored(&fixture).await;
+        let released_at = document["released_at"].as_i64().unwrap();
+        let next = ask().shared();
+        let grant = loop {
+            match store.acquire(&next).await.unwrap() {
+                AcquireAnswer::Granted(grant) => break grant,
+                AcquireAnswer::Held(held) => {
+                    assert_eq!(held.ahead(), number as usize);
+                    sleep(held.binds_for()).await;
+                }
+            }
+        };
+        let kept = grant.acquired_at.timestamp_millis() - released_at;
+        let kept = Duration::from_millis(kept.try_into().unwrap());
+        assert!(kept >= LONGEST, "{number}: {kept:?}");
+        // They came too late.
+        assert_eq!(waiters(&store).await, []);
+        released(&store, &next).await;
+    }
+}
+
+/// A process that waits looks at the document first, and writes when its place is to be taken again.
+#[tokio::test]
+async fn who_has_a_place_only_looks() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let proxy = Proxy::to(fixture.host()).await;
+        let store = fixture.store_at(&format!("http://{}", proxy.address));
+        granted(&store, &ask()).await;
+        let waiter = WaiterId::random();
+        proxy.http_requests();
+        // What it sends to be refused, the last request of those.
+        let sent = async |stays| {
+            refused(&store, &in_turn(waiter, stays).likely_held()).await;
+            let requests = proxy.http_requests();
+            requests.last().unwrap().clone()
+        };
+        let first = sent(STAYS / 2).await;
+        assert!(first.starts_with("POST "), "{first}");
+        // Unless the machine is so slow that it is to be taken again.
+        let mut looks = 0;
+        while !sent(STAYS / 2).await.starts_with("GET ") {
+            looks += 1;
+            assert!(looks < 10, "it never only looks");
+        }
+        let longer = sent(Duration::from_secs(60)).await;
+        assert!(longer.starts_with("POST "), "{longer}");
+        assert_eq!(waiters(&store).await, [waiter]);
+    }
+}
+
+/// Each of them writes, and overtakes the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_come_to_wait_at_once_come_through_up_to_the_bound() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store = fixture.store();
+        let holder = ask();
+        granted(&store, &holder).await;
+        let all: Vec<_> = (0..MAX_PLACES + 28).map(|_| WaiterId::random()).collect();
+        let requests: Vec<_> = all
+            .iter()
+            .map(|waiter| in_turn(*waiter, STAYS).fresh())
+            .collect();
+        let held = join_all(requests.iter().map(|it| refused(&store, it))).await;
+        let places = waiters(&store).await;
+        if places.len() < MAX_PLACES {
+            // Unless the first ones do not count any more, on a slow machine.
+            continue;
+        }
+        assert_eq!(places.len(), MAX_PLACES);
+        for (waiter, held) in all.iter().zip(held) {
+            let place = places.iter().position(|place| place == waiter);
+            assert_eq!(held.ahead(), place.unwrap_or(MAX_PLACES));
+        }
+        let key = &holder.key;
+        join_all(
+            all.iter()
+                .map(async |waiter| store.leave(key, *waiter).await.unwrap()),
+        )
+        .await;
+        assert_eq!(waiters(&store).await, []);
+        assert_eq!(stored(&fixture).await.0["waiters"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_in_a_document_that_is_no_lock() {
+    for engine in BOTH {
+        let fixture = Fixture::prepared(engine).await;
+        let store: Arc<dyn Store> = fixture.store();
+        let places = json!([place(json!({}))]);
+        let with = |changes: Value| {
+            let mut lock = lock(&places, false);
+            for (name, value) in changes.as_object().unwrap() {
+                lock[name] = value.clone();
+            }
+            lock
+        };
+        let last = (1_i64 << 53) - 1;
+        for (document, has_places) in [
+            (with(json!({ "schema": "leasehold.lock.2" })), false),
+            (with(json!({ "schema": null })), false),
+            (with(json!({ "fence": last + 1 })), false),
+            // Somebody has the key, and it is not told who.
+            (with(json!({ "holders": null })), false),
+            (with(json!({ "holders": [], "lease": "they" })), false),
+            (with(json!({ "fence": last })), true),
+        ] {
+            put(&fixture, &document).await;
+            let before = stored(&fixture).await;
+            for request in [
+                in_turn(WaiterId::random(), STAYS),
+                in_turn(WaiterId::random(), STAYS).shared(),
+                in_turn(WaiterId::parse(GONE).unwrap(), STAYS),
+            ] {
+                let error = store.acquire(&request).await.unwrap_err();
+                let is_so = matches!(
+                    error,
+                    Error::NotALock { .. } | Error::UnsupportedSchema { .. }
+                );
+                assert!(is_so, "{document}: {error:?}");
+            }
+            assert_eq!(stored(&fixture).await, before, "{document}");
+            let left = store
+                .leave(&ask().key, WaiterId::parse(GONE).unwrap())
+                .await;
+            assert_eq!(left.is_ok(), has_places, "{document}: {left:?}");
+            let is_kept = stored(&fixture).await == before;
+            assert_ne!(is_kept, has_places, "{document}");
+        }
+        let nothing = Key::new("nothing").unwrap();
+        store.leave(&nothing, WaiterId::random()).await.unwrap();
+        assert_eq!(store.inspect(&nothing).await.unwrap(), None);
+    }
+}
