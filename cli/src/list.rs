@@ -47,7 +47,7 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
     match (lock, inspect.json) {
         (Some(lock), true) => out::json(&state::json(&lock))?,
         (None, true) => {
-            let free = json!({ "key": inspect.key, "held": false, "holders": [] });
+            let free = json!({ "key": inspect.key, "held": false, "holders": [], "waiters": [] });
             out::json(&free)?
         }
         (Some(lock), false) if held => out::line(&state::table(&[lock]))?,

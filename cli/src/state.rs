@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use leasehold::{Holder, LockState, Mode};
+use leasehold::{Holder, LockState, Mode, store::Place};
 use serde_json::{Value, json};
 
 use super::text;
@@ -40,6 +40,9 @@ pub fn table(locks: &[LockState]) -> String {
         for holder in &lock.holders {
             table.add_row(row(lock, holder));
         }
+        for place in &lock.waiters {
+            table.add_row(waiting(lock, place));
+        }
     }
     table.trim_fmt()
 }
@@ -49,7 +52,7 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     let expires_in = Cell::new(text::short(left));
     vec![
         Cell::new(text::visible(lock.key.as_str())),
-        Cell::new(mode(holder)),
+        Cell::new(mode(holder.mode, holder.permits)),
         Cell::new(text::visible(&holder.owner)),
         Cell::new(format!(
             "{} ago",
@@ -65,9 +68,21 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     ]
 }
 
-fn mode(holder: &Holder) -> String {
-    match holder.mode {
-        Mode::Permits => format!("permits {}", holder.permits),
+/// A process that waits for the key.
+fn waiting(lock: &LockState, place: &Place) -> Vec<Cell> {
+    let (key, owner) = (
+        text::visible(lock.key.as_str()),
+        text::visible(&place.owner),
+    );
+    let mode = format!("waits: {}", mode(place.mode, place.permits));
+    let since = format!("{} ago", text::short(between(place.since, lock.now)));
+    let row = [&*key, &mode, &*owner, &since, "", "", ""];
+    row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
+}
+
+fn mode(mode: Mode, permits: i64) -> String {
+    match mode {
+        Mode::Permits => format!("permits {permits}"),
         mode => mode.as_str().to_owned(),
     }
 }
@@ -80,6 +95,17 @@ pub fn json(lock: &LockState) -> Value {
         "fence": lock.fence.get(),
         "now": time(lock.now),
         "holders": lock.holders.iter().map(|it| holder(it, lock.now)).collect::<Vec<_>>(),
+        "waiters": lock.waiters.iter().map(|it| waiter(it, lock.now)).collect::<Vec<_>>(),
+    })
+}
+
+fn waiter(place: &Place, now: DateTime<Utc>) -> Value {
+    json!({
+        "owner": &*place.owner,
+        "mode": place.mode.as_str(),
+        "permits": place.permits,
+        "since": time(place.since),
+        "waits_ms": (now - place.since).num_milliseconds(),
     })
 }
 
