@@ -144,7 +144,7 @@ pub(crate) fn parts(
         ("isNew", expressions::is_new(key)),
         ("nextFence", next_fence()),
         ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),
-        ("released", expressions::released()),
+        ("released", hold::released()),
         ("holders", holders()),
         ("allMakeSense", make_sense("$$all")),
         ("holdersMakeSense", make_sense("$holders")),

@@ -164,33 +164,6 @@ pub(super) fn lock(
     lock
 }
 
-/// The document of a key without holders. Its clean-up date stays as it was.
-pub(super) fn released() -> Document {
-    lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
-}
-
-/// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
-/// moves to no later date, whatever the holders say.
-pub(super) fn with_holders(holders: Document, retention: Duration) -> Document {
-    let until = doc! { "$max": "$$holders.expires_at" };
-    let list = lock(
-        "$fence",
-        cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
-        doc! {
-            "holders": "$$holders",
-            "expires_at": { "$cond": [
-                { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
-                until,
-                "$expires_at",
-            ] },
-        },
-    );
-    doc! { "$let": {
-        "vars": { "holders": holders },
-        "in": { "$cond": [{ "$eq": ["$$holders", []] }, released(), list] },
-    } }
-}
-
 /// The date from which the TTL index removes a document. Two moments then have to be past for the retention: the end of
 /// the last lease, which is `later` after `date`, and the next fence, because without the document the next fence is
 /// taken from the clock.

@@ -10,8 +10,8 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::expressions::{
     MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
-    is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence, released,
-    replace_if, replace_or, with_holders,
+    is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
+    replace_if, replace_or,
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
@@ -213,5 +213,32 @@ fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Docume
     doc! { "$map": {
         "input": holders.into(),
         "in": { "$cond": [is_lease(lease), holder, "$$this"] },
+    } }
+}
+
+/// The document of a key without holders. Its clean-up date stays as it was.
+pub(super) fn released() -> Document {
+    lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
+}
+
+/// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
+/// moves to no later date, whatever the holders say.
+fn with_holders(holders: Document, retention: Duration) -> Document {
+    let until = doc! { "$max": "$$holders.expires_at" };
+    let list = lock(
+        "$fence",
+        cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
+        doc! {
+            "holders": "$$holders",
+            "expires_at": { "$cond": [
+                { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
+                until,
+                "$expires_at",
+            ] },
+        },
+    );
+    doc! { "$let": {
+        "vars": { "holders": holders },
+        "in": { "$cond": [{ "$eq": ["$$holders", []] }, released(), list] },
     } }
 }
