@@ -93,7 +93,7 @@ impl IntoFuture for TryAcquire {
 /// - A process that is first asks every few milliseconds while the key changes hands quickly, and once a second while one
 ///   holder has it. One that is further behind asks less often, every three seconds at the least.
 /// - A place counts until a moment after the process has to have asked again. So a process that died, or is paused, delays
-///   those behind it for 2 s if it was first, and for 4 s at the most.
+///   those behind it for 1.5 s if it was first, and for 4 s at the most.
 /// - A lease that is [upgraded](crate::Lease::upgrade), and a [`reentrant`](Acquire::reentrant) acquire whose owner has
 ///   the key, come before those that wait.
 /// - A task that has a shared lease and asks for another one of the same key waits behind a writer that waits for the

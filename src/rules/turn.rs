@@ -22,6 +22,9 @@ use crate::{
 /// For how long a free key is kept for all places together.
 pub const LONGEST: Duration = Duration::from_secs(4);
 
+/// How much of its time a place loses before a refusal writes it again.
+pub const WORTH_A_WRITE: Duration = Duration::from_millis(250);
+
 /// What the places ahead of a request mean for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outlook {
@@ -119,7 +122,7 @@ fn binds_for(places: &[&Place], free_since: DateTime<Utc>, now: DateTime<Utc>) -
 /// The places after a refusal: that of the request is the last one, or counts for longer than before. `None` if nothing is
 /// to be written.
 ///
-/// A place that has more than two thirds of its time left is not written again, so that most refusals write nothing.
+/// A place that would hardly count for longer ([`long_enough`]) is not written again, so that most refusals write nothing.
 pub(super) fn take_place(
     record: &LockRecord,
     request: &AcquireRequest,
@@ -137,7 +140,7 @@ pub(super) fn take_place(
     match places.iter_mut().find(|place| place.waiter == waiter) {
         Some(mine) => {
             let is_same = (mine.mode, mine.permits, &mine.owner) == (mode, permits, &owner);
-            if is_same && mine.until >= after(now, stays * 2 / 3) {
+            if is_same && mine.until >= after(now, long_enough(stays)) {
                 return None;
             }
             (mine.mode, mine.permits, mine.owner, mine.until) = (mode, permits, owner, until);
@@ -148,6 +151,11 @@ pub(super) fn take_place(
         None => return None,
     }
     Some(places)
+}
+
+/// How much of its time a place must have left not to be written again: all but 250 ms, or but a third if that is less.
+pub(crate) fn long_enough(stays: Duration) -> Duration {
+    stays.saturating_sub(WORTH_A_WRITE).max(stays * 2 / 3)
 }
 
 /// Takes a process out of the queue.

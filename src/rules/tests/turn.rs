@@ -9,7 +9,10 @@ use crate::{
         ReleaseRequest, RenewRequest, Turn,
     },
     model::{Held, LeaseId, LockRecord, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId, after},
-    rules::{Write, inspect, leave, release, renew, turn::LONGEST},
+    rules::{
+        Write, inspect, leave, release, renew,
+        turn::{LONGEST, long_enough},
+    },
 };
 
 /// How long the places of these tests count.
@@ -93,14 +96,14 @@ fn processes_are_granted_the_key_in_the_order_in_which_they_came() {
     let mut record = held_with(&[one, two, three].map(wait));
     assert_eq!(waiters(&record), [one, two, three]);
     for (first, later) in [(one, vec![two, three]), (two, vec![three]), (three, vec![])] {
-        record = freed(&record, 1_000);
+        record = freed(&record, 100);
         for waiter in &later {
-            let (held, written) = refused(&record, &wait(*waiter), 1_001);
+            let (held, written) = refused(&record, &wait(*waiter), 101);
             assert_eq!(written, None);
             assert!(held.holders().is_empty() && held.binds_for() > Duration::ZERO);
             assert_eq!(Some(*waiter), later.get(held.ahead() - 1).copied());
         }
-        record = passes(&record, &wait(first), 1_002);
+        record = passes(&record, &wait(first), 102);
         assert_eq!(waiters(&record), later, "its own place goes with the grant");
     }
 }
@@ -175,7 +178,7 @@ fn permits_queue_behind_writers_and_readers() {
 }
 
 #[test]
-fn a_process_takes_one_place_and_refreshes_it_when_a_third_of_its_time_is_over() {
+fn a_process_takes_one_place_and_refreshes_it_when_that_is_worth_a_write() {
     let [waiter] = processes();
     let record = held_with(&[wait(waiter)]);
     let taken = record.waiters[0].clone();
@@ -188,15 +191,15 @@ fn a_process_takes_one_place_and_refreshes_it_when_a_third_of_its_time_is_over()
         waiters: record.waiters,
         ..put(acquire(None, &long, at(0)).write)
     };
-    for now in [1, 5_000, 10_001] {
+    for now in [1, 100, 251] {
         assert_eq!(refused(&record, &wait(waiter), now).1, None, "{now}");
     }
-    let (_, refreshed) = refused(&record, &wait(waiter), 10_002);
+    let (_, refreshed) = refused(&record, &wait(waiter), 252);
     let refreshed = refreshed.unwrap();
     let [place] = &refreshed.waiters[..] else {
         panic!("{refreshed:?}");
     };
-    assert_eq!((place.since, place.until), (at(1), at(40_002)));
+    assert_eq!((place.since, place.until), (at(1), at(30_252)));
     // Nothing else of the document changes.
     let same = LockRecord {
         waiters: record.waiters.clone(),
@@ -213,6 +216,14 @@ fn a_process_takes_one_place_and_refreshes_it_when_a_third_of_its_time_is_over()
     let (_, changed) = refused(&record, &wait(waiter).permits(3, 4), 2);
     let place = &changed.unwrap().waiters[0];
     assert_eq!((place.mode, place.permits), (Mode::Permits, 3));
+}
+
+#[test]
+fn a_short_place_is_refreshed_before_it_is_over() {
+    for (stays, enough) in [(3_000, 2_750), (750, 500), (300, 200), (2, 1), (1, 0)] {
+        let left = long_enough(Duration::from_millis(stays));
+        assert_eq!(left.as_millis(), enough, "{stays}");
+    }
 }
 
 #[test]

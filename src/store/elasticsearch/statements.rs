@@ -135,7 +135,7 @@ impl Statements {
         if let Turn::InTurn { stays, .. } = request.turn {
             let stays = stays.min(MAX_PLACE_TIME);
             params["stays"] = json!(millis(stays));
-            params["enough"] = json!(millis(stays * 2 / 3));
+            params["enough"] = json!(millis(turn::long_enough(stays)));
         }
         params["max_places"] = json!(MAX_PLACES);
         params["max_place_time"] = json!(millis(MAX_PLACE_TIME));

@@ -53,7 +53,7 @@ fn a_script_is_the_same_text_for_every_request() {
         [ask("one").shared(), several.note("nightly")],
         [
             ask("one").shared(),
-            ask_in_turn("the other", Duration::from_secs(3)),
+            ask_in_turn("the other", Duration::from_secs(3)).likely_held(),
         ],
         [ask("one"), ask("the other").turn(Turn::Barging)],
     ];
@@ -108,11 +108,13 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     let statements = Statements::of_locks("locks".into());
     let lease = LeaseId::random();
     let quota = Quota::fixed(10, Duration::from_secs(1)).unwrap();
+    let in_turn = ask_in_turn("key", Duration::from_secs(3));
     let crowded = [
         statements.acquire(&ask("key").shared()),
         statements.acquire(&ask("key").permits(1, 4)),
         statements.acquire(&ask("key").reentrant()),
-        statements.acquire(&ask_in_turn("key", Duration::from_secs(3))),
+        statements.acquire(&in_turn.clone().likely_held()),
+        statements.acquire_in_full(&in_turn),
         statements.leave(&key("key"), WaiterId::random()),
         statements.renew(&RenewRequest::new(
             key("key"),
@@ -138,6 +140,7 @@ fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     let alone = [
         statements.acquire(&ask("key")),
         statements.acquire(&ask("key").turn(Turn::Barging)),
+        statements.acquire(&in_turn),
         statements.acquire_in_full(&ask("key")),
         statements.acquire(&ask("key").in_place_of(lease)),
         statements.convert(&ConvertRequest::upgrade(key("key"), lease)),
@@ -164,7 +167,11 @@ fn who_may_have_to_look_at_places_sends_the_script_that_does() {
         (statements.acquire(&ask("key").shared()), &ACQUIRE_BESIDE),
         (statements.acquire(&ask("key").reentrant()), &ACQUIRE_BESIDE),
         (statements.acquire(&instead), &ACQUIRE_BESIDE),
-        (statements.acquire(&in_turn), &ACQUIRE_BESIDE),
+        (statements.acquire(&in_turn), &ACQUIRE),
+        (
+            statements.acquire(&in_turn.clone().likely_held()),
+            &ACQUIRE_BESIDE,
+        ),
         (statements.acquire_in_full(&ask("key")), &ACQUIRE_BESIDE),
     ] {
         assert_eq!(change.body["script"]["source"], script.source());
@@ -190,10 +197,10 @@ fn a_turn_is_parameters() {
     assert_eq!(lean.body["script"]["params"]["barging"], true);
 
     for (stays, counts, enough) in [
-        (Duration::from_secs(3), 3_000, 2_000),
+        (Duration::from_secs(3), 3_000, 2_750),
         // Below two milliseconds a place counts for one, and is enough if it counts at all.
         (Duration::from_micros(1_600), 1, 1),
-        (Duration::MAX, 60_000, 40_000),
+        (Duration::MAX, 60_000, 59_750),
     ] {
         let request = ask_in_turn("key", stays);
         let params = params(&request);
