@@ -164,7 +164,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or
-    /// downgraded. Keys whose holder expires are not in the stream.
+    /// downgraded, or the first of the processes that wait for a free key has left. Keys whose holder expires are not in
+    /// the stream.
     ///
     /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A
     /// key in the stream is a hint: another client may have acquired it by now, and a release may be missing from the
@@ -187,7 +188,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 /// The stream of [`Store::freed`]. Each item is a list of keys, which may be empty.
-pub type FreedKeys = BoxStream<'static, Result<Vec<Key>, Error>>;
+pub type FreedKeys = BoxStream<'static, Result<Vec<FreedKey>, Error>>;
+
+/// A key that a waiter may now get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FreedKey {
+    /// The key.
+    pub key: Key,
+    /// The processes that come next among those that wait for it: one, or several that may have it together. `None` if
+    /// the store does not tell, as when none waits in turn, or the same come next as after the last change.
+    pub next: Option<Vec<WaiterId>>,
+}
+
+impl FreedKey {
+    /// A key of which the store does not tell who comes next.
+    pub fn new(key: Key) -> Self {
+        Self { key, next: None }
+    }
+
+    /// The same, for these processes.
+    pub fn next(mut self, next: Vec<WaiterId>) -> Self {
+        self.next = Some(next);
+        self
+    }
+}
 
 #[async_trait]
 impl<S: Store + ?Sized> Store for Arc<S> {

@@ -64,7 +64,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
                     telemetry::listener_opened();
                     let error = loop {
                         match timeout(SILENCE, keys.next()).await {
-                            Ok(Some(Ok(keys))) => keys.iter().for_each(|key| queues.freed(key)),
+                            Ok(Some(Ok(keys))) => keys.iter().for_each(|freed| queues.freed(freed)),
                             Ok(Some(Err(error))) => {
                                 telemetry::store_failed("wake-ups", None, &error);
                                 break Some(error);

@@ -13,6 +13,7 @@ use crate::{
     messages::Turn,
     model::{Held, MAX_PLACE_TIME, WaiterId},
     retry,
+    rules::turn::long_enough,
 };
 
 /// The shortest pause of the first place on a key that changes hands all the time.
@@ -64,6 +65,15 @@ impl OwnPlace {
         self.may_be_taken = true;
     }
 
+    /// Whether this process may be granted the key after a change, of which the store tells these as the next. If it does
+    /// not tell, those know who were told that nobody is `ahead`.
+    pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
+        match next {
+            Some(next) => !self.may_be_taken || next.contains(&self.waiter),
+            None => ahead == 0,
+        }
+    }
+
     /// The place after the last waiter of the process has left the queue; `None` if there is none.
     pub(super) fn left(&self, is_under_way: bool) -> Option<LeftPlace> {
         let is_known = self.may_be_taken;
@@ -85,16 +95,15 @@ impl OwnPlace {
             _ => otherwise,
         };
         // If the place is over before that, the next request goes earlier, and takes the place for longer.
-        let pause = wanted.min((self.stays * 2 / 3).saturating_sub(SLACK));
+        let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK));
         self.stays = for_pause(wanted.max(SLACK));
         pause
     }
 }
 
-/// For how long a place has to count if the next request comes after this pause. A place of which a third is over is not
-/// written again.
+/// For how long a place has to count if the next request comes after this pause, also if it is not written again.
 fn for_pause(pause: Duration) -> Duration {
-    ((pause + SLACK) * 3 / 2).min(MAX_PLACE_TIME)
+    (pause + SLACK * 2).min(MAX_PLACE_TIME)
 }
 
 /// A place that the last waiter of a process has left in the document of its key.
@@ -158,7 +167,7 @@ mod tests {
                 (60_000, 0),
             ] {
                 for _ in 0..3 {
-                    let least = stays(&place) * 2 / 3;
+                    let least = long_enough(stays(&place));
                     let pause = place.pause(&held(millis, ahead), otherwise, chance);
                     assert!(
                         pause + SLACK <= least,

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     messages::Turn,
-    model::{Error, Held, LeaseId, Mode},
+    model::{Error, Held, LeaseId, Mode, WaiterId},
     retry,
     runtime::inline_task::InlineTask,
 };
@@ -306,7 +306,19 @@ impl Queue {
         self.plan(Due::AtOnce);
     }
 
-    /// Records that the store says that the key became free, or began to tell such things. While a lease of this queue
+    /// Records that the store says that the key became free, and which processes come next, if it tells. The others do not
+    /// ask: they would all do so at the same moment, to be refused.
+    pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
+        let ahead = match &self.last {
+            LastAnswer::Held(held) => held.ahead(),
+            LastAnswer::Unknown | LastAnswer::Failed { .. } => 0,
+        };
+        if self.place.comes_next(next, ahead) {
+            self.wake_unless_held_here();
+        }
+    }
+
+    /// Records that the key may have become free, or that the store began to tell such things. While a lease of this queue
     /// holds the key, that is ignored: its release wakes the queue.
     pub(super) fn wake_unless_held_here(&mut self) {
         if self.here.is_empty() {

@@ -30,6 +30,7 @@ use crate::{
     model::{Key, LeaseId},
     retry,
     runtime::inline_task::InlineTask,
+    store::FreedKey,
 };
 
 /// How long a holder waits for the outcome of its offer: the runtime of the waiter may stand still.
@@ -143,8 +144,8 @@ impl WaitQueues {
     }
 
     /// Records that the store says that this key became free.
-    pub(crate) fn freed(&self, key: &Key) {
-        self.with(key, Queue::wake_unless_held_here);
+    pub(crate) fn freed(&self, freed: &FreedKey) {
+        self.with(&freed.key, |queue| queue.freed(freed.next.as_deref()));
     }
 
     pub(crate) fn is_empty(&self) -> bool {

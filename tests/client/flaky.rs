@@ -15,7 +15,7 @@ use leasehold::{
     Error, Key, LockState, MemoryStore, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, Cause, ConvertAnswer,
-        ConvertRequest, Eviction, FreedKeys, ListRequest, MAX_BATCH, Page, PermitAnswer,
+        ConvertRequest, Eviction, FreedKey, FreedKeys, ListRequest, MAX_BATCH, Page, PermitAnswer,
         PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers, RenewRequest, WaiterId,
     },
 };
@@ -276,7 +276,8 @@ impl Store for FlakyStore {
                 let told = self.told.subscribe();
                 let next = async |mut told: broadcast::Receiver<Key>| {
                     let news = timeout(LOOK, told.recv()).await;
-                    Some((Ok(news.into_iter().flatten().collect()), told))
+                    let freed = news.into_iter().flatten().map(FreedKey::new);
+                    Some((Ok(freed.collect()), told))
                 };
                 Some(stream::unfold(told, next).boxed())
             }

@@ -200,7 +200,7 @@ async fn who_may_read_and_write_one_database_may_do_everything() {
         assert!(matches!(answer, Ok(RenewAnswer::Renewed(_))), "{answer:?}");
     }
     lease.release().await.unwrap();
-    let told = freed.any(async |keys| keys.unwrap().iter().any(|key| key.as_str() == "one"));
+    let told = freed.any(async |keys| keys.unwrap().iter().any(|it| it.key.as_str() == "one"));
     assert!(timeout(PATIENCE, told).await.unwrap());
 
     let mut outcomes = every::of_a_handle(&leases, Duration::ZERO).await;

@@ -1,5 +1,6 @@
 //! What the store tells of keys that become free, on the complete server.
 
+mod next;
 mod several;
 
 use std::{sync::Arc, time::Duration};
@@ -7,7 +8,9 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use leasehold::{
     Attempt, Error, Key, Leases, MemoryStore, MongoStore, Store,
-    store::{AcquireAnswer, AcquireRequest, FreedKeys, LeaseId, ReleaseRequest, RenewRequest},
+    store::{
+        AcquireAnswer, AcquireRequest, FreedKey, FreedKeys, LeaseId, ReleaseRequest, RenewRequest,
+    },
 };
 use leasehold_tests::proxy::Proxy;
 use mongodb::{
@@ -30,13 +33,18 @@ async fn told() -> (Leases, FreedKeys, Fixture) {
     (Leases::new(store), freed, fixture)
 }
 
+/// The next item of the stream.
+async fn item(freed: &mut FreedKeys) -> Vec<FreedKey> {
+    freed.next().await.unwrap().unwrap()
+}
+
 /// The next keys that are told.
 async fn next(freed: &mut FreedKeys) -> Vec<String> {
     let keys = async {
         loop {
-            let keys = freed.next().await.unwrap().unwrap();
+            let keys = item(freed).await;
             if !keys.is_empty() {
-                return keys.iter().map(Key::to_string).collect();
+                return keys.iter().map(|freed| freed.key.to_string()).collect();
             }
         }
     };
@@ -308,7 +316,7 @@ async fn the_stream_ends_with_the_collection() {
     fixture.collection().await.drop().await.unwrap();
     assert_eq!(next(&mut freed).await, ["key"]);
     let rest: Vec<_> = timeout(PATIENCE, freed.take(10).collect()).await.unwrap();
-    let nothing = |keys: &Result<Vec<Key>, _>| matches!(keys, Ok(keys) if keys.is_empty());
+    let nothing = |keys: &Result<Vec<FreedKey>, _>| matches!(keys, Ok(keys) if keys.is_empty());
     assert!(rest.iter().all(nothing), "{rest:?}");
     assert!(rest.len() < 10, "it goes on without a pause");
 }

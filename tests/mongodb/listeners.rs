@@ -91,7 +91,7 @@ impl Layer for ListeningStore {
                 let tell = self.tell;
                 tell(Event::Opened);
                 let told = keys.inspect_ok(move |keys| {
-                    keys.iter().for_each(|key| tell(Event::Heard(key)));
+                    keys.iter().for_each(|freed| tell(Event::Heard(&freed.key)));
                 });
                 Ok(Some(told.boxed()))
             }

@@ -7,7 +7,7 @@ use leasehold::{
     Error, Filter, Key, Leases, Store,
     store::{
         AcquireRequest, ConvertRequest, LeaseId, PermitId, PermitRequest, Quota, ReleaseRequest,
-        RenewRequest,
+        RenewRequest, Turn, WaiterId,
     },
 };
 use tokio::time::{Instant, timeout};
@@ -65,6 +65,9 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
     let holding = release.clone().min_hold(TTL, LeaseId::random());
     let acquire = AcquireRequest::exclusive(key(), lease, "me".into(), TTL);
     let again = acquire.clone().reentrant();
+    let waiter = WaiterId::random();
+    let in_turn = AcquireRequest::exclusive(key(), LeaseId::random(), "me".into(), TTL);
+    let in_turn = in_turn.turn(Turn::InTurn { waiter, stays: TTL });
     let permit = Quota::fixed(5, TTL).unwrap();
     let permit = PermitRequest::new(key(), PermitId::random(), permit, 1);
     let each = |answers: Result<Vec<Result<_, Error>>, Error>| {
@@ -88,6 +91,8 @@ pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
         "release holding": store.release(&holding);
         "store acquire": store.acquire(&acquire);
         "store acquire again": store.acquire(&again);
+        "store acquire in turn": store.acquire(&in_turn);
+        "leave": store.leave(&in_turn.key, waiter);
         "store permit": store.permit(&permit);
     }
     in_time(outcomes).await

@@ -13,6 +13,7 @@ use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Cause, Error, Held, Key, LockRecord, WaiterId},
     rules::{self, Decision, Write},
+    store::explained,
 };
 
 impl MongoStore {
@@ -86,14 +87,23 @@ impl MongoStore {
         answered(&found.at(now)?, request, now)
     }
 
-    /// Gives up the place of a process. If a failover undoes that, the place counts until its time is over.
+    /// Gives up the place of a process. As a release, a failover may undo that: the place then counts until its time is
+    /// over.
     pub(super) async fn give_up_place(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
-        let left = self
-            .locks
-            .undoable_writes()
+        let locks = if self.durable_releases {
+            self.locks.durable_writes().await?
+        } else {
+            self.locks.undoable_writes()
+        };
+        let left = locks
             .update_one(statements::filter(key), statements::leave(waiter))
-            .await;
-        left.map(drop).map_err(classify)
+            .await
+            .map_err(classify);
+        match left {
+            Ok(left) if left.modified_count > 0 => Ok(()),
+            Ok(_) => explained(self.explain_refusal(key).await),
+            Err(error) => Err(self.explain_failure(key, error).await),
+        }
     }
 
     /// Asks for a lease that an earlier request may have been granted.

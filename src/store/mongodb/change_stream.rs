@@ -8,7 +8,10 @@
 //!   Under a minimum hold the holder, sole or in a list, has another lease id instead. A downgrade writes a list, or
 //!   changes a mode. None of these changes the fence.
 //!
-//! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
+//! - The first of the processes that wait for a free key leaves the queue, so that another comes first: the field `next`.
+//!
+//! Those changes write to `next` which processes come next, so that not all that wait ask at the same moment. It is not in
+//! the event if it is the same as before. The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
 //! reentrant grant keeps the fence, but it only adds a holder. Its event is sent all the same if the grant also removes
 //! holders that have expired, which does no harm.
 
@@ -26,8 +29,8 @@ use super::{
     error::{classify, code},
 };
 use crate::{
-    model::{Error, Key, Mode, SCHEMA},
-    store::FreedKeys,
+    model::{Error, Key, Mode, SCHEMA, WaiterId},
+    store::{FreedKey, FreedKeys},
 };
 
 /// How long the server waits for an event, at most, before it answers that there is none.
@@ -60,16 +63,34 @@ impl MongoStore {
 /// would be the answer to each further request, without a pause.
 async fn next_event(
     mut events: ChangeStream<Document>,
-) -> Result<Option<(Vec<Key>, ChangeStream<Document>)>, Error> {
+) -> Result<Option<(Vec<FreedKey>, ChangeStream<Document>)>, Error> {
     let event = events.next_if_any().await.map_err(classify)?;
     if event.is_none() && !events.is_alive() {
         return Ok(None);
     }
-    let key = event.as_ref().and_then(key);
-    Ok(Some((key.into_iter().collect(), events)))
+    let freed = event.as_ref().and_then(freed);
+    Ok(Some((freed.into_iter().collect(), events)))
 }
 
-/// The key in an event; `None` if the id is no key, and so the document no lock.
+/// What an event tells; `None` if the id is no key, and so the document no lock.
+fn freed(event: &Document) -> Option<FreedKey> {
+    let freed = FreedKey::new(key(event)?);
+    Some(match next(event) {
+        Some(next) => freed.next(next),
+        None => freed,
+    })
+}
+
+/// The processes that come next, if the event tells.
+fn next(event: &Document) -> Option<Vec<WaiterId>> {
+    let description = event.get_document("updateDescription");
+    let changed = description.and_then(|it| it.get_document("updatedFields"));
+    let document = changed.or_else(|_| event.get_document("fullDocument"));
+    let ids = document.ok()?.get_str("next").ok()?;
+    ids.split_whitespace().map(WaiterId::parse).collect()
+}
+
+/// The key in an event; `None` if the id is no key.
 fn key(event: &Document) -> Option<Key> {
     let id = event
         .get_document("documentKey")
@@ -79,15 +100,19 @@ fn key(event: &Document) -> Option<Key> {
     Key::new(id).ok()
 }
 
-/// Lets only the events pass after which a waiter may be granted the key, with nothing but the key and the
-/// resume token (`_id`), which the driver needs.
+/// Lets only the events pass after which a waiter may be granted the key, with nothing but the key, those that come next,
+/// and the resume token (`_id`), which the driver needs.
 fn pipeline() -> [Document; 2] {
     [
         doc! { "$match": {
             "operationType": { "$in": ["update", "replace"] },
-            "$expr": { "$or": [is_free(), has_room()] },
+            "$expr": { "$or": [is_free(), has_room(), has_another_next()] },
         } },
-        doc! { "$project": { "documentKey._id": 1 } },
+        doc! { "$project": {
+            "documentKey._id": 1,
+            "updateDescription.updatedFields.next": 1,
+            "fullDocument.next": 1,
+        } },
     ]
 }
 
@@ -102,6 +127,11 @@ fn is_free() -> Document {
         { "$ne": [{ "$setIntersection": [removed, ["lease", "holders"]] }, []] },
         { "$not": [{ "$or": [kept("lease"), kept("holders")] }] },
     ] }
+}
+
+/// Whether another process comes next for a key.
+fn has_another_next() -> Document {
+    doc! { "$eq": [{ "$type": "$updateDescription.updatedFields.next" }, "string"] }
 }
 
 /// Whether one of several holders has left, or ends sooner than it would have, or its mode may now admit others.

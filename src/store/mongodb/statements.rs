@@ -19,7 +19,7 @@ mod turn;
 
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc, oid::ObjectId};
+use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
@@ -51,15 +51,18 @@ pub(crate) fn projection() -> Document {
     doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
 
-/// Gives up the place of a process.
+/// Gives up the place of a process. On a free key this tells who may take it now.
 pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
     let waits = doc! { "$in": [waiter.to_string(), { "$ifNull": ["$waiters.waiter", []] }] };
-    let waits = doc! { "$and": [is_lock(), { "$isArray": "$waiters" }, waits] };
-    let left = doc! { "$setField": {
-        "field": "waiters",
-        "input": "$$ROOT",
-        "value": turn::without(waiter),
-    } };
+    let waits = doc! { "$and": [{ "$isArray": "$waiters" }, waits, is_known()] };
+    let next = turn::next(turn::others(waiter));
+    // A merge of objects would keep a field whose new value is missing.
+    let set = |field: &str, value: Document, input: Bson| {
+        doc! { "$setField": { "field": field, "input": input, "value": value } }
+    };
+    let next = doc! { "$cond": [expressions::is_held(), "$next", next] };
+    let left = set("waiters", turn::without(waiter), "$$ROOT".into());
+    let left = set("next", next, left.into());
     replace_if(waits, left)
 }
 
@@ -70,6 +73,7 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
         cleanup_at("$$NOW", Duration::ZERO, retention),
         doc! {
             "released_at": "$$NOW",
+            "next": turn::next_after_release(),
             "evicted": { "$filter": { "input": "$$all", "cond": is_live() } },
         },
     );
@@ -122,12 +126,16 @@ fn removable(retention: Duration) -> Document {
 /// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it.
 /// Each mark is a new one, because a mark that is there already would change nothing.
 pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
-    let known = doc! { "$let": {
+    let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
+    replace_if(is_known(), touched)
+}
+
+/// Whether the document is a lock whose holders make sense.
+fn is_known() -> Document {
+    doc! { "$let": {
         "vars": { "all": holders() },
         "in": { "$and": [is_lock(), make_sense("$$all")] },
-    } };
-    let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
-    replace_if(known, touched)
+    } }
 }
 
 /// The expressions that stand in many statements, by the names that `docs/protocol/mongodb.md` has for them. An
@@ -144,6 +152,8 @@ pub(crate) fn parts(
         ("isNew", expressions::is_new(key)),
         ("nextFence", next_fence()),
         ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),
+        ("places", turn::places()),
+        ("next", turn::next_after_release()),
         ("released", hold::released()),
         ("holders", holders()),
         ("allMakeSense", make_sense("$$all")),

@@ -112,6 +112,32 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
 }
 
 #[test]
+fn a_process_that_does_not_come_next_does_not_ask() {
+    let mut waiting = Waiting::of(1);
+    let start = waiting.start;
+    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn() else {
+        panic!("it does not wait in turn");
+    };
+    let other = WaiterId::random();
+    waiting.queue.freed(Some(&[other]));
+    assert_eq!(waiting.step(0, start), Step::Ask, "it has no place yet");
+    for (next, ahead, asks) in [
+        (Some(vec![other]), 0, false),
+        (Some(vec![other, me]), 1, true),
+        (None, 1, false),
+        (None, 0, true),
+    ] {
+        waiting.queue.ask();
+        let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
+        waiting.queue.refused(held, 0, start);
+        assert_ne!(waiting.step(0, start), Step::Ask);
+        waiting.queue.freed(next.as_deref());
+        let step = waiting.step(0, start);
+        assert_eq!(step == Step::Ask, asks, "{next:?} {ahead}");
+    }
+}
+
+#[test]
 fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());

@@ -6,7 +6,8 @@ use leasehold::{
     Attempt, Error, Fence, Key, Leases, Store,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
-        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+        KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
+        WaiterId,
     },
 };
 
@@ -30,6 +31,7 @@ pub(super) enum Operation {
     Downgrade,
     Release(Release),
     Inspect,
+    Leave,
     Evict,
     RemoveExpired,
 }
@@ -37,6 +39,8 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
     Again,
+    /// Its process waits, and takes a place.
+    InTurn,
     Fresh,
     /// The document is looked at first.
     Looks,
@@ -70,11 +74,12 @@ const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Op
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 28] = [
+pub(super) const OPERATIONS: [Operation; 30] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
     ask("exclusive", false, false, Ask::Again),
     ask("exclusive", false, false, Ask::Fresh),
+    ask("exclusive", false, false, Ask::InTurn),
     ask("exclusive", false, false, Ask::Looks),
     ask("exclusive", false, false, Ask::Batch),
     ask("shared", false, false, Ask::Again),
@@ -97,6 +102,7 @@ pub(super) const OPERATIONS: [Operation; 28] = [
     Operation::Release(Release::Batch),
     Operation::Release(Release::Together),
     Operation::Inspect,
+    Operation::Leave,
     Operation::Evict,
     Operation::RemoveExpired,
 ];
@@ -117,6 +123,8 @@ pub(super) enum Told {
     Shown(usize, i64),
     Evicted(usize),
     Removed(bool),
+    /// That it is not in the queue.
+    Left,
     NoLock,
     OtherVersion,
     Failed(String),
@@ -161,7 +169,7 @@ impl Operation {
                 mode,
                 reentrant,
                 instead,
-                ..
+                way,
             } => {
                 let stays = live && !instead;
                 // Of the other one the owner is told.
@@ -172,7 +180,8 @@ impl Operation {
                 let refused = taken && (mode == "exclusive" || mode != has.mode)
                     || instead && has.mine == Mine::Absent;
                 if refused {
-                    (Told::Held(has.live()), None)
+                    let place = matches!(way, Ask::InTurn).then(|| to(live, 0, false));
+                    (Told::Held(has.live()), place.flatten())
                 } else {
                     (Told::Granted, to(stays, 1, !own))
                 }
@@ -195,6 +204,7 @@ impl Operation {
                 (Told::Released, to(false, holds.into(), false))
             }
             Self::Inspect => (Told::Shown(has.live(), has.fence), None),
+            Self::Leave => (Told::Left, None),
             Self::Evict if is_last => (Told::NoLock, None),
             Self::Evict => {
                 let ended = Changed::To {
@@ -258,6 +268,11 @@ impl Operation {
                 let answer = match way {
                     Ask::Again => store.acquire(&request).await?,
                     Ask::Fresh => store.acquire(&request.fresh()).await?,
+                    Ask::InTurn => {
+                        let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
+                        let turn = Turn::InTurn { waiter, stays };
+                        store.acquire(&request.turn(turn)).await?
+                    }
                     Ask::Looks => store.acquire(&request.likely_held()).await?,
                     Ask::Batch => {
                         let companion = AcquireRequest::exclusive(
@@ -325,6 +340,10 @@ impl Operation {
             Self::Inspect => {
                 let state = store.inspect(&key).await?.expect("a document");
                 Ok(Told::Shown(state.holders.len(), state.fence.get()))
+            }
+            Self::Leave => {
+                let left = store.leave(&key, WaiterId::random()).await;
+                left.map(|()| Told::Left)
             }
             Self::Evict => {
                 let eviction = store.evict(&key).await?.expect("a document");

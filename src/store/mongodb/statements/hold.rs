@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::expressions::{
-    MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
-    is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
-    replace_if, replace_or,
+use super::{
+    expressions::{
+        MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
+        is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
+        replace_if, replace_or,
+    },
+    turn,
 };
 use crate::{
     messages::{ConvertRequest, MinHold, ReleaseRequest, RenewRequest},
@@ -32,7 +35,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
             },
             {
                 "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] },
-                "then": with_holders(renewed, retention),
+                "then": with_holders(renewed, Effect::MakesNoRoom, retention),
             },
         ],
         "default": "$$ROOT",
@@ -95,7 +98,11 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
             possible.push(is_lock());
             possible.push(is_mine(Mode::Exclusive));
             let shared = doc! { "mode": Mode::Shared.as_str() };
-            with_holders(changed("$$all", lease, shared), retention)
+            with_holders(
+                changed("$$all", lease, shared),
+                Effect::MakesRoom,
+                retention,
+            )
         }
     };
     vec![doc! { "$replaceWith": { "$let": {
@@ -197,7 +204,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
             { "case": { "$and": [is_sole(lease), is_lock()] }, "then": sole },
-            { "case": in_list, "then": with_holders(list, retention) },
+            { "case": in_list, "then": with_holders(list, Effect::MakesRoom, retention) },
         ],
         "default": otherwise,
     } } }]
@@ -218,24 +225,37 @@ fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Docume
 
 /// The document of a key without holders. Its clean-up date stays as it was.
 pub(super) fn released() -> Document {
-    lock("$fence", "$cleanup_at", doc! { "released_at": "$$NOW" })
+    let left = doc! { "released_at": "$$NOW", "next": turn::next_after_release() };
+    lock("$fence", "$cleanup_at", left)
+}
+
+/// What a change of the holders is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Others may be granted the key after it.
+    MakesRoom,
+    MakesNoRoom,
 }
 
 /// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
 /// moves to no later date, whatever the holders say.
-fn with_holders(holders: Document, retention: Duration) -> Document {
+fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
+    let mut held = doc! {
+        "holders": "$$holders",
+        "expires_at": { "$cond": [
+            { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
+            until.clone(),
+            "$expires_at",
+        ] },
+    };
+    if effect == Effect::MakesRoom {
+        held.insert("next", turn::next_after_release());
+    }
     let list = lock(
         "$fence",
-        cleanup_at(bounded(until.clone()), Duration::ZERO, retention),
-        doc! {
-            "holders": "$$holders",
-            "expires_at": { "$cond": [
-                { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
-                until,
-                "$expires_at",
-            ] },
-        },
+        cleanup_at(bounded(until), Duration::ZERO, retention),
+        held,
     );
     doc! { "$let": {
         "vars": { "holders": holders },

@@ -9,7 +9,7 @@ use super::expressions::{UUID, from_now, is_held, literal, millis, modes};
 use crate::{
     messages::{AcquireRequest, Turn},
     model::{Access, MAX_PLACE_TIME, MAX_PLACES, Mode, WaiterId},
-    rules::turn::LONGEST,
+    rules::turn::{LONGEST, long_enough},
 };
 
 /// Whether no process waits. Only a missing list, or null, sorts so far in front.
@@ -133,8 +133,44 @@ pub(super) fn left(request: &AcquireRequest) -> Document {
 
 /// The places that count, without that of this process.
 pub(super) fn without(waiter: WaiterId) -> Document {
+    unless_empty(others(waiter))
+}
+
+/// The same, as a list that may be empty.
+pub(super) fn others(waiter: WaiterId) -> Document {
     let other = doc! { "$ne": ["$$this.waiter", waiter.to_string()] };
-    unless_empty(doc! { "$filter": { "input": places(), "cond": other } })
+    doc! { "$filter": { "input": places(), "cond": other } }
+}
+
+/// The field `next` after a change that makes room: who may take the key now. A change event has the fields that changed,
+/// and the places did not change. Nothing, without a look at the places, if nobody waits.
+pub(super) fn next_after_release() -> Document {
+    doc! { "$cond": [nobody_waits(), "$$REMOVE", next(places())] }
+}
+
+/// The waiters of the first of these places, and of those behind it that it lets in beside it: their ids, separated by
+/// spaces. It is one text, because of a list an event has only the elements that changed.
+pub(super) fn next(places: Document) -> Document {
+    let other = doc! { "$ne": ["$$this", { "$arrayElemAt": ["$$next.mode", 0] }] };
+    let others = doc! { "$map": { "input": "$$next.mode", "in": other } };
+    let alike = doc! { "$let": {
+        "vars": { "at": { "$indexOfArray": [others, true] } },
+        "in": { "$cond": [{ "$eq": ["$$at", -1] }, "$$next", { "$slice": ["$$next", "$$at"] }] },
+    } };
+    let first_is_exclusive = doc! { "$eq": [
+        { "$arrayElemAt": ["$$next.mode", 0] },
+        Mode::Exclusive.as_str(),
+    ] };
+    let first = doc! { "$cond": [first_is_exclusive, { "$slice": ["$$next", 1] }, alike] };
+    let names = doc! { "$reduce": {
+        "input": first,
+        "initialValue": "",
+        "in": { "$concat": ["$$value", "$$this.waiter", " "] },
+    } };
+    doc! { "$let": {
+        "vars": { "next": places },
+        "in": { "$cond": [{ "$eq": ["$$next", []] }, "$$REMOVE", names] },
+    } }
 }
 
 /// A list of places for the document, which has no empty one.
@@ -174,7 +210,7 @@ pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
         { "$eq": ["$$this.mode", mode] },
         { "$eq": ["$$this.permits", permits] },
         { "$eq": ["$$this.owner", owner] },
-        { "$gte": ["$$this.until", from_now(stays * 2 / 3)] },
+        { "$gte": ["$$this.until", from_now(long_enough(stays))] },
     ] };
     let any = |cond: Document| {
         doc! { "$anyElementTrue": { "$map": { "input": "$$places", "in": cond } } }
