@@ -13,7 +13,6 @@ mod waiter;
 pub(crate) use self::{
     handoff::{HandoffOffer, HandoffOutcome},
     notifications::ensure_listener,
-    place::LeftPlace,
     queues::WaitQueues,
     waiter::{WaitOutcome, Waiter},
 };

@@ -9,6 +9,7 @@
 //! - While the caller holds the lease, the clean-up releases nothing. The caller's own release comes first; otherwise
 //!   the caller would find the lease lost.
 //! - A detached lease is never released.
+//! - The place of the process in the queue of the key is given up after the requests that may take it.
 //! - A close waits for the clean-up no longer than the call timeout and the ttl together.
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -20,7 +21,7 @@ use super::context::AcquireContext;
 use crate::{
     lease_state::{EndReason, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Fence},
+    model::{Access, Error, Fence, WaiterId},
     release::ReleaseJob,
     runtime::{
         self,
@@ -34,6 +35,9 @@ pub(super) struct Cleanup {
     pub(super) request: Arc<AcquireRequest>,
     pub(super) calls: InFlight<AcquireAnswer>,
     pub(super) left: Leftover,
+    /// The place among the processes that wait for the key, which no task waits in any more, or which a request of this
+    /// acquire may still take.
+    pub(super) place: Option<WaiterId>,
 }
 
 /// What the requests that have ended may have left in the store, and the caller does not take.
@@ -98,11 +102,32 @@ impl Cleanup {
                 self.release().await;
             }
         }
+        self.give_up_place().await;
     }
 
-    /// Releases what the acquire may have left, now and whenever one of its late requests ends.
+    /// Gives up the place, unless other tasks of this process wait in it. An error is not repeated: the place counts for a
+    /// moment only.
+    pub(super) async fn give_up_place(self) {
+        if let Some(place) = self.place {
+            // Boxed: otherwise the future of every waiter would have room for it.
+            Box::pin(self.leave_queue(place)).await;
+        }
+    }
+
+    async fn leave_queue(self, place: WaiterId) {
+        let (registry, key) = (&self.context.registry, self.request.key.clone());
+        if registry.queues.leave_place(&key, place) {
+            return;
+        }
+        let store = registry.store.clone();
+        let leaving = async move { store.leave(&key, place).await };
+        // The call tells of an error.
+        let _ = runtime::call("leave", registry.call_timeout, leaving).await;
+    }
+
+    /// Releases what the acquire may have left, and gives up its place, now and whenever one of its late requests ends.
     pub(super) async fn run(self, at_work: TaskTrackerToken) {
-        if self.calls.is_empty() && self.left == Leftover::Nothing {
+        if self.calls.is_empty() && self.left == Leftover::Nothing && self.place.is_none() {
             return;
         }
         let limit = self.context.registry.call_timeout;
@@ -119,7 +144,7 @@ impl Cleanup {
                 self.release().await;
             }
             if self.calls.is_empty() {
-                return;
+                return self.give_up_place().await;
             }
             // The answer comes first: a release that the server carries out before the acquire frees nothing.
             let answer = if silent {

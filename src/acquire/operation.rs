@@ -31,15 +31,15 @@ use super::{
     options::LeaseOptions,
 };
 use crate::{
-    lease::{Lease, LeaseRegistry},
+    lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
     model::{Error, Held, Key, WaitPolicy, WaiterId},
     retry::Tries,
     rules,
-    runtime::{self, in_flight::InFlight, inline_task::InlineTask},
+    runtime::{in_flight::InFlight, inline_task::InlineTask},
     telemetry,
-    waiters::{HandoffOffer, HandoffOutcome, LeftPlace},
+    waiters::{HandoffOffer, HandoffOutcome, Waiter},
 };
 
 /// Whether an acquire that does not wait sends its request again after an error.
@@ -68,6 +68,8 @@ pub(super) struct AcquireOperation {
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
     retries: Retries,
+    /// What it is in the queue of the key, if it waits there.
+    waiter: Option<Arc<Waiter>>,
 }
 
 impl AcquireOperation {
@@ -93,6 +95,7 @@ impl AcquireOperation {
             left: Leftover::Nothing,
             work: Arc::downgrade(work),
             retries,
+            waiter: None,
         })
     }
 
@@ -114,33 +117,32 @@ impl AcquireOperation {
             Ok(Attempt::Acquired(lease)) => Some(lease.state()),
             _ => None,
         };
+        let left = self.waiter.take().and_then(|waiter| waiter.leave());
         // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
         let _ = reply.send(outcome);
         self.calls.stop_sending();
-        let registry = self.context.registry.clone();
-        let key = self.request.key.clone();
-        let may_have_asked = |place: &LeftPlace| place.is_known || !self.calls.is_empty();
-        let left = registry.queues.take_left_place(&key).filter(may_have_asked);
-        // The place is given up after the requests that may take it. A close waits for that, unless one of them hangs.
-        let no_call = self.calls.is_empty();
-        let leaving =
-            left.map(|place| (place.waiter, no_call.then(|| registry.lifecycle.at_work())));
+        let place = left.or_else(|| self.place_that_may_be_taken(state.is_some()));
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
             calls: self.calls,
             left: self.left,
+            place,
         };
         match state {
             None => cleanup.run(at_work).await,
-            Some(_) if cleanup.calls.is_empty() => {}
+            Some(_) if cleanup.calls.is_empty() => cleanup.give_up_place().await,
             // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
             Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
         }
-        if let Some((waiter, at_work)) = leaving {
-            Box::pin(give_up_place(registry, key, waiter)).await;
-            drop(at_work);
-        }
+    }
+
+    /// The place that the requests of this acquire may still take, although it does not wait any more.
+    fn place_that_may_be_taken(&self, is_granted: bool) -> Option<WaiterId> {
+        // The grant has ended the place, and a request that ended before it has no say any more.
+        let is_unclear = !is_granted && self.left == Leftover::Unclear;
+        let place = self.request.turn.waiter();
+        place.filter(|_| is_unclear || !self.calls.is_empty())
     }
 
     async fn ask(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
@@ -286,16 +288,6 @@ impl AcquireOperation {
         } else {
             Ok(Attempt::Acquired(lease))
         }
-    }
-}
-
-/// Gives up the place of this process, for which no task waits any more. An error is not repeated: the place counts for a
-/// moment only.
-async fn give_up_place(registry: Arc<LeaseRegistry>, key: Key, waiter: WaiterId) {
-    let store = registry.store.clone();
-    let left = async move { store.leave(&key, waiter).await };
-    if let Err(error) = runtime::call("leave", registry.call_timeout, left).await {
-        telemetry::store_failed("leave", None, &error);
     }
 }
 

@@ -29,7 +29,7 @@ const SLACK: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     waiter: WaiterId,
-    /// Whether a request may have taken the place, and no grant has ended it since.
+    /// Whether a request may have taken the place, and no grant in turn has ended it since.
     may_be_taken: bool,
     /// Whether other processes were seen ahead: the key then changes hands between processes.
     had_others_ahead: bool,
@@ -60,8 +60,8 @@ impl OwnPlace {
         self.may_be_taken = false;
     }
 
-    /// Records that it is not known what became of a request in turn.
-    pub(super) fn unclear(&mut self) {
+    /// Records that a request in turn was refused: the refusal has taken the place, if there was room for it.
+    pub(super) fn refused(&mut self) {
         self.may_be_taken = true;
     }
 
@@ -74,24 +74,37 @@ impl OwnPlace {
         }
     }
 
-    /// The place after the last waiter of the process has left the queue; `None` if there is none.
-    pub(super) fn left(&self, is_under_way: bool) -> Option<LeftPlace> {
-        let is_known = self.may_be_taken;
-        (is_known || is_under_way).then_some(LeftPlace {
-            waiter: self.waiter,
-            is_known,
-        })
+    /// Takes over the place of this process from a task that has left and whose request may still take it. Says whether
+    /// this is that place.
+    pub(super) fn take_over(&mut self, waiter: WaiterId) -> bool {
+        let is_same = self.waiter == waiter;
+        self.may_be_taken |= is_same;
+        is_same
     }
 
-    /// The pause after this refusal; `otherwise` is the pause of a process that competes with no other. `chance` is a
-    /// random number from 0 to 1.
-    pub(super) fn pause(&mut self, held: &Held, otherwise: Duration, chance: f64) -> Duration {
-        self.may_be_taken = true;
+    /// Leaves the place, when no task of the process waits in turn any more. Gives the place that is to be given up, if a
+    /// request may have taken it. A later task takes a place of another name, so that the end of this one cannot end that.
+    pub(super) fn leave(&mut self) -> Option<WaiterId> {
+        let left = self
+            .may_be_taken
+            .then(|| std::mem::replace(self, Self::new()));
+        left.map(|left| left.waiter)
+    }
+
+    /// The pause after this refusal of a request that stands behind so many other processes; `otherwise` is the pause of a
+    /// process that competes with no other. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(
+        &mut self,
+        held: &Held,
+        behind: usize,
+        otherwise: Duration,
+        chance: f64,
+    ) -> Duration {
         self.had_others_ahead |= held.ahead() > 0;
         let wanted = match held.held_for() {
-            Some(time) if self.had_others_ahead => pause(held, time, chance),
+            Some(time) if self.had_others_ahead => pause(held, behind, time, chance),
             // Nobody has the key: those ahead take it, or their places are over.
-            None if held.ahead() > 0 => otherwise.min(held.binds_for().max(SOON)),
+            None if behind > 0 => otherwise.min(held.binds_for().max(SOON)),
             _ => otherwise,
         };
         // If the place is over before that, the next request goes earlier, and takes the place for longer.
@@ -106,18 +119,10 @@ fn for_pause(pause: Duration) -> Duration {
     (pause + SLACK * 2).min(MAX_PLACE_TIME)
 }
 
-/// A place that the last waiter of a process has left in the document of its key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeftPlace {
-    pub(crate) waiter: WaiterId,
-    /// Whether an earlier request may have taken the place. Otherwise only the one that was under way may.
-    pub(crate) is_known: bool,
-}
-
 /// The pause of a process that has others ahead, or had. It grows with the time for which the key has not changed hands,
 /// and with the number of those ahead.
-fn pause(held: &Held, unchanged: Duration, chance: f64) -> Duration {
-    let ahead = u32::try_from(held.ahead()).unwrap_or(u32::MAX);
+fn pause(held: &Held, ahead: usize, unchanged: Duration, chance: f64) -> Duration {
+    let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
     let share = (unchanged / 4).clamp(SHORTEST, retry::WAITING);
     let longest = (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST);
     let pause = share.saturating_mul(ahead.saturating_add(1)).min(longest);
@@ -168,7 +173,7 @@ mod tests {
             ] {
                 for _ in 0..3 {
                     let least = long_enough(stays(&place));
-                    let pause = place.pause(&held(millis, ahead), otherwise, chance);
+                    let pause = place.pause(&held(millis, ahead), ahead, otherwise, chance);
                     assert!(
                         pause + SLACK <= least,
                         "{millis} {ahead}: {pause:?} of {least:?}"
@@ -182,8 +187,14 @@ mod tests {
     #[test]
     fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
         let pauses = |millis| {
-            [0, 1, 2, 5, 20, 99]
-                .map(|ahead| pause(&held(millis, ahead), Duration::from_millis(millis), 1.0))
+            [0, 1, 2, 5, 20, 99].map(|ahead| {
+                pause(
+                    &held(millis, ahead),
+                    ahead,
+                    Duration::from_millis(millis),
+                    1.0,
+                )
+            })
         };
         let hot = pauses(5).map(|pause| pause.as_millis());
         assert_eq!(hot, [2, 4, 6, 12, 42, 200]);
@@ -192,11 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn who_overtakes_asks_as_often_as_the_first_one() {
+        for millis in [5, 60_000] {
+            let mut place = OwnPlace::new();
+            let otherwise = Duration::from_secs(1);
+            let pause = place.pause(&held(millis, 99), 0, otherwise, 1.0);
+            let time = Duration::from_millis(millis);
+            assert!(
+                pause <= super::pause(&held(millis, 0), 0, time, 1.0),
+                "{millis}: {pause:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_process_that_competes_with_no_other_asks_as_its_queue_says() {
         let mut place = OwnPlace::new();
         let otherwise = Duration::from_millis(17);
-        assert_eq!(place.pause(&held(60_000, 0), otherwise, 1.0), otherwise);
-        place.pause(&held(60_000, 1), otherwise, 1.0);
-        assert_ne!(place.pause(&held(60_000, 0), otherwise, 1.0), otherwise);
+        assert_eq!(place.pause(&held(60_000, 0), 0, otherwise, 1.0), otherwise);
+        place.pause(&held(60_000, 1), 1, otherwise, 1.0);
+        assert_ne!(place.pause(&held(60_000, 0), 0, otherwise, 1.0), otherwise);
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    place::{LeftPlace, OwnPlace},
+    place::OwnPlace,
 };
 use crate::{
     messages::Turn,
@@ -49,6 +49,8 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct QueuedWaiter {
     turn: Arc<Notify>,
+    /// Whether it waits in turn between processes, in the place of this one.
+    is_in_turn: bool,
     /// The operation that waits, to be detached when others depend on it.
     work: Weak<InlineTask>,
 }
@@ -97,15 +99,6 @@ pub(super) enum Step {
     Wait(Option<Instant>),
 }
 
-/// Leaves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
-/// hold the lock of the queues: if the runtime of the operation has ended, the operation is dropped here and takes
-/// that lock.
-pub(super) fn detach(work: &Weak<InlineTask>) {
-    if let Some(work) = work.upgrade() {
-        work.detach();
-    }
-}
-
 impl Queue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -127,15 +120,34 @@ impl Queue {
     pub(super) fn push(
         &mut self,
         turn: Arc<Notify>,
+        is_in_turn: bool,
         work: Weak<InlineTask>,
     ) -> Option<Weak<InlineTask>> {
         let first = self.waiters.front().map(|first| first.work.clone());
-        self.waiters.push_back(QueuedWaiter { turn, work });
+        self.waiters.push_back(QueuedWaiter {
+            turn,
+            is_in_turn,
+            work,
+        });
         first
     }
 
-    /// Takes a waiter out of the queue.
-    pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) {
+    /// Takes a waiter out of the queue, if it is in it. Gives the place of this process that is to be given up, if the waiter was the last
+    /// that waits in it.
+    pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
+        let is_here = self.waiters.iter().any(|it| Arc::ptr_eq(&it.turn, turn));
+        if !is_here {
+            return None;
+        }
+        self.take_out(turn, now);
+        if self.waits_in_turn() {
+            None
+        } else {
+            self.place.leave()
+        }
+    }
+
+    fn take_out(&mut self, turn: &Arc<Notify>, now: Instant) {
         if !self.is_first(turn) {
             self.waiters.retain(|it| !Arc::ptr_eq(&it.turn, turn));
             return;
@@ -198,14 +210,22 @@ impl Queue {
         self.place.turn()
     }
 
-    /// The place in that queue that is to be given up, if there may be one.
-    pub(super) fn left_place(&self) -> Option<LeftPlace> {
-        self.place
-            .left(matches!(self.request, Request::UnderWay(_)))
+    /// Takes over a place from a task that has left and whose request may still take it. Says whether it was: whether tasks
+    /// wait in that place, of which the last gives it up.
+    pub(super) fn take_over(&mut self, place: WaiterId) -> bool {
+        let is_taken_over = self.place.take_over(place);
+        if self.waits_in_turn() {
+            return is_taken_over;
+        }
+        if is_taken_over {
+            // The next task that waits in turn takes another place.
+            self.place.leave();
+        }
+        false
     }
 
     /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least.
-    pub(super) fn refused(&mut self, held: Held, least: u32, now: Instant) {
+    pub(super) fn refused(&mut self, held: Held, is_in_turn: bool, least: u32, now: Instant) {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
         // A lease that is not among the holders is over, also if its release is not known here: it was evicted, say.
@@ -218,7 +238,14 @@ impl Queue {
             self.pauses = 0;
         }
         let pause = self.next_pause(least, expires_in);
-        let pause = self.place.pause(&held, pause, fastrand::f64());
+        // A request that overtakes competes with those ahead, and is not behind them.
+        let behind = if is_in_turn {
+            self.place.refused();
+            held.ahead()
+        } else {
+            0
+        };
+        let pause = self.place.pause(&held, behind, pause, fastrand::f64());
         self.last = LastAnswer::Held(held);
         self.plan_after(pause, now);
     }
@@ -233,9 +260,6 @@ impl Queue {
             LastAnswer::Unknown | LastAnswer::Held(_) => (0, false),
         };
         let times = before.saturating_add(1);
-        if error.is_ambiguous() {
-            self.place.unclear();
-        }
         self.last = LastAnswer::Failed {
             error,
             times,
@@ -266,6 +290,7 @@ impl Queue {
         lease: LeaseId,
         mode: Mode,
         remaining: Duration,
+        is_in_turn: bool,
         in_place_of: Option<(LeaseId, HandoffStreak)>,
         now: Instant,
     ) -> HandoffStreak {
@@ -274,7 +299,10 @@ impl Queue {
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
-        self.place.granted();
+        // The grant of a request that overtakes leaves the place to the tasks that wait in it.
+        if is_in_turn {
+            self.place.granted();
+        }
         match mode {
             Mode::Exclusive => {
                 // What was heard until now led to this grant.
@@ -404,6 +432,10 @@ impl Queue {
             )
             && matches!(self.last, LastAnswer::Held(_))
             && now.saturating_duration_since(self.answered) < retry::WAITING / 2
+    }
+
+    fn waits_in_turn(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.is_in_turn)
     }
 
     fn is_first(&self, turn: &Arc<Notify>) -> bool {

@@ -23,11 +23,10 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOutcome, HandoffStreak},
-    place::LeftPlace,
-    queue::{self, Queue},
+    queue::Queue,
 };
 use crate::{
-    model::{Key, LeaseId},
+    model::{Key, LeaseId, WaiterId},
     retry,
     runtime::inline_task::InlineTask,
     store::FreedKey,
@@ -43,8 +42,6 @@ pub(crate) struct WaitQueues {
     listener: Mutex<ListenerState>,
     /// The leases of this process, each until it is detached, or its release is answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
-    /// The places that the last waiters of keys have left in the documents. The operation of each gives up its place.
-    left: Mutex<HashMap<Key, LeftPlace>>,
 }
 
 /// Whether the store tells of keys that become free.
@@ -64,14 +61,20 @@ pub(super) enum ListenerState {
 impl WaitQueues {
     /// Puts an operation last in the queue of a key. When there are two or more, each of them goes on in a task from
     /// now on: those behind an operation must not wait for its caller to poll it.
-    pub(super) fn push(&self, key: &Key, turn: Arc<Notify>, work: Weak<InlineTask>) {
+    pub(super) fn push(
+        &self,
+        key: &Key,
+        turn: Arc<Notify>,
+        is_in_turn: bool,
+        work: Weak<InlineTask>,
+    ) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
         let queue = queue.or_insert_with(|| Queue::new(Instant::now()));
-        let first = queue.push(turn, work.clone());
+        let first = queue.push(turn, is_in_turn, work.clone());
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
-        depended_on.iter().flatten().for_each(queue::detach);
+        depended_on.iter().flatten().for_each(detach);
     }
 
     /// Looks at the queue of a key, or changes it; `None` if it has no waiters.
@@ -79,32 +82,23 @@ impl WaitQueues {
         self.queues.lock().get_mut(key).map(look)
     }
 
-    /// Takes a waiter out of the queue of a key.
-    pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) {
+    /// Takes a waiter out of the queue of a key. Gives the place in the document of the key that is to be given up, if the
+    /// waiter was the last that waits in it.
+    pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) -> Option<WaiterId> {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key) else {
-            return;
-        };
-        let left = queue.left_place();
-        queue.remove(turn, Instant::now());
-        if !queue.is_empty() {
-            return;
+        let queue = queues.get_mut(key)?;
+        let left = queue.remove(turn, Instant::now());
+        if queue.is_empty() {
+            queues.remove(key);
         }
-        queues.remove(key);
-        drop(queues);
-        if let Some(left) = left {
-            self.left.lock().insert(key.clone(), left);
-        }
+        left
     }
 
-    /// Takes the place that the last waiter for this key has left in its document, to give it up.
-    pub(crate) fn take_left_place(&self, key: &Key) -> Option<LeftPlace> {
-        let mut left = self.left.lock();
-        if left.is_empty() {
-            None
-        } else {
-            left.remove(key)
-        }
+    /// Leaves a place, which a request of a task that has left may still take, to the tasks that wait in it. Says whether
+    /// there are any: otherwise the place is to be given up.
+    pub(crate) fn leave_place(&self, key: &Key, place: WaiterId) -> bool {
+        self.with(key, |queue| queue.take_over(place))
+            .unwrap_or(false)
     }
 
     /// Records a lease that was granted to this process.
@@ -211,12 +205,21 @@ impl WaitQueues {
         let (outcome, waiter) = self
             .with(key, |queue| queue.offer(lease, streak))
             .flatten()?;
-        queue::detach(&waiter);
+        detach(&waiter);
         Some(outcome)
     }
 
     fn take_back(&self, key: &Key, lease: LeaseId) -> bool {
         self.with(key, |queue| queue.take_back(lease))
             .unwrap_or(false)
+    }
+}
+
+/// Leaves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
+/// hold the lock of the queues: if the runtime of the operation has ended, the operation is dropped here and takes
+/// that lock.
+fn detach(work: &Weak<InlineTask>) {
+    if let Some(work) = work.upgrade() {
+        work.detach();
     }
 }

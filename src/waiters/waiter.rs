@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     messages::Turn,
-    model::{Error, Held, Key, LeaseId, Mode},
+    model::{Error, Held, Key, LeaseId, Mode, WaiterId},
     runtime::inline_task::InlineTask,
     telemetry::Waiting,
 };
@@ -36,21 +36,35 @@ pub(crate) struct Waiter {
     queues: Arc<WaitQueues>,
     key: Key,
     turn: Arc<Notify>,
+    /// Whether it waits in turn between processes, in the place of this one.
+    is_in_turn: bool,
     /// Reports the wait to telemetry; set when the waiter first has to wait.
     waiting: OnceLock<Waiting>,
 }
 
 impl Waiter {
     /// Takes the last place in the queue of this key for this operation.
-    pub(crate) fn enter(queues: &Arc<WaitQueues>, key: &Key, work: Weak<InlineTask>) -> Self {
+    pub(crate) fn enter(
+        queues: &Arc<WaitQueues>,
+        key: &Key,
+        is_in_turn: bool,
+        work: Weak<InlineTask>,
+    ) -> Self {
         let turn = Arc::new(Notify::new());
-        queues.push(key, turn.clone(), work);
+        queues.push(key, turn.clone(), is_in_turn, work);
         Self {
             queues: queues.clone(),
             key: key.clone(),
             turn,
+            is_in_turn,
             waiting: OnceLock::new(),
         }
+    }
+
+    /// Leaves the queue. Gives the place in the document of the key that is to be given up, if the waiter was the last that
+    /// waits in it.
+    pub(crate) fn leave(&self) -> Option<WaiterId> {
+        self.queues.remove(&self.key, &self.turn)
     }
 
     /// Waits until the waiter is the first and the time to ask has come.
@@ -90,6 +104,9 @@ impl Waiter {
 
     /// The turn of the next request of this waiter among the processes that wait for the key.
     pub(crate) fn turn_of_process(&self) -> Turn {
+        if !self.is_in_turn {
+            return Turn::Barging;
+        }
         // There is always a queue as long as this waiter is in it.
         self.queue(|queue| queue.turn()).unwrap_or(Turn::Behind)
     }
@@ -102,7 +119,7 @@ impl Waiter {
     /// Records that the key is held, and plans the next request.
     pub(crate) fn refused(&self, held: Held) {
         let least = self.queues.least_pauses();
-        self.queue(|queue| queue.refused(held, least, Instant::now()));
+        self.queue(|queue| queue.refused(held, self.is_in_turn, least, Instant::now()));
     }
 
     /// Records that a request failed. Gives how many have failed in a row, and when the last answer came.
@@ -119,7 +136,9 @@ impl Waiter {
         in_place_of: Option<(LeaseId, HandoffStreak)>,
     ) {
         let now = Instant::now();
-        let streak = self.queue(|queue| queue.granted(lease, mode, remaining, in_place_of, now));
+        let in_turn = self.is_in_turn;
+        let streak =
+            self.queue(|queue| queue.granted(lease, mode, remaining, in_turn, in_place_of, now));
         if let Some(streak) = streak {
             self.queues.set_streak(lease, streak);
         }
@@ -137,6 +156,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.queues.remove(&self.key, &self.turn);
+        // A runtime that has ended cannot tell the store that the place is given up. Its time ends it.
+        self.leave();
     }
 }

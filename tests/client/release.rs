@@ -17,7 +17,8 @@ async fn a_request_that_arrives_after_the_release_of_its_lease_leaves_no_lock() 
     lease.release().await.unwrap();
     sleep(LIMIT * 2).await;
     assert!(is_free(&store).await);
-    assert_eq!(store.calls(), ["release"; 2]);
+    // The first one might as well have been refused, and have taken a place.
+    assert_eq!(store.calls(), ["release", "release", "leave"]);
 }
 
 #[tokio::test(start_paused = true)]

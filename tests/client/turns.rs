@@ -12,6 +12,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::{Fate, FlakyStore, LIMIT};
+
 const TTL: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(10);
 /// How long a place of a process that is gone may hold up the others.
@@ -211,4 +213,172 @@ async fn many_processes_ask_little_more_often_than_one() {
         let lease = timeout(TTL, waiter).await.unwrap().unwrap();
         lease.release().await.unwrap();
     }
+}
+
+/// A client behind a bad network, and one of the same server behind a good one.
+fn behind_a_bad_network() -> (FlakyStore, [Leases; 2]) {
+    let store = FlakyStore::new();
+    let clients = [
+        Leases::new(store.clone()),
+        Leases::new(store.memory.clone()),
+    ];
+    (store, clients)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_takes_no_place() {
+    let (_, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let attempt = there.try_acquire("key", TTL).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)));
+    let now = there.acquire("key", TTL).wait_for(Duration::ZERO).await;
+    assert!(now.is_err());
+    let set = there
+        .acquire_all(["key", "other"], TTL)
+        .wait_for(Duration::ZERO);
+    assert!(set.await.is_err());
+    let barging = there.acquire("key", TTL).barging().wait_for(MOMENT).await;
+    assert!(barging.is_err());
+    assert!(queue(&here).await.is_empty());
+    // A set waits for one key at a time.
+    let set = tokio::spawn(there.acquire_all(["key", "later"], TTL).into_future());
+    let later = here.acquire("later", TTL).await.unwrap();
+    sleep(MOMENT).await;
+    let waits_for = async |key| here.inspect(key).await.unwrap().unwrap().waiters.len();
+    assert_eq!((waits_for("key").await, waits_for("later").await), (1, 0));
+    holder.release().await.unwrap();
+    sleep(BOUND).await;
+    assert_eq!((waits_for("key").await, waits_for("later").await), (0, 1));
+    later.release().await.unwrap();
+    drop(timeout(BOUND, set).await.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_has_handed_the_key_on_takes_its_place_at_the_end() {
+    let (_, [here, there]) = processes();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let mut waiting = Vec::new();
+    for (leases, name) in [(&here, "here"); 5].into_iter().chain([(&there, "there")]) {
+        let (leases, order) = (leases.clone(), order.clone());
+        waiting.push(tokio::spawn(async move {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            order.lock().push(name);
+            sleep(Duration::from_secs(1)).await;
+            lease.release().await.unwrap();
+        }));
+        sleep(MOMENT).await;
+    }
+    holder.release().await.unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    assert_eq!(
+        *order.lock(),
+        ["here", "there", "here", "here", "here", "here"]
+    );
+}
+
+/// The place is that of the process: who takes it over may ask for another mode.
+#[tokio::test(start_paused = true)]
+async fn the_next_task_keeps_the_place_in_its_own_mode() {
+    let (_, [here, there, third]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let reader = tokio::spawn(there.acquire("key", TTL).shared().into_future());
+    sleep(MOMENT).await;
+    let other = tokio::spawn(third.acquire("key", TTL).shared().into_future());
+    sleep(MOMENT).await;
+    let writer = waits(&there).await;
+    assert_eq!(queue(&here).await, [Mode::Shared, Mode::Shared]);
+    reader.abort();
+    sleep(BOUND).await;
+    assert_eq!(queue(&here).await, [Mode::Exclusive, Mode::Shared]);
+    holder.release().await.unwrap();
+    let written = timeout(BOUND, writer).await.unwrap().unwrap();
+    assert!(!other.is_finished());
+    // The place is over with its one grant.
+    let again = waits(&there).await;
+    here.evict("key").await.unwrap();
+    let read = timeout(BOUND, other).await.unwrap().unwrap().unwrap();
+    assert!(!again.is_finished());
+    drop((written, read));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_barging_grant_does_not_end_the_place_of_the_process() {
+    let (_, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let first = waits(&there).await;
+    let barging = tokio::spawn(there.acquire("key", TTL).barging().into_future());
+    sleep(MOMENT).await;
+    let last = waits(&there).await;
+    first.abort();
+    sleep(MOMENT).await;
+    holder.release().await.unwrap();
+    let lease = timeout(BOUND, barging).await.unwrap().unwrap().unwrap();
+    assert_eq!(queue(&here).await.len(), 1, "the last still waits");
+    last.abort();
+    sleep(MOMENT).await;
+    assert!(queue(&here).await.is_empty());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_given_back_when_only_barging_tasks_wait_on() {
+    let (_, [here, there]) = processes();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let first = waits(&there).await;
+    let barging = tokio::spawn(there.acquire("key", TTL).barging().into_future());
+    sleep(MOMENT).await;
+    first.abort();
+    sleep(MOMENT).await;
+    assert!(queue(&here).await.is_empty());
+    holder.release().await.unwrap();
+    drop(timeout(BOUND, barging).await.unwrap().unwrap().unwrap());
+}
+
+/// The request of a task that has left comes to the server when the next task has the key already.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_a_late_request_takes_is_given_back() {
+    let (store, [there, here]) = behind_a_bad_network();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    store.next([Fate::Late(LIMIT / 2)]);
+    let first = waits(&there).await;
+    let second = waits(&there).await;
+    first.abort();
+    sleep(MOMENT).await;
+    holder.release().await.unwrap();
+    let lease = timeout(BOUND, second).await.unwrap().unwrap();
+    assert!(queue(&here).await.is_empty());
+    sleep(LIMIT / 2).await;
+    assert!(queue(&here).await.is_empty());
+    lease.release().await.unwrap();
+}
+
+/// The first request of a task comes to the server when the task has had the key, by its second one, and another has it.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_an_earlier_request_takes_after_the_grant_is_given_back() {
+    let (store, [there, here]) = behind_a_bad_network();
+    store.next([Fate::Late(LIMIT + BOUND)]);
+    let lease = there.acquire("key", TTL).await.unwrap();
+    lease.release().await.unwrap();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    sleep(BOUND).await;
+    assert_eq!(queue(&here).await, []);
+    holder.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_waits_until_the_place_of_a_request_under_way_is_given_back() {
+    let (store, [there, here]) = behind_a_bad_network();
+    let holder = here.acquire("key", TTL).await.unwrap();
+    // The answer to the request, and that to its end.
+    store.next([Fate::AnswerLate(MOMENT * 10), Fate::Late(MOMENT * 10)]);
+    let waiter = tokio::spawn(there.acquire("key", TTL).into_future());
+    sleep(MOMENT).await;
+    assert_eq!(queue(&here).await.len(), 1);
+    there.close().await;
+    assert!(queue(&here).await.is_empty());
+    assert!(waiter.await.unwrap().is_err());
+    holder.release().await.unwrap();
 }

@@ -24,11 +24,14 @@ impl AcquireOperation {
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
         let context = self.context.clone();
-        let waiter = Waiter::enter(
+        let is_in_turn = self.request.turn != Turn::Barging;
+        let waiter = Arc::new(Waiter::enter(
             &context.registry.queues,
             &self.request.key,
+            is_in_turn,
             self.work.clone(),
-        );
+        ));
+        self.waiter = Some(waiter.clone());
         let mut last_look = give_up;
         // Without a bound, a waiter gives up after nothing but errors for the call timeout.
         let gives_up = match give_up {
@@ -44,7 +47,7 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    if self.request.turn != Turn::Barging {
+                    if is_in_turn {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = waiter.turn_of_process();
                         request.likely_held = matches!(waiter.last_answer(), Some(Ok(_)));

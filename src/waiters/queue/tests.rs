@@ -21,7 +21,7 @@ impl Waiting {
         let turns: Vec<_> = (0..waiters).map(|_| Arc::new(Notify::new())).collect();
         let mut queue = Queue::new(start);
         for turn in &turns {
-            queue.push(turn.clone(), Weak::new());
+            queue.push(turn.clone(), true, Weak::new());
         }
         Self {
             queue,
@@ -43,7 +43,7 @@ impl Waiting {
     }
 
     fn refuse(&mut self, lease: LeaseId, at: Instant) {
-        self.queue.refused(held(lease), 0, at);
+        self.queue.refused(held(lease), true, 0, at);
     }
 }
 
@@ -100,7 +100,7 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     waiting.queue.ask();
     waiting
         .queue
-        .granted(lease, Mode::Exclusive, TTL, None, start);
+        .granted(lease, Mode::Exclusive, TTL, true, None, start);
     let due = waiting.due();
     waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.due(), due, "the lease is here");
