@@ -23,10 +23,7 @@ use crate::{
     messages::{AcquireAnswer, AcquireRequest},
     model::{Access, Error, Fence, WaiterId},
     release::ReleaseJob,
-    runtime::{
-        self,
-        in_flight::{Answer, InFlight},
-    },
+    runtime::{self, in_flight::InFlight},
 };
 
 /// An acquire that is over, and its requests that were not answered.
@@ -35,9 +32,11 @@ pub(super) struct Cleanup {
     pub(super) request: Arc<AcquireRequest>,
     pub(super) calls: InFlight<AcquireAnswer>,
     pub(super) left: Leftover,
-    /// The place among the processes that wait for the key, which no task waits in any more, or which a request of this
-    /// acquire may still take.
+    /// The place among the processes that wait for the key that is to be given up: one in which no task waits any more, or
+    /// which a request of this acquire may have taken.
     pub(super) place: Option<WaiterId>,
+    /// The place that a request takes that is refused late.
+    pub(super) place_if_refused: Option<WaiterId>,
 }
 
 /// What the requests that have ended may have left in the store, and the caller does not take.
@@ -85,19 +84,34 @@ impl Cleanup {
         }
         // The server carried out the answered requests before the release, so they leave nothing, unless an outcome is
         // unclear.
-        let unclear = |(_, answer): &Answer<_>| Leftover::of(answer) == Leftover::Unclear;
-        if self.calls.take_answered().iter().any(unclear) {
-            self.left = Leftover::Unclear;
-        }
+        self.take_in_answered();
         // If this release came before the holder's own, the holder would get `Error::Lost`.
         self.calls.drive_while(state.released()).await;
         self.run(at_work).await;
+    }
+
+    fn take_in_answered(&mut self) {
+        for (_, answer) in self.calls.take_answered() {
+            if self.take_in(&answer) == Leftover::Unclear {
+                self.left = Leftover::Unclear;
+            }
+        }
+    }
+
+    /// Takes in the late answer to a request, and gives what the request leaves.
+    fn take_in(&mut self, answer: &Result<AcquireAnswer, Error>) -> Leftover {
+        let left = Leftover::of(answer);
+        if left == Leftover::Unclear || matches!(answer, Ok(AcquireAnswer::Held(_))) {
+            self.place = self.place.or(self.place_if_refused);
+        }
+        left
     }
 
     /// Leaves a detached lease held. A late request that is granted the key after the lease has expired gets another
     /// fence; that grant is released.
     async fn leave(mut self, fence: Fence) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
+            self.take_in(&answer);
             if matches!(answer, Ok(AcquireAnswer::Granted(grant)) if grant.fence != fence) {
                 self.release().await;
             }
@@ -153,7 +167,7 @@ impl Cleanup {
                 self.calls.next(limit).await
             };
             match answer {
-                Some((_, answer)) => self.left = Leftover::of(&answer),
+                Some((_, answer)) => self.left = self.take_in(&answer),
                 // The server may have granted the request, and the connection may have broken without an error.
                 None => {
                     silent = true;

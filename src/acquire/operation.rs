@@ -34,7 +34,7 @@ use crate::{
     lease::Lease,
     lease_state::{GrantTerms, LeaseState},
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Held, Key, WaitPolicy, WaiterId},
+    model::{Error, Held, Key, WaitPolicy},
     retry::Tries,
     rules,
     runtime::{in_flight::InFlight, inline_task::InlineTask},
@@ -121,13 +121,17 @@ impl AcquireOperation {
         // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
         let _ = reply.send(outcome);
         self.calls.stop_sending();
-        let place = left.or_else(|| self.place_that_may_be_taken(state.is_some()));
+        let place_if_refused = self.request.turn.waiter();
+        // A request that ended before a grant has no say any more: the grant has ended the place.
+        let may_be_taken = state.is_none() && self.left == Leftover::Unclear;
+        let place = left.or_else(|| place_if_refused.filter(|_| may_be_taken));
         let cleanup = Cleanup {
             context: self.context,
             request: self.request,
             calls: self.calls,
             left: self.left,
             place,
+            place_if_refused,
         };
         match state {
             None => cleanup.run(at_work).await,
@@ -135,14 +139,6 @@ impl AcquireOperation {
             // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
             Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
         }
-    }
-
-    /// The place that the requests of this acquire may still take, although it does not wait any more.
-    fn place_that_may_be_taken(&self, is_granted: bool) -> Option<WaiterId> {
-        // The grant has ended the place, and a request that ended before it has no say any more.
-        let is_unclear = !is_granted && self.left == Leftover::Unclear;
-        let place = self.request.turn.waiter();
-        place.filter(|_| is_unclear || !self.calls.is_empty())
     }
 
     async fn ask(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
