@@ -28,6 +28,7 @@ mod limiter;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod store;
+mod turn;
 mod words;
 
 #[cfg(feature = "metrics")]
@@ -44,5 +45,6 @@ pub(crate) use self::{
         call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
         purged, released_owner, removed, store_failed,
     },
+    turn::{place_given_up, place_taken, places_passed, turn_came},
     words::Outcome,
 };

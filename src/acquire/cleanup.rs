@@ -24,6 +24,7 @@ use crate::{
     model::{Access, Error, Fence, WaiterId},
     release::ReleaseJob,
     runtime::{self, in_flight::InFlight},
+    telemetry,
 };
 
 /// An acquire that is over, and its requests that were not answered.
@@ -133,10 +134,10 @@ impl Cleanup {
         if registry.queues.leave_place(&key, place) {
             return;
         }
-        let store = registry.store.clone();
-        let leaving = async move { store.leave(&key, place).await };
-        // The call tells of an error.
-        let _ = runtime::call("leave", registry.call_timeout, leaving).await;
+        let (store, of) = (registry.store.clone(), key.clone());
+        let leaving = async move { store.leave(&of, place).await };
+        let left = runtime::call("leave", registry.call_timeout, leaving).await;
+        telemetry::place_given_up(&key, left.as_ref().err());
     }
 
     /// Releases what the acquire may have left, and gives up its place, now and whenever one of its late requests ends.

@@ -52,7 +52,14 @@ pub(super) enum Retries {
     None,
 }
 
-pub(super) type Reply = oneshot::Sender<Result<Attempt, Error>>;
+pub(super) type Reply = oneshot::Sender<Reported>;
+
+/// What an acquire reports at its end.
+pub(super) struct Reported {
+    pub(super) outcome: Result<Attempt, Error>,
+    /// How many processes that wait came first, when a request was first refused. `None` if none was.
+    pub(super) ahead: Option<usize>,
+}
 
 pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
@@ -68,6 +75,8 @@ pub(super) struct AcquireOperation {
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
     retries: Retries,
+    /// How many processes that wait came first, when a request was first refused.
+    ahead: Option<usize>,
     /// What it is in the queue of the key, if it waits there.
     waiter: Option<Arc<Waiter>>,
 }
@@ -95,6 +104,7 @@ impl AcquireOperation {
             left: Leftover::Nothing,
             work: Arc::downgrade(work),
             retries,
+            ahead: None,
             waiter: None,
         })
     }
@@ -119,7 +129,8 @@ impl AcquireOperation {
         };
         let left = self.waiter.take().and_then(|waiter| waiter.leave());
         // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
-        let _ = reply.send(outcome);
+        let ahead = self.ahead;
+        let _ = reply.send(Reported { outcome, ahead });
         self.calls.stop_sending();
         let place_if_refused = self.request.turn.waiter();
         // A request that ended before a grant has no say any more: the grant has ended the place.
@@ -261,7 +272,10 @@ impl AcquireOperation {
         }
         let grant = match answer.map_err(|error| self.failed(error))? {
             AcquireAnswer::Granted(grant) => grant,
-            AcquireAnswer::Held(held) => return Ok(Attempt::Held(held)),
+            AcquireAnswer::Held(held) => {
+                self.ahead.get_or_insert(held.ahead());
+                return Ok(Attempt::Held(held));
+            }
         };
         let terms = GrantTerms {
             request: self.request.clone(),

@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{
     attempt::Attempt,
     context::AcquireContext,
-    operation::{AcquireOperation, Reply, Retries},
+    operation::{AcquireOperation, Reply, Reported, Retries},
     options::LeaseOptions,
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) async fn acquire_without_min_hold(
     retries: Retries,
 ) -> Result<Attempt, Error> {
     let waits = wait_policy != WaitPolicy::None;
-    let span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
+    let mut span = AcquireSpan::begin(key.as_ref().ok(), options.fields(), waits);
     let (context, keep_alive) = (options.context.clone(), options.keep_alive);
     let (reply, outcome) = oneshot::channel();
     let mut end = match begin(options, key, wait_policy, retries, span.since(), reply) {
@@ -51,8 +51,11 @@ pub(super) async fn acquire_without_min_hold(
                 .registry
                 .lifecycle
                 .wait_for(work, span.since(), asking, outcome);
-            let outcome = waiting.instrument(span.span()).await;
-            outcome.and_then(|outcome| outcome)
+            let reported = waiting.instrument(span.span()).await;
+            reported.and_then(|Reported { outcome, ahead }| {
+                span.set_ahead(ahead);
+                outcome
+            })
         }
         Err(error) => Err(error),
     };

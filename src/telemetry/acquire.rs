@@ -28,6 +28,8 @@ pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
+    /// How many processes that wait came first, when a request was first refused.
+    ahead: Option<usize>,
     /// The key for the event at the end. `None` if no subscriber wants the span, to save the clone.
     key: Option<Key>,
     ended: bool,
@@ -51,6 +53,7 @@ impl AcquireSpan {
                     fence = Empty,
                     outcome = Empty,
                     waited = Empty,
+                    ahead = Empty,
                 )
             };
         }
@@ -62,6 +65,7 @@ impl AcquireSpan {
         Self {
             since: Instant::now(),
             mode,
+            ahead: None,
             key: key.filter(|_| !span.is_disabled()).cloned(),
             span,
             ended: false,
@@ -74,6 +78,13 @@ impl AcquireSpan {
 
     pub(crate) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// Records how many processes that wait came first, when a request of the acquire was first refused. `None` if none
+    /// was.
+    pub(crate) fn set_ahead(&mut self, ahead: Option<usize>) {
+        self.ahead = ahead;
+        self.span.record("ahead", ahead);
     }
 
     pub(crate) fn granted(mut self, lease: LeaseFields<'_>, owner: &str, now: Instant) {
@@ -89,7 +100,7 @@ impl AcquireSpan {
         self.span.in_scope(|| {
             debug!(
                 target: TARGET, key = key.as_str(), %lease, mode = self.mode.as_str(), owner,
-                fence = fence.get(), ?ttl, ?waited, outcome = Outcome::Granted.as_str(), "acquired",
+                fence = fence.get(), ?ttl, ?waited, ahead = self.ahead, outcome = Outcome::Granted.as_str(), "acquired",
             );
         });
     }
@@ -114,7 +125,8 @@ impl AcquireSpan {
             debug!(
                 target: TARGET, key = self.key.as_ref().map(Key::as_str), mode = self.mode.as_str(),
                 holder = held.map(Held::owner), expires_in = held.map(|held| field::debug(held.expires_in())),
-                ?waited, outcome = outcome.as_str(), error = error.map(field::display), "not acquired",
+                ?waited, ahead = self.ahead, outcome = outcome.as_str(), error = error.map(field::display),
+                "not acquired",
             );
         });
     }
@@ -152,8 +164,9 @@ pub(crate) fn slowed_down(key: &Key, waited: Duration) {
 pub(crate) struct Waiting(());
 
 impl Waiting {
-    pub(crate) fn begins(key: &Key) -> Self {
-        debug!(target: TARGET, key = key.as_str(), "waits for the key");
+    /// Reports the beginning of a wait. `ahead` is how many processes that wait come first; `None` if that is not known yet.
+    pub(crate) fn begins(key: &Key, ahead: Option<usize>) -> Self {
+        debug!(target: TARGET, key = key.as_str(), ahead, "waits for the key");
         #[cfg(feature = "metrics")]
         metrics::waiter_added();
         Self(())

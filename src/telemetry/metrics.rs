@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use metrics::{
-    Key, Label, Level, Metadata, Recorder, Unit, describe_counter, describe_gauge,
+    IntoF64, Key, Label, Level, Metadata, Recorder, Unit, describe_counter, describe_gauge,
     describe_histogram, with_recorder,
 };
 
@@ -14,6 +14,11 @@ use crate::model::Mode;
 const ACQUIRES: &str = "leasehold_acquires_total";
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
 const WAITERS: &str = "leasehold_waiters";
+const PLACES_TAKEN: &str = "leasehold_places_taken_total";
+const PLACES_AHEAD: &str = "leasehold_places_ahead";
+const TURN_WAIT: &str = "leasehold_turn_wait_seconds";
+const PLACES_PASSED: &str = "leasehold_places_passed_total";
+const PLACES_GIVEN_UP: &str = "leasehold_places_given_up_total";
 const HELD: &str = "leasehold_leases_held";
 const HOLD_TIME: &str = "leasehold_lease_hold_seconds";
 const RENEWALS: &str = "leasehold_renewals_total";
@@ -44,6 +49,31 @@ pub fn describe_metrics() {
         "From the first poll of an acquire to its end, by outcome"
     );
     describe_gauge!(WAITERS, count, "Tasks that wait for a key that is held");
+    describe_counter!(
+        PLACES_TAKEN,
+        count,
+        "Places taken among the processes that wait for a key"
+    );
+    describe_histogram!(
+        PLACES_AHEAD,
+        count,
+        "How many processes were ahead of a place when it was taken"
+    );
+    describe_histogram!(
+        TURN_WAIT,
+        Unit::Seconds,
+        "From the moment a place was taken to the grant that ended it"
+    );
+    describe_counter!(
+        PLACES_PASSED,
+        count,
+        "Places of other processes for which a free key was kept, and that did not take it in time"
+    );
+    describe_counter!(
+        PLACES_GIVEN_UP,
+        count,
+        "Requests to give up a place that nothing waits in any more, by outcome"
+    );
     describe_gauge!(HELD, count, "Leases that have a guard in this process");
     describe_histogram!(
         HOLD_TIME,
@@ -128,8 +158,8 @@ fn count(recorder: &dyn Recorder, key: &Key) {
     recorder.register_counter(key, &METADATA).increment(1);
 }
 
-fn record(recorder: &dyn Recorder, key: &Key, time: Duration) {
-    recorder.register_histogram(key, &METADATA).record(time);
+fn record(recorder: &dyn Recorder, key: &Key, sample: impl IntoF64) {
+    recorder.register_histogram(key, &METADATA).record(sample);
 }
 
 fn add(recorder: &dyn Recorder, key: &Key, number: f64) {
@@ -154,6 +184,28 @@ pub(super) fn waiter_added() {
 
 pub(super) fn waiter_removed() {
     with_recorder(|recorder| add(recorder, key!(WAITERS), -1.0));
+}
+
+pub(super) fn place_taken(ahead: usize) {
+    with_recorder(|recorder| {
+        count(recorder, key!(PLACES_TAKEN));
+        record(recorder, key!(PLACES_AHEAD), ahead as f64);
+    });
+}
+
+pub(super) fn turn_came(waited: Duration) {
+    with_recorder(|recorder| record(recorder, key!(TURN_WAIT), waited));
+}
+
+pub(super) fn places_passed(places: usize) {
+    with_recorder(|recorder| {
+        let passed = recorder.register_counter(key!(PLACES_PASSED), &METADATA);
+        passed.increment(u64::try_from(places).unwrap_or(u64::MAX));
+    });
+}
+
+pub(super) fn place_given_up(outcome: Outcome) {
+    with_recorder(|recorder| count(recorder, key_by!(outcome, PLACES_GIVEN_UP)));
 }
 
 pub(super) fn guard_created() {

@@ -9,9 +9,11 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::{
     messages::Turn,
-    model::{Held, MAX_PLACE_TIME, WaiterId},
+    model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
     retry,
     rules::turn::long_enough,
 };
@@ -31,10 +33,40 @@ pub(super) struct OwnPlace {
     waiter: WaiterId,
     /// Whether a request may have taken the place, and no grant in turn has ended it since.
     may_be_taken: bool,
+    /// What is known of the place, if a refusal has taken it.
+    taken: Option<Taken>,
+    /// The key, while it is seen free and kept for others.
+    kept: Option<KeptForOthers>,
     /// Whether other processes were seen ahead: the key then changes hands between processes.
     had_others_ahead: bool,
     /// For how long the place counts after the last request.
     stays: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    at: Instant,
+    ahead: usize,
+}
+
+/// A key that nobody has, and that is kept for processes ahead.
+#[derive(Clone, Copy, Debug)]
+struct KeptForOthers {
+    /// When a refusal first said so.
+    since: Instant,
+    ahead: usize,
+    /// For how long they had it then, all together.
+    binds_for: Duration,
+}
+
+/// What there is to tell of a place that a grant has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EndedTurn {
+    /// How many processes were ahead when the place was taken.
+    pub(super) ahead: usize,
+    pub(super) waited: Duration,
+    /// How many processes ahead did not take the key while it was kept for them, and for how long it was.
+    pub(super) passed: Option<(usize, Duration)>,
 }
 
 impl OwnPlace {
@@ -42,6 +74,8 @@ impl OwnPlace {
         Self {
             waiter: WaiterId::random(),
             may_be_taken: false,
+            taken: None,
+            kept: None,
             had_others_ahead: false,
             stays: for_pause(retry::WAITING),
         }
@@ -55,14 +89,41 @@ impl OwnPlace {
         }
     }
 
-    /// Records that a request in turn was granted: the grant has ended the place.
-    pub(super) fn granted(&mut self) {
+    /// Records that a request in turn was granted: the grant has ended the place. Gives what is to be told of it, if a
+    /// refusal had taken it.
+    pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
         self.may_be_taken = false;
+        let kept = self.kept.take();
+        let Taken { at, ahead } = self.taken.take()?;
+        let passed = kept.and_then(|kept| {
+            let time = now.saturating_duration_since(kept.since);
+            // If the grant came earlier, they have given up their places, or have had the key between two requests.
+            (time + SLACK >= kept.binds_for).then_some((kept.ahead, time))
+        });
+        Some(EndedTurn {
+            ahead,
+            waited: now.saturating_duration_since(at),
+            passed,
+        })
     }
 
-    /// Records that a request in turn was refused: the refusal has taken the place, if there was room for it.
-    pub(super) fn refused(&mut self) {
+    /// Records that a request in turn was refused, which takes the place if there is room for it. Gives how many processes
+    /// are ahead, if the place is new.
+    pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<usize> {
+        let ahead = held.ahead();
+        self.kept = (held.holders().is_empty() && ahead > 0).then(|| {
+            self.kept.unwrap_or(KeptForOthers {
+                since: now,
+                ahead,
+                binds_for: held.binds_for(),
+            })
+        });
+        if self.taken.is_some() || ahead >= MAX_PLACES {
+            return None;
+        }
         self.may_be_taken = true;
+        self.taken = Some(Taken { at: now, ahead });
+        Some(ahead)
     }
 
     /// Whether this process may be granted the key after a change, of which the store tells these as the next. If it does
@@ -214,6 +275,39 @@ mod tests {
                 "{millis}: {pause:?}"
             );
         }
+    }
+
+    #[test]
+    fn places_ahead_are_passed_if_they_had_the_free_key_for_their_time() {
+        let start = Instant::now();
+        let free = |ahead, binds_for| {
+            let now = "2026-01-01T12:00:00Z".parse().unwrap();
+            Held::new(Key::new("key").unwrap(), Vec::new(), now).behind(ahead, binds_for)
+        };
+        let (first, then) = (Duration::from_secs(2), Duration::from_secs(1));
+        for (millis, passed) in [(1_500, false), (2_000, true)] {
+            let granted = start + Duration::from_millis(millis);
+            let mut place = OwnPlace::new();
+            assert_eq!(place.refused(&held(5, 3), start), Some(3));
+            assert_eq!(place.refused(&free(3, first), start), None);
+            assert_eq!(place.refused(&free(1, then), start + then), None);
+            let ended = place.granted(granted).unwrap();
+            let time = Duration::from_millis(millis);
+            assert_eq!((ended.ahead, ended.waited), (3, time));
+            assert_eq!(ended.passed, passed.then_some((3, time)));
+            // One of them has taken the key after all.
+            place.refused(&free(3, first), start);
+            place.refused(&held(5, 2), granted);
+            assert_eq!(place.granted(granted).unwrap().passed, None);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_has_no_place() {
+        let mut place = OwnPlace::new();
+        assert_eq!(place.refused(&held(5, MAX_PLACES), Instant::now()), None);
+        assert_eq!(place.granted(Instant::now()), None);
+        assert_eq!(place.leave(), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    place::OwnPlace,
+    place::{EndedTurn, OwnPlace},
 };
 use crate::{
     messages::Turn,
@@ -224,8 +224,15 @@ impl Queue {
         false
     }
 
-    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least.
-    pub(super) fn refused(&mut self, held: Held, is_in_turn: bool, least: u32, now: Instant) {
+    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least. Gives
+    /// how many processes are ahead, if the refusal has taken a place.
+    pub(super) fn refused(
+        &mut self,
+        held: Held,
+        is_in_turn: bool,
+        least: u32,
+        now: Instant,
+    ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
         // A lease that is not among the holders is over, also if its release is not known here: it was evicted, say.
@@ -239,15 +246,12 @@ impl Queue {
         }
         let pause = self.next_pause(least, expires_in);
         // A request that overtakes competes with those ahead, and is not behind them.
-        let behind = if is_in_turn {
-            self.place.refused();
-            held.ahead()
-        } else {
-            0
-        };
+        let behind = if is_in_turn { held.ahead() } else { 0 };
+        let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
         let pause = self.place.pause(&held, behind, pause, fastrand::f64());
         self.last = LastAnswer::Held(held);
         self.plan_after(pause, now);
+        taken_behind
     }
 
     /// Records that a request failed, and plans the next one. Gives how many have failed in a row, and when the last
@@ -281,7 +285,7 @@ impl Queue {
     }
 
     /// Records that the first waiter was granted this lease, in the place of another of this process if there is one.
-    /// Gives the streak of the lease.
+    /// Gives the streak of the lease, and the turn of the process that has ended, if it had a place.
     ///
     /// After an exclusive grant the next waiter asks at the slowest pace, because the release of the lease wakes it.
     /// After a shared grant, or one of permits, it asks at once, because it may be granted the key too.
@@ -293,16 +297,14 @@ impl Queue {
         is_in_turn: bool,
         in_place_of: Option<(LeaseId, HandoffStreak)>,
         now: Instant,
-    ) -> HandoffStreak {
+    ) -> (HandoffStreak, Option<EndedTurn>) {
         self.answered = now;
         self.last = LastAnswer::Unknown;
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
         // The grant of a request that overtakes leaves the place to the tasks that wait in it.
-        if is_in_turn {
-            self.place.granted();
-        }
+        let ended = is_in_turn.then(|| self.place.granted(now)).flatten();
         match mode {
             Mode::Exclusive => {
                 // What was heard until now led to this grant.
@@ -314,7 +316,7 @@ impl Queue {
                 self.wake();
             }
         }
-        HandoffStreak::next(before, now)
+        (HandoffStreak::next(before, now), ended)
     }
 
     /// Records that a lease of this process is released. The first waiter asks at once.

@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOffer, HandoffStreak},
+    place::EndedTurn,
     queue::{Queue, Step},
     queues::WaitQueues,
 };
@@ -19,7 +20,7 @@ use crate::{
     messages::Turn,
     model::{Error, Held, Key, LeaseId, Mode, WaiterId},
     runtime::inline_task::InlineTask,
-    telemetry::Waiting,
+    telemetry::{self, Waiting},
 };
 
 /// The next step of a waiter.
@@ -86,7 +87,7 @@ impl Waiter {
                 Step::GiveUp => return WaitOutcome::GiveUp,
                 Step::Wait(next) => next,
             };
-            self.waiting.get_or_init(|| Waiting::begins(&self.key));
+            self.waiting.get_or_init(|| self.begins_to_wait());
             let called = self.turn.notified();
             // Whichever of the two ends the wait, the next round looks at the queue.
             match next.into_iter().chain(last_look).min() {
@@ -94,6 +95,11 @@ impl Waiter {
                 None => called.await,
             }
         }
+    }
+
+    fn begins_to_wait(&self) -> Waiting {
+        let held = self.last_answer().and_then(Result::ok);
+        Waiting::begins(&self.key, held.map(|held| held.ahead()))
     }
 
     /// Records that this waiter gives up, because no request was answered for the whole call timeout. The others that
@@ -119,7 +125,11 @@ impl Waiter {
     /// Records that the key is held, and plans the next request.
     pub(crate) fn refused(&self, held: Held) {
         let least = self.queues.least_pauses();
-        self.queue(|queue| queue.refused(held, self.is_in_turn, least, Instant::now()));
+        let now = Instant::now();
+        let taken_behind = self.queue(|queue| queue.refused(held, self.is_in_turn, least, now));
+        if let Some(ahead) = taken_behind.flatten() {
+            telemetry::place_taken(&self.key, ahead);
+        }
     }
 
     /// Records that a request failed. Gives how many have failed in a row, and when the last answer came.
@@ -137,10 +147,22 @@ impl Waiter {
     ) {
         let now = Instant::now();
         let in_turn = self.is_in_turn;
-        let streak =
+        let granted =
             self.queue(|queue| queue.granted(lease, mode, remaining, in_turn, in_place_of, now));
-        if let Some(streak) = streak {
-            self.queues.set_streak(lease, streak);
+        let Some((streak, ended)) = granted else {
+            return;
+        };
+        self.queues.set_streak(lease, streak);
+        if let Some(EndedTurn {
+            ahead,
+            waited,
+            passed,
+        }) = ended
+        {
+            telemetry::turn_came(&self.key, ahead, waited);
+            if let Some((ahead, waited)) = passed {
+                telemetry::places_passed(&self.key, ahead, waited);
+            }
         }
     }
 

@@ -9,3 +9,4 @@ mod documented;
 mod overload;
 mod panics;
 mod told;
+mod turns;

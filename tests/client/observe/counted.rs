@@ -54,9 +54,14 @@ async fn acquires_that_end_without_a_lease() {
 
     let waited = leases.acquire("key", TTL).wait_for(MOMENT).await;
     assert!(matches!(waited, Err(Error::WaitTimedOut { .. })));
+    sleep(MOMENT).await;
+    let given_up = "places_given_up_total outcome=released";
     let expected = these([
         ("acquires_total outcome=timed_out mode=exclusive", &[1.0]),
         ("acquire_wait_seconds outcome=timed_out", &[0.01]),
+        ("places_taken_total", &[1.0]),
+        ("places_ahead", &[0.0]),
+        (given_up, &[1.0]),
     ]);
     assert_eq!(meter.moved(), expected);
 
@@ -66,6 +71,9 @@ async fn acquires_that_end_without_a_lease() {
     let expected = these([
         ("acquires_total outcome=cancelled mode=shared", &[1.0]),
         ("acquire_wait_seconds outcome=cancelled", &[0.01]),
+        ("places_taken_total", &[1.0]),
+        ("places_ahead", &[0.0]),
+        (given_up, &[1.0]),
     ]);
     assert_eq!(meter.moved(), expected);
 
@@ -110,7 +118,12 @@ async fn waiters_come_and_go() {
         waiters.push(tokio::spawn(leases.acquire("key", TTL).into_future()));
     }
     sleep(MOMENT).await;
-    assert_eq!(meter.moved(), these([("waiters", &[4.0])]));
+    let one_place = these([
+        ("waiters", &[4.0]),
+        ("places_taken_total", &[1.0]),
+        ("places_ahead", &[0.0]),
+    ]);
+    assert_eq!(meter.moved(), one_place);
     // The first of them, whose place others wait behind, and the last.
     for gone in [3, 0] {
         waiters.remove(gone).abort();
