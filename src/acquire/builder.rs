@@ -87,8 +87,9 @@ impl IntoFuture for TryAcquire {
 /// # Between processes
 ///
 /// The processes that wait for a key are granted it in turn. A process takes a place in the document of the key when it
-/// is refused, one for all of its tasks, and gives it up when the last of them ends its wait. A request is refused while
-/// one that conflicts with it is ahead, also if the key is free: so readers queue behind a writer that waits.
+/// is refused, one for all of its tasks, and gives it up when the last of them ends its wait. If the first of its tasks ends
+/// its wait without the key, the next one has the place, in its own mode; one grant ends the place. A request is refused
+/// while one that conflicts with it is ahead, also if the key is free: so readers queue behind a writer that waits.
 ///
 /// - A process that is first asks every few milliseconds while the key changes hands quickly, and once a second while one
 ///   holder has it. One that is further behind asks less often, every three seconds at the least.
