@@ -122,11 +122,13 @@ impl Waiter {
         self.queue(Queue::ask).flatten()
     }
 
-    /// Records that the key is held, and plans the next request.
-    pub(crate) fn refused(&self, held: Held) {
+    /// Records that the key is held, and plans the next request. A request for the place of another lease of this process
+    /// waits for nobody, and takes no place.
+    pub(crate) fn refused(&self, held: Held, is_for_a_lease: bool) {
         let least = self.queues.least_pauses();
         let now = Instant::now();
-        let taken_behind = self.queue(|queue| queue.refused(held, self.is_in_turn, least, now));
+        let in_turn = self.is_in_turn && !is_for_a_lease;
+        let taken_behind = self.queue(|queue| queue.refused(held, in_turn, least, now));
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
         }

@@ -83,7 +83,7 @@ impl AcquireOperation {
                     return Ok(Attempt::Acquired(lease));
                 }
                 Ok(Attempt::Held(held)) => {
-                    waiter.refused(held.clone());
+                    waiter.refused(held.clone(), from.is_some());
                     ensure_listener(
                         &context.registry.queues,
                         &context.registry.store,

@@ -168,3 +168,24 @@ async fn who_is_refused_without_a_place_is_told_how_many_come_first() {
     assert!(!moved.contains_key("places_taken_total"), "{moved:?}");
     holder.release().await.unwrap();
 }
+
+/// Such a request waits for nobody, so its refusal takes no place.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_the_place_of_a_lease_that_is_gone_takes_no_place() {
+    let store = FlakyStore::new();
+    let [here, there] = std::array::from_fn(|_| Leases::new(store.clone()));
+    let holder = here.acquire("key", TTL).await.unwrap();
+    let [first, second] = [waits(&here).await, waits(&here).await];
+    holder.release().await.unwrap();
+    let lease = first.await.unwrap();
+    there.evict("key").await.unwrap();
+    let journal = Journal::new();
+    drop(lease);
+    let granted = timeout(MOMENT, second).await.unwrap().unwrap();
+    let entries = journal.entries();
+    event(&entries, "acquired");
+    for message in ["took a place", "its turn came", "gave up its place"] {
+        assert!(events(&entries, message).is_empty(), "{message}");
+    }
+    drop(granted);
+}
