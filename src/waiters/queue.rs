@@ -8,6 +8,8 @@
 //!   next request goes after a refusal.
 //! - A waiter is notified whenever it may have to do something earlier than it knows.
 
+mod last_answer;
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Weak},
@@ -19,6 +21,7 @@ use tokio::{
     time::Instant,
 };
 
+use self::last_answer::LastAnswer;
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     place::{EndedTurn, OwnPlace},
@@ -71,21 +74,6 @@ enum Due {
     Paused(Instant),
     /// At once: the key may have become free since the last request.
     AtOnce,
-}
-
-/// The outcome of the last request.
-#[derive(Debug)]
-enum LastAnswer {
-    /// There was none yet, or the key was granted or released since.
-    Unknown,
-    Held(Held),
-    /// So many requests in a row have failed, the last with this error. When `is_final`, no request was answered for
-    /// the whole call timeout, and a waiter has given up.
-    Failed {
-        error: Error,
-        times: u32,
-        is_final: bool,
-    },
 }
 
 /// What a waiter does now.
@@ -170,8 +158,7 @@ impl Queue {
         now: Instant,
     ) -> Step {
         let passed = |at: Option<Instant>| at.is_some_and(|at| now >= at);
-        let is_final = matches!(self.last, LastAnswer::Failed { is_final: true, .. });
-        if is_final && passed(gives_up) {
+        if self.last.is_final() && passed(gives_up) {
             return Step::GiveUp;
         }
         let is_over = passed(last_look);
@@ -257,18 +244,7 @@ impl Queue {
     /// Records that a request failed, and plans the next one. Gives how many have failed in a row, and when the last
     /// answer came.
     pub(super) fn failed(&mut self, error: Error, now: Instant) -> (u32, Instant) {
-        let (before, is_final) = match self.last {
-            LastAnswer::Failed {
-                times, is_final, ..
-            } => (times, is_final),
-            LastAnswer::Unknown | LastAnswer::Held(_) => (0, false),
-        };
-        let times = before.saturating_add(1);
-        self.last = LastAnswer::Failed {
-            error,
-            times,
-            is_final,
-        };
+        let times = self.last.fail(error);
         self.pause(0, None, now);
         (times, self.answered)
     }
@@ -339,11 +315,8 @@ impl Queue {
     /// Records that the store says that the key became free, and which processes come next, if it tells. The others do not
     /// ask: they would all do so at the same moment, to be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
-        let ahead = match &self.last {
-            LastAnswer::Held(held) => held.ahead(),
-            LastAnswer::Unknown | LastAnswer::Failed { .. } => 0,
-        };
-        if self.place.comes_next(next, ahead) {
+        let barges = self.waiters.front().is_some_and(|first| !first.is_in_turn);
+        if barges || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();
         }
     }
@@ -383,11 +356,7 @@ impl Queue {
 
     /// The outcome of the last request, whichever waiter sent it.
     pub(super) fn last(&self) -> Option<Result<Held, Error>> {
-        match &self.last {
-            LastAnswer::Unknown => None,
-            LastAnswer::Held(held) => Some(Ok(held.clone())),
-            LastAnswer::Failed { error, .. } => Some(Err(error.clone())),
-        }
+        self.last.outcome()
     }
 
     /// Plans the next request, and notifies the first waiter.

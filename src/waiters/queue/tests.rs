@@ -129,7 +129,7 @@ fn a_process_that_does_not_come_next_does_not_ask() {
     ] {
         waiting.queue.ask();
         let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
-        waiting.queue.refused(held, 0, start);
+        waiting.queue.refused(held, true, 0, start);
         assert_ne!(waiting.step(0, start), Step::Ask);
         waiting.queue.freed(next.as_deref());
         let step = waiting.step(0, start);

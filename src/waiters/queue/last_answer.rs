@@ -1,0 +1,57 @@
+//! The outcome of the last request of a queue.
+
+use crate::model::{Error, Held};
+
+/// The outcome of the last request.
+#[derive(Debug)]
+pub(super) enum LastAnswer {
+    /// There was none yet, or the key was granted or released since.
+    Unknown,
+    Held(Held),
+    /// So many requests in a row have failed, the last with this error. When `is_final`, no request was answered for
+    /// the whole call timeout, and a waiter has given up.
+    Failed {
+        error: Error,
+        times: u32,
+        is_final: bool,
+    },
+}
+
+impl LastAnswer {
+    /// Takes in that a request has failed. Gives how many have failed in a row.
+    pub(super) fn fail(&mut self, error: Error) -> u32 {
+        let (before, is_final) = match *self {
+            Self::Failed {
+                times, is_final, ..
+            } => (times, is_final),
+            Self::Unknown | Self::Held(_) => (0, false),
+        };
+        let times = before.saturating_add(1);
+        *self = Self::Failed {
+            error,
+            times,
+            is_final,
+        };
+        times
+    }
+
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Failed { is_final: true, .. })
+    }
+
+    /// How many processes were ahead of the request.
+    pub(super) fn ahead(&self) -> usize {
+        match self {
+            Self::Held(held) => held.ahead(),
+            Self::Unknown | Self::Failed { .. } => 0,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Option<Result<Held, Error>> {
+        match self {
+            Self::Unknown => None,
+            Self::Held(held) => Some(Ok(held.clone())),
+            Self::Failed { error, .. } => Some(Err(error.clone())),
+        }
+    }
+}
