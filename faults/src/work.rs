@@ -19,6 +19,8 @@ pub const TTL: Duration = Duration::from_secs(3);
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The key that every client always waits for.
 pub const CONTENDED: &str = "contended";
+/// The key that every client always waits for with several tasks, to have it alone or to share it.
+pub const QUEUED: &str = "queued";
 /// Keys that are only ever held alone, shared, or by permits.
 const ALONE: usize = 24;
 const SHARED: usize = 2;
@@ -78,6 +80,8 @@ pub enum Role {
     Takes,
     /// Waits for the one key only.
     Contends,
+    /// Waits for the other one.
+    Queues,
     /// Asks the limiters.
     Calls,
 }
@@ -88,6 +92,7 @@ impl Role {
         match number {
             0 => Self::Contends,
             1 => Self::Calls,
+            2 | 3 => Self::Queues,
             _ => Self::Takes,
         }
     }
@@ -144,21 +149,16 @@ impl Worker {
         Ok(())
     }
 
-    fn contends(&self) -> bool {
-        self.role == Role::Contends
-    }
-
     fn choose(&mut self) -> (String, Claim) {
-        if self.contends() {
-            return (CONTENDED.to_owned(), Claim::All);
-        }
         let random = &mut self.random;
+        match self.role {
+            Role::Contends => return (CONTENDED.to_owned(), Claim::All),
+            Role::Queues => return (QUEUED.to_owned(), reads_unless_one_in(2, random)),
+            Role::Takes | Role::Calls => {}
+        }
         match random.u32(..10) {
             0 | 1 => {
-                let claim = match random.u32(..4) {
-                    0 => Claim::All,
-                    _ => Claim::OneOf(READERS),
-                };
+                let claim = reads_unless_one_in(4, random);
                 (format!("shared-{}", random.usize(..SHARED)), claim)
             }
             2 | 3 => {
@@ -171,7 +171,13 @@ impl Worker {
 
     async fn ask(&mut self, key: &str, claim: Claim) -> Result<Attempt, Error> {
         let keeps = self.random.bool();
-        if !self.contends() && self.random.bool() {
+        let is_one_request = match self.role {
+            Role::Contends => false,
+            // Who asks once must not come before those that wait either.
+            Role::Queues => self.random.u32(..8) == 0,
+            Role::Takes | Role::Calls => self.random.bool(),
+        };
+        if is_one_request {
             // The time of a single request tells more than that of a wait.
             let mut ask = self.leases.try_acquire(key, self.ttl);
             match claim {
@@ -194,10 +200,9 @@ impl Worker {
         if keeps {
             ask = ask.keep_alive();
         }
-        let patience = if self.contends() {
-            Duration::from_secs(60)
-        } else {
-            Duration::from_millis(self.random.u64(..2_000))
+        let patience = match self.role {
+            Role::Contends => Duration::from_secs(60),
+            _ => Duration::from_millis(self.random.u64(..2_000)),
         };
         ask.wait_for(patience).await.map(Attempt::Acquired)
     }
@@ -227,7 +232,7 @@ impl Worker {
         });
         let dawdles = match self.role {
             // What is always waited for shows how soon it is granted again.
-            Role::Contends => self.random.u32(..self.dawdles * 5) == 0,
+            Role::Contends | Role::Queues => self.random.u32(..self.dawdles * 5) == 0,
             _ => self.random.u32(..self.dawdles) == 0,
         };
         let stays = if dawdles {
@@ -306,5 +311,13 @@ impl Worker {
                 fence: lease.fence().get(),
             });
         }
+    }
+}
+
+/// What a reader asks for; one in so many writes.
+fn reads_unless_one_in(many: u32, random: &mut Rng) -> Claim {
+    match random.u32(..many) {
+        0 => Claim::All,
+        _ => Claim::OneOf(READERS),
     }
 }
