@@ -9,9 +9,9 @@ use clap::ValueEnum;
 use leasehold::{
     Error, Fence, Key, LockState, Mode, Store,
     store::{
-        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant, ListRequest,
-        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
-        RenewRequest, WaiterId,
+        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant,
+        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
 use parking_lot::Mutex;
@@ -39,13 +39,17 @@ pub enum Wrong {
     CountsAlone,
     /// The ledger takes every write, whatever its fence.
     LooksAtNoFence,
+    /// Those that wait are granted a key in no order.
+    ForgetsOrder,
+    /// Who wants to share a key is granted it before those that wait.
+    ReadersOvertake,
     /// A grant is believed when one member of the set has it.
     // Not in this file: it is done to what the clients send.
     OneMemberAcknowledges,
 }
 
 impl Wrong {
-    pub const EACH: [Self; 8] = [
+    pub const EACH: [Self; 10] = [
         Self::OneMemberAcknowledges,
         Self::ClientClock,
         Self::ReleaseByKey,
@@ -54,6 +58,8 @@ impl Wrong {
         Self::TakesOverEarly,
         Self::CountsAlone,
         Self::LooksAtNoFence,
+        Self::ForgetsOrder,
+        Self::ReadersOvertake,
     ];
 
     /// Whether it needs no servers.
@@ -78,6 +84,7 @@ impl Wrong {
             Self::FenceRestarts => &[Kind::Fences],
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
+            Self::ForgetsOrder | Self::ReadersOvertake => &[Kind::Order],
             Self::OneMemberAcknowledges => &[Kind::Exclusion, Kind::Fences, Kind::Refused],
         }
     }
@@ -105,6 +112,8 @@ impl Wrong {
             }
             Self::CountsAlone => "each client counts the permits of a limiter for itself",
             Self::LooksAtNoFence => "the protected resource looks at no fence",
+            Self::ForgetsOrder => "those that wait are granted a key in no order",
+            Self::ReadersOvertake => "readers are granted a key before those that wait",
             Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
         }
     }
@@ -142,6 +151,21 @@ impl Broken {
         }
     }
 
+    /// What this client asks for instead.
+    fn asks(&self, request: &AcquireRequest) -> AcquireRequest {
+        let overtakes = match self.wrong {
+            Wrong::ForgetsOrder => true,
+            Wrong::ReadersOvertake => request.access == Access::Shared,
+            _ => false,
+        };
+        let request = request.clone();
+        if overtakes {
+            request.turn(Turn::Barging)
+        } else {
+            request
+        }
+    }
+
     fn granted(&self, key: &Key, mut grant: Grant, sent: Instant) -> Grant {
         match self.wrong {
             Wrong::FenceRestarts => {
@@ -168,6 +192,7 @@ impl Store for Broken {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
         let sent = Instant::now();
+        let request = &self.asks(request);
         let mut answer = self.store.acquire(request).await?;
         if let AcquireAnswer::Held(held) = &answer {
             let now = held

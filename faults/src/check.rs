@@ -1,10 +1,13 @@
 //! Whether a history may be: pure functions of what clients saw.
 
+mod order;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
+pub use self::order::{Orders, orders};
 use crate::{
     history::{Claim, Event, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
@@ -22,6 +25,8 @@ pub enum Kind {
     Reads,
     Refused,
     Permits,
+    /// Who waited was not granted the key in turn.
+    Order,
     LostWrite,
     Left,
     Unavailable,
@@ -75,6 +80,7 @@ pub fn all(events: &[Event]) -> Violations {
     }
     violations.extend(released(events, &helds));
     violations.extend(permits(events));
+    violations.extend(orders(events).violations);
     for event in events {
         if let Event::Refused { key, fence } = event {
             let text = format!("{key}: {fence} was refused while its holder had the lease");
@@ -118,8 +124,8 @@ pub fn operations(events: &[Event]) -> u64 {
         | Event::Held { .. }
         | Event::Released { .. }
         | Event::Permit { .. } => 1,
-        Event::Ended { .. } | Event::Refused { .. } | Event::ReleasesAtRisk { .. } => 0,
         Event::Operations(count) => *count,
+        _ => 0,
     };
     events.iter().map(count).sum()
 }
@@ -366,13 +372,16 @@ fn permits(events: &[Event]) -> Violations {
     violations
 }
 
-/// The longest time in a run in which nobody was granted a key that is always waited for.
-pub fn longest_gap(key: &str, events: &[Event], run: (Time, Time)) -> Duration {
-    let granted = events.iter().filter_map(|event| match event {
-        Event::Granted { key: of, got, .. } if of == key => Some(*got),
-        _ => None,
-    });
-    longest_between(granted, run)
+/// The longest time in a run in which nobody was granted one of these keys, which are always waited for.
+pub fn longest_gap(keys: &[&str], events: &[Event], run: (Time, Time)) -> Duration {
+    let gap = |key: &&str| {
+        let granted = events.iter().filter_map(|event| match event {
+            Event::Granted { key: of, got, .. } if of == key => Some(*got),
+            _ => None,
+        });
+        longest_between(granted, run)
+    };
+    keys.iter().map(gap).max().unwrap_or_default()
 }
 
 /// The longest time in a run between two of these, or between one and an end of the run.

@@ -30,6 +30,7 @@ use crate::{
     broken::{Broken, Wrong},
     history::{Clock, Recorder},
     ledger::Account,
+    recording::{Recording, ServerClock},
     work::{Pace, Role, Worker},
 };
 
@@ -167,7 +168,8 @@ pub async fn work(task: Task) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let recorder = Recorder::to_file(Clock::of_this_machine(), Path::new(&task.history))?;
     let ahead = TimeDelta::minutes(task.clock.into());
-    let store = Broken::new(task.store().await?, task.wrong, ahead);
+    let store = Arc::new(Broken::new(task.store().await?, task.wrong, ahead));
+    let store = Recording::new(store, recorder.clone(), ServerClock::OfThisMachine);
     let leases = Leases::builder(store)
         .call_timeout(task.pace.call_timeout)
         .build();

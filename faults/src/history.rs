@@ -15,6 +15,9 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
+/// The word for no waiter in a history.
+const NOBODY: &str = "-";
+
 /// A time in microseconds. No clock of day: what a process is told of that may be wrong.
 pub type Time = u64;
 
@@ -59,6 +62,20 @@ pub enum Claim {
     OneOf(u32),
 }
 
+/// An answer to a request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Granted {
+        fence: i64,
+    },
+    Refused {
+        /// When the key still had a holder; 0 if it had none, and was kept for other processes.
+        held: Time,
+        /// Until when the place of the process that waits counts for certain; 0 if that is not known.
+        until: Time,
+    },
+}
+
 /// What a client saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -92,8 +109,52 @@ pub enum Event {
     /// Between these times a server suffered a fault that may have undone releases which it alone acknowledged. The
     /// leases have this ttl.
     ReleasesAtRisk { from: Time, to: Time, ttl: Time },
+    /// A client asks a store for a key. There may never be an answer.
+    Asked {
+        /// A number of its own.
+        request: u64,
+        key: String,
+        lease: String,
+        /// The process that waits; `None` if the request does not wait.
+        waiter: Option<String>,
+        claim: Claim,
+        /// Whether it may come before the processes that wait.
+        overtakes: bool,
+        sent: Time,
+    },
+    /// The request with this number was answered.
+    Answered {
+        request: u64,
+        answer: Answer,
+        got: Time,
+    },
+    /// A process asks a store to give up its place.
+    Leaves { waiter: String, sent: Time },
+    /// A server begins to suffer.
+    ServerSuffers { at: Time },
+    /// The servers grant leases again.
+    ServersAreBack { at: Time },
     /// Releases, and waits that came to nothing, count as operations too.
     Operations(u64),
+}
+
+impl Claim {
+    /// The size as a number: 1 for all of a key.
+    fn of(self) -> u32 {
+        match self {
+            Self::All => 1,
+            Self::OneOf(of) => of,
+        }
+    }
+}
+
+impl From<u32> for Claim {
+    fn from(of: u32) -> Self {
+        match of {
+            1 => Self::All,
+            of => Self::OneOf(of),
+        }
+    }
 }
 
 impl Display for Event {
@@ -107,10 +168,7 @@ impl Display for Event {
                 sent,
                 got,
             } => {
-                let of = match claim {
-                    Claim::All => 1,
-                    Claim::OneOf(of) => *of,
-                };
+                let of = claim.of();
                 write!(f, "granted {key} {lease} {of} {fence} {sent} {got}")
             }
             Self::Ended { lease, last } => write!(f, "ended {lease} {last}"),
@@ -129,6 +187,34 @@ impl Display for Event {
             Self::ReleasesAtRisk { from, to, ttl } => {
                 write!(f, "releases-at-risk {from} {to} {ttl}")
             }
+            Self::Asked {
+                request,
+                key,
+                lease,
+                waiter,
+                claim,
+                overtakes,
+                sent,
+            } => {
+                let (waiter, of) = (waiter.as_deref().unwrap_or(NOBODY), claim.of());
+                write!(
+                    f,
+                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {sent}"
+                )
+            }
+            Self::Answered {
+                request,
+                answer,
+                got,
+            } => match answer {
+                Answer::Granted { fence } => write!(f, "answered {request} {got} granted {fence}"),
+                Answer::Refused { held, until } => {
+                    write!(f, "answered {request} {got} refused {held} {until}")
+                }
+            },
+            Self::Leaves { waiter, sent } => write!(f, "leaves {waiter} {sent}"),
+            Self::ServerSuffers { at } => write!(f, "server-suffers {at}"),
+            Self::ServersAreBack { at } => write!(f, "servers-are-back {at}"),
             Self::Operations(count) => write!(f, "operations {count}"),
         }
     }
@@ -143,10 +229,7 @@ impl FromStr for Event {
             ["granted", key, lease, of, fence, sent, got] => Self::Granted {
                 key: key.to_owned(),
                 lease: lease.to_owned(),
-                claim: match of.parse()? {
-                    1 => Claim::All,
-                    of => Claim::OneOf(of),
-                },
+                claim: of.parse::<u32>()?.into(),
                 fence: fence.parse()?,
                 sent: sent.parse()?,
                 got: got.parse()?,
@@ -184,6 +267,36 @@ impl FromStr for Event {
                 to: to.parse()?,
                 ttl: ttl.parse()?,
             },
+            ["asked", request, key, lease, waiter, of, overtakes, sent] => Self::Asked {
+                request: request.parse()?,
+                key: key.to_owned(),
+                lease: lease.to_owned(),
+                waiter: (waiter != NOBODY).then(|| waiter.to_owned()),
+                claim: of.parse::<u32>()?.into(),
+                overtakes: overtakes.parse()?,
+                sent: sent.parse()?,
+            },
+            ["answered", request, got, "granted", fence] => Self::Answered {
+                request: request.parse()?,
+                answer: Answer::Granted {
+                    fence: fence.parse()?,
+                },
+                got: got.parse()?,
+            },
+            ["answered", request, got, "refused", held, until] => Self::Answered {
+                request: request.parse()?,
+                answer: Answer::Refused {
+                    held: held.parse()?,
+                    until: until.parse()?,
+                },
+                got: got.parse()?,
+            },
+            ["leaves", waiter, sent] => Self::Leaves {
+                waiter: waiter.to_owned(),
+                sent: sent.parse()?,
+            },
+            ["server-suffers", at] => Self::ServerSuffers { at: at.parse()? },
+            ["servers-are-back", at] => Self::ServersAreBack { at: at.parse()? },
             ["operations", count] => Self::Operations(count.parse()?),
             _ => bail!("no event: {line:?}"),
         })
@@ -288,6 +401,31 @@ fn an_event_reads_back_what_it_writes() {
             to: 2,
             ttl: 3,
         },
+        Event::Asked {
+            request: 9,
+            key: "x1".to_owned(),
+            lease: "a".to_owned(),
+            waiter: None,
+            claim: Claim::All,
+            overtakes: false,
+            sent: 1,
+        },
+        Event::Answered {
+            request: 9,
+            answer: Answer::Granted { fence: 7 },
+            got: 2,
+        },
+        Event::Answered {
+            request: 9,
+            answer: Answer::Refused { held: 1, until: 3 },
+            got: 2,
+        },
+        Event::Leaves {
+            waiter: "w".to_owned(),
+            sent: 1,
+        },
+        Event::ServerSuffers { at: 1 },
+        Event::ServersAreBack { at: 2 },
         Event::Operations(5),
     ] {
         assert_eq!(event.to_string().parse::<Event>().unwrap(), event);

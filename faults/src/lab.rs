@@ -24,8 +24,8 @@ use crate::{
     plan::{CLOCKS, Plan},
     probe::{self, Probe},
     report::Report,
-    watch::Watch,
-    work::{CONTENDED, Pace},
+    watch::{LEAST_ORDERS, Watch},
+    work::{CONTENDED, Pace, QUEUED},
 };
 
 pub const ENGINES: [&str; 6] = [
@@ -91,9 +91,11 @@ impl Setup {
             for (at, fault) in faults {
                 sleep_until(start + at).await;
                 let from = clock.now();
+                recorder.saw(Event::ServerSuffers { at: from });
                 let suffering = self.cluster.suffer(fault, &task.name).await;
                 suffering.with_context(|| format!("{fault:?}"))?;
                 probe.is_granted_after(clock.now()).await?;
+                recorder.saw(Event::ServersAreBack { at: clock.now() });
                 if self.engine.starts_with("mongodb") {
                     let (to, ttl) = (clock.now(), task.pace.ttl.as_micros() as Time);
                     recorder.saw(Event::ReleasesAtRisk { from, to, ttl });
@@ -156,9 +158,13 @@ impl Setup {
         };
         report.rollbacks = after.map(|after| after - rollbacks.unwrap_or_default());
         if plan.wrong == Wrong::Nothing {
-            report.longest_gap = check::longest_gap(CONTENDED, &events, run);
+            report.longest_gap = check::longest_gap(&[CONTENDED, QUEUED], &events, run);
             violations.extend(unavailable(&report));
             violations.extend(watch.missing()?);
+            if report.orders < LEAST_ORDERS {
+                let text = format!("there were {} orders to judge", report.orders);
+                violations.push(Kind::Run.of(text));
+            }
             // Enough cuts that one of them has met writes on their way.
             if report.cut_off() >= 3 && report.rollbacks == Some(0) {
                 violations.push(Kind::Run.of("there was not a rollback"));

@@ -16,6 +16,7 @@ mod left;
 pub mod network;
 pub mod plan;
 mod probe;
+pub mod recording;
 pub mod report;
 mod schedule;
 mod server;

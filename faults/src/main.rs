@@ -216,7 +216,11 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
 
 fn check(folder: &Path) -> Result<Violations> {
     let events = history::read_all(folder).with_context(|| folder.display().to_string())?;
-    println!("{} operations", check::operations(&events));
+    let orders = check::orders(&events).judged;
+    println!(
+        "{} operations, {orders} orders judged",
+        check::operations(&events)
+    );
     Ok(check::all(&events))
 }
 

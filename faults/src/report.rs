@@ -28,10 +28,12 @@ pub struct Report {
     pub written: u64,
     /// Writes that came with an old fence.
     pub refused: u64,
-    /// The longest time without a grant of the key that is always waited for.
+    /// The longest time without a grant of a key that is always waited for.
     pub longest_gap: Duration,
     /// The longest time without a grant of the laboratory's own leases.
     pub slowest: Duration,
+    /// Of how many grants it is known whether one that waited before came first.
+    pub orders: usize,
     /// Releases that were answered, and that somebody saw undone by the fault of a server.
     pub undone_releases: usize,
     /// How many times a member took back what a majority did not have.
@@ -40,8 +42,8 @@ pub struct Report {
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong | where | violations | operations |
@@ -61,6 +63,7 @@ impl Report {
             refused: 0,
             longest_gap: Duration::ZERO,
             slowest: Duration::ZERO,
+            orders: 0,
             undone_releases: 0,
             rollbacks: None,
             violations: Violations::new(),
@@ -72,6 +75,7 @@ impl Report {
         self.operations = check::operations(events);
         self.permits = events.iter().filter(permits).count() as u64;
         self.undone_releases = check::undone_releases(events);
+        self.orders = check::orders(events).judged;
         (self.written, self.refused) = (accounts.written, accounts.refused);
     }
 
@@ -109,7 +113,7 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
             self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
@@ -119,6 +123,7 @@ impl Display for Report {
             self.permits,
             self.written,
             self.refused,
+            self.orders,
             self.undone_releases,
             rollbacks.as_deref().unwrap_or(""),
             self.longest_gap.as_secs_f64(),

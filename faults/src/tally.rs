@@ -48,10 +48,7 @@ impl Counts {
             Event::Held { .. } => self.refusals += 1,
             Event::Released { .. } => self.releases += 1,
             Event::Permit { .. } => self.limited += 1,
-            Event::Ended { .. }
-            | Event::Refused { .. }
-            | Event::ReleasesAtRisk { .. }
-            | Event::Operations(_) => {}
+            _ => {}
         }
     }
 

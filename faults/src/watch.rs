@@ -22,6 +22,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two looks at whether what is wrong was caught, which reads all histories.
 const SEARCH: Duration = Duration::from_secs(2);
+/// How many orders have to be judged in a run.
+pub const LEAST_ORDERS: usize = 10;
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -81,6 +83,9 @@ impl Watch {
     pub async fn until_enough(&self) -> Result<()> {
         while !self.missing()?.is_empty() {
             sleep(LOOK).await;
+        }
+        while check::orders(&history::read_all(&self.histories)?).judged < LEAST_ORDERS {
+            sleep(SEARCH).await;
         }
         Ok(())
     }

@@ -165,7 +165,7 @@ fn what_a_limiter_lets_through_is_counted() {
 #[test]
 fn a_gap_is_measured() {
     let history = [10, 20, 90, 100].map(|got| granted("a", Claim::All, 1, (got, got)));
-    let gap = |run| longest_gap("k", &history, run).as_micros();
+    let gap = |run| longest_gap(&["k"], &history, run).as_micros();
     assert_eq!(gap((10, 100)), 70);
     assert_eq!(gap((15, 80)), 60);
     // Never again is a gap too.

@@ -24,6 +24,7 @@ use leasehold_faults::{
     check::{self, Kind, Violations},
     history::{Clock, Recorder},
     ledger::{Account, Ledger},
+    recording::{Recording, ServerClock},
     work::{CALL_TIMEOUT, Role, TTL, Worker},
 };
 
@@ -96,9 +97,15 @@ impl Store for Slow {
     }
 }
 
-/// Some minutes of work with one thing wrong. What the checkers say of it, and how many operations there
-/// were.
-async fn work(wrong: Wrong, seed: u64) -> (Violations, u64) {
+/// What came of some work.
+struct Outcome {
+    violations: Violations,
+    operations: u64,
+    orders: usize,
+}
+
+/// A minute of work with one thing wrong.
+async fn work(wrong: Wrong, seed: u64) -> Outcome {
     // Of everything that is left to chance on this thread.
     fastrand::seed(seed);
     let memory = MemoryStore::new();
@@ -108,9 +115,11 @@ async fn work(wrong: Wrong, seed: u64) -> (Violations, u64) {
     for client in 0..4 {
         let store: Arc<dyn Store> = Arc::new(Slow(memory.clone()));
         let ahead = TimeDelta::minutes(5 * (client % 2));
-        let leases = Leases::builder(Broken::new(store, wrong, ahead));
+        let store = Arc::new(Broken::new(store, wrong, ahead));
+        let store = Recording::new(store, recorder.clone(), ServerClock::OfTheStore);
+        let leases = Leases::builder(store);
         let leases = leases.call_timeout(CALL_TIMEOUT).build();
-        for number in 0..6 {
+        for number in 0..8 {
             let worker = Worker {
                 leases: leases.clone(),
                 recorder: recorder.clone(),
@@ -133,14 +142,19 @@ async fn work(wrong: Wrong, seed: u64) -> (Violations, u64) {
     if accounts.lost > 0 {
         violations.push(Kind::LostWrite.of(format!("{} writes were lost", accounts.lost)));
     }
-    (violations, check::operations(&events))
+    Outcome {
+        violations,
+        operations: check::operations(&events),
+        orders: check::orders(&events).judged,
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_right_is_found_right() {
-    let (violations, operations) = work(Wrong::Nothing, 1).await;
-    assert_eq!(violations, Violations::new());
-    assert!(operations > 2_000, "{operations} operations");
+    let right = work(Wrong::Nothing, 1).await;
+    assert_eq!(right.violations, Violations::new());
+    assert!(right.operations > 2_000, "{} operations", right.operations);
+    assert!(right.orders > 100, "{} orders", right.orders);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,14 +163,16 @@ async fn what_is_wrong_is_found_wrong() {
         let mut caught = 0;
         // Most are caught within the first minute.
         for minute in 1..=5 {
-            let (violations, operations) = work(wrong, minute).await;
-            let shown = violations
+            let worked = work(wrong, minute).await;
+            let shown = worked
+                .violations
                 .iter()
                 .filter(|it| wrong.shows_in().contains(&it.kind));
             caught = shown.count();
             println!(
-                "| {} | in a process | {caught} | {operations} |",
-                wrong.name()
+                "| {} | in a process | {caught} | {} |",
+                wrong.name(),
+                worked.operations
             );
             if caught > 0 {
                 break;

@@ -1,0 +1,238 @@
+//! Histories of processes that wait. Times are in milliseconds. In each the key has a holder at first.
+
+use super::*;
+
+#[derive(Clone)]
+struct History(Vec<Event>);
+
+/// What is asked for: by whom, and to have the key alone or not.
+#[derive(Clone, Copy)]
+struct Ask {
+    waiter: Option<&'static str>,
+    claim: Claim,
+    overtakes: bool,
+}
+
+const A: Ask = Ask {
+    waiter: Some("a"),
+    claim: Claim::All,
+    overtakes: false,
+};
+const B: Ask = Ask {
+    waiter: Some("b"),
+    ..A
+};
+
+fn reads(ask: Ask) -> Ask {
+    let claim = Claim::OneOf(1_000);
+    Ask { claim, ..ask }
+}
+
+fn at(millis: Time) -> Time {
+    millis * 1_000
+}
+
+impl History {
+    fn new() -> Self {
+        let first = Ask { waiter: None, ..A };
+        Self(Vec::new()).granted(first, 1, (0, 1))
+    }
+
+    /// A request of its own lease.
+    fn asked(mut self, ask: Ask, sent: Time) -> Self {
+        let request = self.0.len() as u64;
+        self.0.push(Event::Asked {
+            request,
+            key: "k".to_owned(),
+            lease: format!("lease-{request}"),
+            waiter: ask.waiter.map(str::to_owned),
+            claim: ask.claim,
+            overtakes: ask.overtakes,
+            sent: at(sent),
+        });
+        self
+    }
+
+    fn answered(mut self, answer: Answer, got: Time) -> Self {
+        self.0.push(Event::Answered {
+            request: self.0.len() as u64 - 1,
+            answer,
+            got: at(got),
+        });
+        self
+    }
+
+    fn granted(self, ask: Ask, fence: i64, (sent, got): (Time, Time)) -> Self {
+        self.asked(ask, sent)
+            .answered(Answer::Granted { fence }, got)
+    }
+
+    fn refused(self, ask: Ask, (sent, got): (Time, Time), until: Time) -> Self {
+        let (held, until) = (at(sent), at(until));
+        self.asked(ask, sent)
+            .answered(Answer::Refused { held, until }, got)
+    }
+
+    fn then(mut self, event: Event) -> Self {
+        self.0.push(event);
+        self
+    }
+
+    /// How many orders are judged, and how many of them are broken.
+    fn judged(&self) -> (usize, usize) {
+        let orders = orders(&self.0);
+        (orders.judged, orders.violations.len())
+    }
+}
+
+/// The first process waits before the second one asks.
+fn a_waits() -> History {
+    History::new().refused(A, (10, 11), 600)
+}
+
+#[test]
+fn an_order_is_kept() {
+    let history = a_waits()
+        .refused(B, (20, 21), 600)
+        .granted(A, 2, (50, 51))
+        .granted(B, 3, (60, 61));
+    assert_eq!(history.judged(), (1, 0));
+    // Both were under way at the same time, and the fences tell which was first.
+    let history = a_waits().granted(B, 3, (20, 80)).granted(A, 2, (50, 90));
+    assert_eq!(history.judged(), (1, 0));
+}
+
+#[test]
+fn an_order_is_broken() {
+    let history = a_waits()
+        .refused(B, (20, 21), 600)
+        .granted(B, 2, (50, 51))
+        .granted(A, 3, (60, 61));
+    assert_eq!(history.judged(), (1, 1));
+    // The first one is never granted it.
+    assert_eq!(a_waits().granted(B, 2, (50, 51)).judged(), (1, 1));
+    // Nor may one come first that does not wait.
+    let once = Ask { waiter: None, ..B };
+    assert_eq!(a_waits().granted(once, 2, (50, 51)).judged(), (1, 1));
+    let found = super::super::all(&a_waits().granted(B, 2, (50, 51)).0);
+    assert!(found.iter().all(|it| it.kind == Kind::Order), "{found:?}");
+}
+
+#[test]
+fn who_asked_before_the_place_was_there_may_be_first() {
+    let history = History::new().refused(B, (5, 6), 600);
+    let history = history.refused(A, (10, 11), 600).granted(B, 2, (50, 51));
+    assert_eq!(history.judged(), (0, 0));
+    // What became of a request is not known, nor whether it has taken a place.
+    let history = History::new().asked(B, 5).refused(A, (10, 11), 600);
+    assert_eq!(history.granted(B, 2, (50, 51)).judged(), (0, 0));
+}
+
+#[test]
+fn a_grant_ends_a_place() {
+    let granted_before = |got| {
+        let history = History::new().refused(B, (5, 6), 600);
+        history.granted(B, 2, (7, got)).refused(A, (10, 11), 600)
+    };
+    let again = granted_before(8).granted(B, 3, (20, 21));
+    assert_eq!(again.judged(), (1, 1));
+    // The second request was under way at the first grant, and may have taken a place after it.
+    let beside = granted_before(12).refused(B, (9, 13), 600);
+    assert_eq!(beside.granted(B, 3, (20, 21)).judged(), (0, 0));
+    let history = a_waits().granted(A, 2, (12, 13)).granted(B, 3, (20, 21));
+    assert_eq!(history.judged(), (1, 0));
+}
+
+#[test]
+fn a_place_that_may_be_over_is_passed() {
+    let short = || History::new().refused(A, (10, 11), 40);
+    assert_eq!(short().granted(B, 2, (20, 51)).judged(), (0, 0));
+    // One that asks again in time keeps it; one that asks too late gets another.
+    let again = short().refused(A, (30, 39), 600);
+    assert_eq!(again.granted(B, 2, (20, 51)).judged(), (1, 1));
+    let late = short().refused(A, (30, 41), 600);
+    assert_eq!(late.granted(B, 2, (20, 51)).judged(), (0, 0));
+    let left = a_waits().then(Event::Leaves {
+        waiter: "a".to_owned(),
+        sent: at(40),
+    });
+    assert_eq!(left.clone().granted(B, 2, (20, 51)).judged(), (0, 0));
+    assert_eq!(left.granted(B, 2, (20, 39)).judged(), (1, 1));
+    // It may have been granted the key, and be dead.
+    let unanswered = a_waits().asked(A, 12);
+    assert_eq!(unanswered.granted(B, 2, (20, 51)).judged(), (0, 0));
+}
+
+#[test]
+fn readers_go_together() {
+    let reader_waits = History::new().refused(reads(A), (10, 11), 600);
+    let reads_too = reader_waits.clone().granted(reads(B), 2, (20, 21));
+    assert_eq!(reads_too.judged(), (0, 0));
+    assert_eq!(reader_waits.granted(B, 2, (20, 21)).judged(), (1, 1));
+    let before_a_writer = a_waits().granted(reads(B), 2, (20, 21));
+    assert_eq!(before_a_writer.judged(), (1, 1));
+    // The place is a reader's meanwhile.
+    let changed = a_waits().refused(reads(A), (12, 13), 600);
+    assert_eq!(changed.granted(reads(B), 2, (20, 21)).judged(), (0, 0));
+}
+
+#[test]
+fn a_handoff_within_a_process_overtakes() {
+    let hands_off = |ask| Ask {
+        overtakes: true,
+        ..ask
+    };
+    let handed = |history: History| {
+        (0..32).fold(history, |history, turn: Time| {
+            let times = (20 + turn, 21 + turn);
+            history.granted(hands_off(B), 2 + turn as i64, times)
+        })
+    };
+    assert_eq!(handed(a_waits()).judged(), (0, 0));
+    // Who asks like all others then is in the order again.
+    let again = handed(a_waits()).granted(B, 90, (60, 61));
+    assert_eq!(again.judged(), (1, 1));
+    // A handoff ends the place of its process too.
+    let handed = a_waits().granted(hands_off(A), 2, (30, 31));
+    assert_eq!(handed.granted(B, 3, (20, 51)).judged(), (1, 0));
+    // It takes none if it is refused.
+    let refused = History::new().refused(hands_off(A), (10, 11), 600);
+    assert_eq!(refused.granted(B, 2, (20, 21)).judged(), (0, 0));
+}
+
+#[test]
+fn a_key_that_may_have_been_free_for_long_is_nobodys() {
+    let long = || History::new().refused(A, (10, 11), 20_000);
+    assert_eq!(long().granted(B, 2, (20, 3_500)).judged(), (1, 1));
+    assert_eq!(long().granted(B, 2, (20, 3_600)).judged(), (0, 0));
+    let held = long().refused(reads(B), (3_000, 3_001), 0);
+    let other = Ask {
+        waiter: Some("c"),
+        ..A
+    };
+    assert_eq!(held.granted(other, 2, (3_002, 3_600)).judged(), (1, 1));
+}
+
+#[test]
+fn what_a_server_may_have_forgotten_is_left_open() {
+    let suffers = |from, to| {
+        [
+            Event::ServerSuffers { at: at(from) },
+            Event::ServersAreBack { at: at(to) },
+        ]
+        .into_iter()
+        .fold(a_waits(), History::then)
+        .granted(B, 2, (50, 51))
+        .judged()
+    };
+    assert_eq!(suffers(30, 40), (0, 0));
+    assert_eq!(suffers(52, 60), (1, 1));
+    let goes_on = a_waits().then(Event::ServerSuffers { at: at(30) });
+    assert_eq!(goes_on.granted(B, 2, (50, 51)).judged(), (0, 0));
+    let over = vec![
+        Event::ServerSuffers { at: 0 },
+        Event::ServersAreBack { at: 1 },
+    ];
+    let span = (0, 1 + SETTLES);
+    assert_eq!(troubles(&over), [span]);
+}

@@ -1,0 +1,181 @@
+//! A store that takes down what a client asks of it for keys, and what it answers: what the order of those that wait is
+//! judged by.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::{DateTime, TimeDelta, Utc};
+use leasehold::{
+    Error, Held, Key, LockState, Store,
+    limits::MAX_PLACE_TIME,
+    store::{
+        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction,
+        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswers, RenewRequest, Turn, WaiterId,
+    },
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    history::{Answer, Claim, Event, Recorder, Time},
+    work::READERS,
+};
+
+/// What the times of places and of this machine may differ by: they are in milliseconds, and of clocks that are slewed.
+const UNSURE: Duration = Duration::from_millis(50);
+
+/// The clock of the servers, as a client of the laboratory may know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerClock {
+    /// It is the clock of this machine. A store may estimate it, and be late where answers are.
+    OfThisMachine,
+    /// It is read by the store itself, so that no answer is older than its request.
+    OfTheStore,
+}
+
+/// A client's view of a store. What has a default in [`Store`] keeps it, so that each acquire comes by here.
+pub struct Recording {
+    store: Arc<dyn Store>,
+    recorder: Recorder,
+    clock: ServerClock,
+}
+
+impl Recording {
+    pub fn new(store: Arc<dyn Store>, recorder: Recorder, clock: ServerClock) -> Self {
+        Self {
+            store,
+            recorder,
+            clock,
+        }
+    }
+
+    /// A refusal of a request of this turn, which was sent at this time of the machine.
+    fn refusal(&self, turn: Turn, held: &Held, (sent, by_day): (Time, DateTime<Utc>)) -> Answer {
+        let judged = match self.clock {
+            ServerClock::OfTheStore => Some(sent),
+            ServerClock::OfThisMachine => judged_at(held).and_then(|now| {
+                let after_sending = (now - by_day).num_microseconds()?;
+                sent.checked_add_signed(after_sending)
+            }),
+        };
+        // The place of a process that was refused has two thirds of its time left at least.
+        let certain = match turn {
+            Turn::InTurn { stays, .. } => stays.min(MAX_PLACE_TIME) * 2 / 3,
+            Turn::Barging | Turn::Behind => Duration::ZERO,
+        };
+        let certain = certain.saturating_sub(UNSURE + self.clock_margin());
+        let until = judged.map(|judged| judged + certain.as_micros() as Time);
+        Answer::Refused {
+            held: judged.filter(|_| !held.holders().is_empty()).unwrap_or(0),
+            until: until.filter(|_| !certain.is_zero()).unwrap_or(0),
+        }
+    }
+}
+
+/// The server's time by which the store judged the holders and the places. It is not told without a holder.
+fn judged_at(held: &Held) -> Option<DateTime<Utc>> {
+    let first = held.holders().iter().map(|it| it.expires_at).min()?;
+    first.checked_sub_signed(TimeDelta::from_std(held.expires_in()).ok()?)
+}
+
+/// The clock of day of this machine, past any library that gives a process another clock.
+fn time_of_day() -> DateTime<Utc> {
+    let now = clock_gettime(ClockId::Realtime);
+    DateTime::from_timestamp(now.tv_sec, now.tv_nsec as u32).unwrap_or_default()
+}
+
+fn claim(access: Access) -> Claim {
+    match access {
+        Access::Exclusive => Claim::All,
+        Access::Shared => Claim::OneOf(READERS),
+        Access::Permits { of, .. } => Claim::OneOf(of.try_into().unwrap_or(u32::MAX)),
+    }
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Recording").field(&self.store).finish()
+    }
+}
+
+#[async_trait]
+impl Store for Recording {
+    fn clock_margin(&self) -> Duration {
+        self.store.clock_margin()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        let number = fastrand::u64(..);
+        // In this order a pause between the two makes a place shorter.
+        let sent = self.recorder.clock.now();
+        let by_day = time_of_day();
+        self.recorder.saw(Event::Asked {
+            request: number,
+            key: request.key.to_string(),
+            lease: request.lease.to_string(),
+            waiter: request.turn.waiter().map(|it| it.to_string()),
+            claim: claim(request.access),
+            overtakes: request.turn == Turn::Barging
+                || request.in_place_of.is_some()
+                || request.reentrant,
+            sent,
+        });
+        let answer = self.store.acquire(request).await?;
+        let got = self.recorder.clock.now();
+        self.recorder.saw(Event::Answered {
+            request: number,
+            answer: match &answer {
+                AcquireAnswer::Granted(grant) => Answer::Granted {
+                    fence: grant.fence.get(),
+                },
+                AcquireAnswer::Held(held) => self.refusal(request.turn, held, (sent, by_day)),
+            },
+            got,
+        });
+        Ok(answer)
+    }
+
+    async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        self.recorder.saw(Event::Leaves {
+            waiter: waiter.to_string(),
+            sent: self.recorder.clock.now(),
+        });
+        self.store.leave(key, waiter).await
+    }
+
+    async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        self.store.renew(requests).await
+    }
+
+    async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        self.store.convert(request).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        self.store.release(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        self.store.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.store.list(request).await
+    }
+
+    async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.store.evict(key).await
+    }
+
+    async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        self.store.remove_expired(key).await
+    }
+
+    async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        self.store.permit(request).await
+    }
+
+    async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        self.store.purge(retention).await
+    }
+}
