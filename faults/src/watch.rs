@@ -22,8 +22,6 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(200);
 /// Between two looks at whether what is wrong was caught, which reads all histories.
 const SEARCH: Duration = Duration::from_secs(2);
-/// How many orders have to be judged in a run.
-pub const LEAST_ORDERS: usize = 10;
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -79,12 +77,12 @@ impl Watch {
         Ok(self.counts()?.missing(*self.before.lock()))
     }
 
-    /// Waits until nothing is missing.
-    pub async fn until_enough(&self) -> Result<()> {
+    /// Waits until nothing is missing, and as many orders are judged.
+    pub async fn until_enough(&self, orders: usize) -> Result<()> {
         while !self.missing()?.is_empty() {
             sleep(LOOK).await;
         }
-        while check::orders(&history::read_all(&self.histories)?).judged < LEAST_ORDERS {
+        while check::orders(&history::read_all(&self.histories)?).judged < orders {
             sleep(SEARCH).await;
         }
         Ok(())
