@@ -2,6 +2,9 @@
 
 mod cpu;
 mod cycle;
+mod fairness;
+mod fairness_polls;
+mod fairness_writer;
 mod forms;
 mod handoff;
 mod handoff_processes;
@@ -79,6 +82,9 @@ const CASES: &[Case] = &[
     mongo!("takeover", STANDALONE, takeover::measure),
     mongo!("handoff", STANDALONE, handoff::measure),
     mongo!("handoff-processes", BOTH, handoff_processes::measure),
+    mongo!("fairness", BOTH, fairness::measure),
+    mongo!("fairness-writer", BOTH, fairness_writer::measure),
+    mongo!("fairness-polls", BOTH, fairness_polls::measure),
     mongo!("kept", STANDALONE, kept::calm),
     mongo!("kept-busy", STANDALONE, kept::busy),
     mongo!("kept-many", STANDALONE, kept::many),

@@ -76,4 +76,11 @@ pub struct ChildOptions {
     pub tasks: usize,
     #[arg(long)]
     pub hold_millis: u64,
+    /// With it, each hold takes a random time up to this one.
+    #[arg(long)]
+    pub hold_most_millis: Option<u64>,
+    #[arg(long, default_value_t = 0)]
+    pub pause_millis: u64,
+    #[arg(long)]
+    pub shared: bool,
 }

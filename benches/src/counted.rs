@@ -31,6 +31,21 @@ pub fn commands() -> (EventHandler<CommandEvent>, Count) {
     (handler, commands)
 }
 
+/// The same, and how many of the commands read a change stream.
+pub fn commands_and_streams() -> (EventHandler<CommandEvent>, Count, Count) {
+    let (commands, streams) = (Count::default(), Count::default());
+    let (all, of_streams) = (commands.clone(), streams.clone());
+    let handler = EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            all.fetch_add(1, Ordering::Relaxed);
+            if ["aggregate", "getMore"].contains(&started.command_name.as_str()) {
+                of_streams.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    (handler, commands, streams)
+}
+
 /// The clients ask for their connection once for each request.
 #[derive(Clone, Debug)]
 struct Pool<C> {

@@ -27,6 +27,30 @@ pub struct Granted {
     pub waited: Duration,
 }
 
+/// What each task does with the key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// For how long it has the key: a random time from the first to the second.
+    pub hold: (Duration, Duration),
+    /// For how long it pauses after that.
+    pub pause: Duration,
+}
+
+impl Work {
+    /// Holds the key for this long, and asks for it again at once.
+    pub fn holding(time: Duration) -> Self {
+        Self {
+            hold: (time, time),
+            pause: Duration::ZERO,
+        }
+    }
+
+    fn time(self) -> Duration {
+        let (least, most) = self.hold;
+        least + most.saturating_sub(least).mul_f64(fastrand::f64())
+    }
+}
+
 /// A time in which tasks contend.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -54,7 +78,7 @@ pub async fn contend(
     key: &str,
     process: usize,
     tasks: usize,
-    hold: Duration,
+    work: Work,
     span: Span,
 ) -> Result<Vec<Granted>> {
     tokio::time::sleep(span.begin.saturating_sub(cpu::monotonic())).await;
@@ -71,10 +95,14 @@ pub async fn contend(
                     task,
                     waited: asked.elapsed(),
                 });
-                if !hold.is_zero() {
-                    tokio::time::sleep(hold).await;
+                let time = work.time();
+                if !time.is_zero() {
+                    tokio::time::sleep(time).await;
                 }
                 guard.release().await?;
+                if !work.pause.is_zero() {
+                    tokio::time::sleep(work.pause).await;
+                }
             }
             anyhow::Ok(())
         })
@@ -134,7 +162,7 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
 }
 
 /// In their order, those of the time. What comes after it is the rest that still waited.
-fn inside(granted: &[Granted], span: Span) -> Vec<Granted> {
+pub fn inside(granted: &[Granted], span: Span) -> Vec<Granted> {
     let mut inside: Vec<Granted> = granted
         .iter()
         .filter(|grant| grant.at < span.end())

@@ -59,7 +59,7 @@ impl Locks for Whole {
     }
 }
 
-struct WholeGuard(Lease);
+pub(crate) struct WholeGuard(pub(crate) Lease);
 
 #[async_trait]
 impl Guard for WholeGuard {

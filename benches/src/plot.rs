@@ -13,7 +13,7 @@ const SIZE: (u32, u32) = (820, 420);
 const TOP: i32 = 56;
 const FONT: &str = "sans-serif";
 /// One a side, in every plot the same; told apart also by people who do not see all colours.
-const COLOURS: [(&str, RGBColor); 7] = [
+const COLOURS: [(&str, RGBColor); 9] = [
     ("raw", RGBColor(0, 0, 0)),
     ("raw-ttl-index", RGBColor(130, 130, 130)),
     ("leasehold-store", RGBColor(86, 180, 233)),
@@ -21,6 +21,8 @@ const COLOURS: [(&str, RGBColor); 7] = [
     ("mongo-lock-async", RGBColor(230, 159, 0)),
     ("distributed-lock-mongo", RGBColor(0, 158, 115)),
     ("mongodb-lock", RGBColor(204, 80, 120)),
+    ("leasehold-barging", RGBColor(213, 94, 0)),
+    ("leasehold-polling", RGBColor(130, 130, 130)),
 ];
 const LINE: RGBColor = RGBColor(225, 225, 225);
 
@@ -42,7 +44,9 @@ fn shown(case: &str) -> Option<Shown> {
         "set" => Shown::Ratio("sets/s"),
         "limiter" => Shown::Ratio("permits/s"),
         "live" => Shown::Value("cycles/s"),
-        "waiters" => Shown::Value("commands/s"),
+        "waiters" | "fairness-polls" => Shown::Value("commands/s"),
+        "fairness" => Shown::Value("longest / turn"),
+        "fairness-writer" => Shown::Value("write p99, ms"),
         _ => return None,
     })
 }

@@ -162,7 +162,7 @@ fn tall_table(text: &mut String, result: &CaseResult, rows: &[(&str, bool)]) -> 
 /// Whether a ratio says something that the figures themselves do not.
 fn compares(metric: &Metric) -> bool {
     let told = metric.name.ends_with("/s") && metric.name != "between processes/s";
-    metric.ratio.is_some() && (told || metric.name.contains("p99"))
+    metric.ratio.is_some() && (told || metric.name.ends_with("p99, ms"))
 }
 
 fn table(text: &mut String, result: &CaseResult, columns: &[(&str, bool)]) -> Result<()> {

@@ -113,19 +113,28 @@ impl Variant {
 impl SideResult {
     /// A side that was measured once.
     pub fn once(name: &str, figures: &[(&str, f64)]) -> Self {
-        let metrics = figures.iter().map(|&(name, value)| Metric {
+        let metrics = figures
+            .iter()
+            .map(|&(name, value)| Metric::single(name, 1, value));
+        Self {
             name: name.into(),
-            rounds: 1,
+            metrics: metrics.collect(),
+        }
+    }
+}
+
+impl Metric {
+    /// One figure of so many rounds.
+    pub fn single(name: &str, rounds: usize, value: f64) -> Self {
+        Self {
+            name: name.into(),
+            rounds,
             value: Quartiles {
                 q1: value,
                 median: value,
                 q3: value,
             },
             ratio: None,
-        });
-        Self {
-            name: name.into(),
-            metrics: metrics.collect(),
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct Sizes {
 /// Fewer rounds make no quartiles to speak of.
 const FEWEST: usize = 15;
 const MOST: usize = 41;
+/// Of turns that are long.
+const LONG: usize = 5;
 /// Shorter turns measure how they begin and end.
 const USUAL: f64 = 0.3;
 const SHORTEST: f64 = 0.02;
@@ -74,6 +76,17 @@ impl Plan {
             turn,
             server: None,
             sizes: Sizes::default(),
+        }
+    }
+
+    /// A few turns that are long, for what shows only after many grants. Together they take this many times as long
+    /// as those of the plan.
+    pub fn long(self, times: u32) -> Self {
+        let all = self.turn * u32::try_from(self.rounds).unwrap_or(u32::MAX) * times;
+        Self {
+            rounds: LONG,
+            turn: all / LONG as u32,
+            ..self
         }
     }
 

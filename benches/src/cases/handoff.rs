@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::sides;
 use crate::{
     engines::Mongo,
-    handoffs::{Span, between_tasks, contend},
+    handoffs::{Span, Work, between_tasks, contend},
     locks::SharedLocks,
     results::CaseResult,
     rounds::{Plan, Sample, Side, compare},
@@ -45,7 +45,7 @@ impl Side for Handoffs {
 
     async fn turn(&self, time: Duration) -> Result<Sample> {
         let span = Span::from_now(time);
-        let granted = contend(&self.0, "hot", 0, TASKS, Duration::ZERO, span).await?;
+        let granted = contend(&self.0, "hot", 0, TASKS, Work::default(), span).await?;
         between_tasks(&granted, span)
     }
 }

@@ -11,10 +11,9 @@ use tokio::sync::Mutex;
 
 use crate::{
     cli::ChildOptions,
-    cpu,
     engines::Mongo,
-    handoffs::{Span, between_processes},
-    processes::Contender,
+    handoffs::between_processes,
+    processes::{Contender, contend_all},
     results::CaseResult,
     rounds::{Plan, Sample, Side, compare},
 };
@@ -59,6 +58,9 @@ impl Processes {
             collection: mongo.collection(side).name().to_owned(),
             tasks: TASKS,
             hold_millis,
+            hold_most_millis: None,
+            pause_millis: 0,
+            shared: false,
         };
         let contenders = (0..PROCESSES).map(|number| Contender::start(number, &options));
         Ok(Box::new(Self {
@@ -78,18 +80,7 @@ impl Side for Processes {
     async fn turn(&self, time: Duration) -> Result<Sample> {
         let mut contenders = self.contenders.lock().await;
         let key = format!("hot-{}", self.turns.fetch_add(1, Ordering::Relaxed));
-        let span = Span {
-            // Both have heard of it by then.
-            begin: cpu::monotonic() + Duration::from_millis(20),
-            time,
-        };
-        for contender in contenders.iter_mut() {
-            contender.tell(span, &key).await?;
-        }
-        let mut granted = Vec::new();
-        for contender in contenders.iter_mut() {
-            granted.extend(contender.answer().await?);
-        }
+        let (granted, span) = contend_all(&mut contenders, &key, time).await?;
         between_processes(&granted, span)
     }
 }

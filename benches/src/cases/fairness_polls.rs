@@ -1,0 +1,149 @@
+//! How often processes ask that wait for the same key.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use leasehold::Leases;
+use tokio::task::JoinSet;
+
+use crate::{
+    counted::{self, Count},
+    engines::{Mongo, connect},
+    locks::LONG,
+    ours::{Bare, mongo_store},
+    results::{CaseResult, SideResult},
+    rounds::Plan,
+    waiting::Way,
+};
+
+/// Handles that share a client. Each change stream has a connection for itself, and a client does not have one for
+/// each of a hundred handles and their requests.
+const HANDLES: usize = 10;
+const KEY: &str = "wanted";
+
+/// What becomes of the key that they wait for.
+#[derive(Clone, Copy)]
+enum Held {
+    /// Somebody else has it all the time.
+    ByAnother,
+    /// Whoever is granted it has it for so many milliseconds, releases it, and waits again.
+    For(u64),
+}
+
+pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
+    let about = "So many handles that wait for one key, each as a process of its own would: with a queue and a \
+                 place of its own. The key is held by somebody else all the time, or each of them that is \
+                 granted it has it for a while, releases it, and waits again. Told are the commands of all \
+                 of them, acquires and releases among them; those that read change streams stand beside them \
+                 and are no part of them. `leasehold` waits in turn, `leasehold-barging` with `.barging()`.";
+    let mut result = CaseResult::new("fairness-polls", mongo.engine.name(), about);
+    for held in [Held::ByAnother, Held::For(50), Held::For(5)] {
+        for handles in [1, 10, 100] {
+            let mut sides = Vec::new();
+            for way in [Way::Barging, Way::InTurn] {
+                sides.push(side(mongo, way, handles, held).await?);
+            }
+            let name = match held {
+                Held::ByAnother => format!("{handles}, held"),
+                Held::For(millis) => format!("{handles}, {millis} ms"),
+            };
+            result.add(name, sides);
+        }
+    }
+    Ok(result)
+}
+
+async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<SideResult> {
+    let collection = mongo.collection(way.side()).name().to_owned();
+    let holder = Bare::shared(mongo_store(&mongo.database.collection(&collection)).await?);
+    let guard = holder.try_acquire(KEY, LONG).await?;
+    let guard = guard.context("a free key is held")?;
+
+    let mut counts = Vec::new();
+    let mut all = Vec::new();
+    for number in 0..handles {
+        if number % HANDLES == 0 {
+            let (handler, commands, streams) = counted::commands_and_streams();
+            let client = connect(&mongo.uri, mongo.database.name(), Some(handler)).await?;
+            counts.push((client, commands, streams));
+        }
+        let (client, ..) = counts.last().context("no client")?;
+        let locks = client
+            .database(mongo.database.name())
+            .collection(&collection);
+        all.push(Leases::new(mongo_store(&locks).await?));
+    }
+    let (grants, is_over) = (Count::default(), Arc::new(AtomicBool::new(false)));
+    let mut tasks = JoinSet::new();
+    for leases in &all {
+        let (leases, grants, is_over) = (leases.clone(), grants.clone(), is_over.clone());
+        tasks.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let lease = way.acquire(&leases, KEY, LONG).await?;
+                grants.fetch_add(1, Ordering::Relaxed);
+                if let Held::For(millis) = held {
+                    tokio::time::sleep(Duration::from_millis(millis)).await;
+                }
+                lease.release().await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let (settles, time) = match held {
+        // Until the pauses have grown to their full length.
+        Held::ByAnother => (8, 10),
+        Held::For(_) => (3, 6),
+    };
+    let mut kept = Some(guard);
+    if let Held::For(_) = held
+        && let Some(guard) = kept.take()
+    {
+        guard.release().await?;
+    }
+    tokio::time::sleep(Duration::from_secs(settles)).await;
+    let so_far = || {
+        let sum = |of: fn(&(mongodb::Client, Count, Count)) -> &AtomicU64| {
+            counts
+                .iter()
+                .map(|it| of(it).load(Ordering::Relaxed))
+                .sum::<u64>()
+        };
+        (
+            sum(|it| &it.1),
+            sum(|it| &it.2),
+            grants.load(Ordering::Relaxed),
+        )
+    };
+    let (begin, before) = (Instant::now(), so_far());
+    tokio::time::sleep(Duration::from_secs(time)).await;
+    let (seconds, after) = (begin.elapsed().as_secs_f64(), so_far());
+    let per_second = |before: u64, after: u64| (after - before) as f64 / seconds;
+    let streams = per_second(before.1, after.1);
+    let commands = per_second(before.0, after.0) - streams;
+    let granted = per_second(before.2, after.2);
+    let mut figures = vec![("commands/s", commands), ("of streams/s", streams)];
+    if let Held::For(_) = held {
+        figures.extend([
+            ("grants/s", granted),
+            ("commands/grant", commands / granted),
+        ]);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    if let Some(guard) = kept {
+        tasks.shutdown().await;
+        guard.release().await?;
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    for leases in all {
+        leases.close().await;
+    }
+    Ok(SideResult::once(way.side(), &figures))
+}
