@@ -5,6 +5,7 @@
 
 mod handoff;
 mod notifications;
+mod pace;
 mod place;
 mod queue;
 mod queues;

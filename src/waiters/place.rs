@@ -3,14 +3,15 @@
 //!
 //! Invariants:
 //!
-//! - The next request goes before the place that the last one took is over, unless the store is slow.
-//! - A process that is further behind asks less often, and no process less often than every [`LONGEST`], so that each hears
-//!   in time that it is the first.
+//! - The next request reaches the store before the place that the last one took is over, if its answer takes no longer than
+//!   the last one and [`SLACK`].
+//! - While the store tells which process comes next, the others ask seldom: in case the store leaves something out.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::pace::{Pace, SOON, longest};
 use crate::{
     messages::Turn,
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -18,12 +19,6 @@ use crate::{
     rules::turn::long_enough,
 };
 
-/// The shortest pause of the first place on a key that changes hands all the time.
-const SHORTEST: Duration = Duration::from_millis(2);
-/// The longest pause of a place that is not the first.
-const LONGEST: Duration = Duration::from_secs(3);
-/// The shortest pause before something that is about to happen.
-const SOON: Duration = Duration::from_millis(1);
 /// How much longer than the pause before the next request a place counts at least.
 const SLACK: Duration = Duration::from_millis(250);
 
@@ -39,6 +34,8 @@ pub(super) struct OwnPlace {
     kept: Option<KeptForOthers>,
     /// Whether other processes were seen ahead: the key then changes hands between processes.
     had_others_ahead: bool,
+    /// How fast the queue moves.
+    pace: Pace,
     /// For how long the place counts after the last request.
     stays: Duration,
 }
@@ -59,6 +56,20 @@ struct KeptForOthers {
     binds_for: Duration,
 }
 
+/// A refusal, after which a process pauses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal<'a> {
+    pub(super) held: &'a Held,
+    /// How many other processes the request stands behind.
+    pub(super) behind: usize,
+    /// The pause of a process that competes with no other.
+    pub(super) otherwise: Duration,
+    /// Whether the store tells which process comes next.
+    pub(super) is_told: bool,
+    /// How long the answer took.
+    pub(super) took: Duration,
+}
+
 /// What there is to tell of a place that a grant has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndedTurn {
@@ -77,6 +88,7 @@ impl OwnPlace {
             taken: None,
             kept: None,
             had_others_ahead: false,
+            pace: Pace::default(),
             stays: for_pause(retry::WAITING),
         }
     }
@@ -152,25 +164,27 @@ impl OwnPlace {
         left.map(|left| left.waiter)
     }
 
-    /// The pause after this refusal of a request that stands behind so many other processes; `otherwise` is the pause of a
-    /// process that competes with no other. `chance` is a random number from 0 to 1.
-    pub(super) fn pause(
-        &mut self,
-        held: &Held,
-        behind: usize,
-        otherwise: Duration,
-        chance: f64,
-    ) -> Duration {
+    /// The pause after this refusal. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(&mut self, refusal: Refusal<'_>, now: Instant, chance: f64) -> Duration {
+        let Refusal {
+            held,
+            behind,
+            otherwise,
+            is_told,
+            took,
+        } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
+        self.pace.see(behind, now);
         let wanted = match held.held_for() {
-            Some(time) if self.had_others_ahead => pause(held, behind, time, chance),
+            Some(_) if is_told && behind > 0 => otherwise.max(longest(behind)),
             // Nobody has the key: those ahead take it, or their places are over.
-            None if behind > 0 => otherwise.min(held.binds_for().max(SOON)),
+            None if is_told && behind > 0 => otherwise.min(held.binds_for().max(SOON)),
+            _ if !is_told && self.had_others_ahead => self.pace.pause(held, behind, chance),
             _ => otherwise,
         };
         // If the place is over before that, the next request goes earlier, and takes the place for longer.
-        let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK));
-        self.stays = for_pause(wanted.max(SLACK));
+        let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK + took));
+        self.stays = for_pause(wanted.max(SLACK) + took);
         pause
     }
 }
@@ -178,21 +192,6 @@ impl OwnPlace {
 /// For how long a place has to count if the next request comes after this pause, also if it is not written again.
 fn for_pause(pause: Duration) -> Duration {
     (pause + SLACK * 2).min(MAX_PLACE_TIME)
-}
-
-/// The pause of a process that has others ahead, or had. It grows with the time for which the key has not changed hands,
-/// and with the number of those ahead.
-fn pause(held: &Held, ahead: usize, unchanged: Duration, chance: f64) -> Duration {
-    let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-    let share = (unchanged / 4).clamp(SHORTEST, retry::WAITING);
-    let longest = (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST);
-    let pause = share.saturating_mul(ahead.saturating_add(1)).min(longest);
-    let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
-    if ahead > 0 {
-        // The first one asks when a holder expires.
-        return pause;
-    }
-    pause.min(held.expires_in().max(SOON))
 }
 
 #[cfg(test)]
@@ -210,6 +209,16 @@ mod tests {
         let (lease, fence) = (LeaseId::random(), Fence::new(7));
         let holder = Holder::exclusive(lease, "they".into(), fence, since, until);
         Held::new(Key::new("key").unwrap(), vec![holder], now).behind(ahead, Duration::ZERO)
+    }
+
+    fn refusal(held: &Held, behind: usize, otherwise: Duration) -> Refusal<'_> {
+        Refusal {
+            held,
+            behind,
+            otherwise,
+            is_told: false,
+            took: Duration::ZERO,
+        }
     }
 
     fn stays(place: &OwnPlace) -> Duration {
@@ -232,13 +241,22 @@ mod tests {
                 (5, 3),
                 (60_000, 0),
             ] {
-                for _ in 0..3 {
+                for took in [0, 0, 3_000, 3_000, 20] {
+                    let took = Duration::from_millis(took);
                     let least = long_enough(stays(&place));
-                    let pause = place.pause(&held(millis, ahead), ahead, otherwise, chance);
+                    let held = held(millis, ahead);
+                    let refusal = Refusal {
+                        took,
+                        ..refusal(&held, ahead, otherwise)
+                    };
+                    let pause = place.pause(refusal, Instant::now(), chance);
+                    let is_in_time = pause + took + SLACK <= least;
                     assert!(
-                        pause + SLACK <= least,
+                        is_in_time || pause.is_zero(),
                         "{millis} {ahead}: {pause:?} of {least:?}"
                     );
+                    let next = pause + took + SLACK;
+                    assert!(next <= long_enough(stays(&place)));
                     assert!(stays(&place) <= MAX_PLACE_TIME);
                 }
             }
@@ -246,34 +264,43 @@ mod tests {
     }
 
     #[test]
-    fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
-        let pauses = |millis| {
-            [0, 1, 2, 5, 20, 99].map(|ahead| {
-                pause(
-                    &held(millis, ahead),
-                    ahead,
-                    Duration::from_millis(millis),
-                    1.0,
-                )
-            })
-        };
-        let hot = pauses(5).map(|pause| pause.as_millis());
-        assert_eq!(hot, [2, 4, 6, 12, 42, 200]);
-        let long = pauses(60_000).map(|pause| pause.as_millis());
-        assert_eq!(long, [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]);
+    fn who_overtakes_asks_as_often_as_the_first_one() {
+        for millis in [5, 60_000] {
+            let pause = |behind| {
+                let held = held(millis, 99);
+                let mut place = OwnPlace::new();
+                let refusal = refusal(&held, behind, Duration::from_secs(1));
+                place.pause(refusal, Instant::now(), 1.0)
+            };
+            assert!(pause(0) <= pause(1), "{millis}");
+        }
     }
 
     #[test]
-    fn who_overtakes_asks_as_often_as_the_first_one() {
-        for millis in [5, 60_000] {
+    fn a_process_that_is_told_when_it_comes_next_asks_seldom() {
+        let otherwise = Duration::from_millis(700);
+        let now = "2026-01-01T12:00:00Z".parse().unwrap();
+        let free = Held::new(Key::new("key").unwrap(), Vec::new(), now);
+        let free = free.behind(3, Duration::from_millis(40));
+        let slow = Duration::from_secs(3);
+        for (held, behind, expected) in [
+            (held(5, 7), 0, otherwise),
+            (held(5, 7), 7, slow),
+            (free, 3, Duration::from_millis(40)),
+        ] {
             let mut place = OwnPlace::new();
-            let otherwise = Duration::from_secs(1);
-            let pause = place.pause(&held(millis, 99), 0, otherwise, 1.0);
-            let time = Duration::from_millis(millis);
-            assert!(
-                pause <= super::pause(&held(millis, 0), 0, time, 1.0),
-                "{millis}: {pause:?}"
-            );
+            for _ in 0..2 {
+                let refusal = Refusal {
+                    is_told: true,
+                    ..refusal(&held, behind, otherwise)
+                };
+                place.pause(refusal, Instant::now(), 1.0);
+            }
+            let refusal = Refusal {
+                is_told: true,
+                ..refusal(&held, behind, otherwise)
+            };
+            assert_eq!(place.pause(refusal, Instant::now(), 1.0), expected);
         }
     }
 
@@ -314,8 +341,12 @@ mod tests {
     fn a_process_that_competes_with_no_other_asks_as_its_queue_says() {
         let mut place = OwnPlace::new();
         let otherwise = Duration::from_millis(17);
-        assert_eq!(place.pause(&held(60_000, 0), 0, otherwise, 1.0), otherwise);
-        place.pause(&held(60_000, 1), 1, otherwise, 1.0);
-        assert_ne!(place.pause(&held(60_000, 0), 0, otherwise, 1.0), otherwise);
+        let mut pause = |behind| {
+            let held = held(60_000, behind);
+            place.pause(refusal(&held, behind, otherwise), Instant::now(), 1.0)
+        };
+        assert_eq!(pause(0), otherwise);
+        pause(1);
+        assert_ne!(pause(0), otherwise);
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 use self::last_answer::LastAnswer;
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
-    place::{EndedTurn, OwnPlace},
+    place::{EndedTurn, OwnPlace, Refusal},
 };
 use crate::{
     messages::Turn,
@@ -38,6 +38,8 @@ pub(super) struct Queue {
     waiters: VecDeque<QueuedWaiter>,
     request: Request,
     last: LastAnswer,
+    /// When the last request was sent.
+    asked: Instant,
     /// When the last answer came; before the first answer, when the queue began.
     answered: Instant,
     /// How many pauses there were since the key was last seen to become free or to change hands.
@@ -93,6 +95,7 @@ impl Queue {
             waiters: VecDeque::new(),
             request: Request::Next(Due::Paused(now), None),
             last: LastAnswer::Unknown,
+            asked: now,
             answered: now,
             pauses: 0,
             here: Vec::new(),
@@ -185,7 +188,8 @@ impl Queue {
     }
 
     /// Records that the first waiter asks now. Gives the lease in whose place it asks, if one is offered.
-    pub(super) fn ask(&mut self) -> Option<HandoffOffer> {
+    pub(super) fn ask(&mut self, now: Instant) -> Option<HandoffOffer> {
+        self.asked = now;
         match std::mem::replace(&mut self.request, Request::UnderWay(None)) {
             Request::Next(_, offer) => offer,
             Request::UnderWay(_) => None,
@@ -211,7 +215,8 @@ impl Queue {
         false
     }
 
-    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least. Gives
+    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least: that is
+    /// more than none where the store tells of free keys. Gives
     /// how many processes are ahead, if the refusal has taken a place.
     pub(super) fn refused(
         &mut self,
@@ -235,7 +240,14 @@ impl Queue {
         // A request that overtakes competes with those ahead, and is not behind them.
         let behind = if is_in_turn { held.ahead() } else { 0 };
         let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
-        let pause = self.place.pause(&held, behind, pause, fastrand::f64());
+        let refusal = Refusal {
+            held: &held,
+            behind,
+            otherwise: pause,
+            is_told: least > 0,
+            took: now.saturating_duration_since(self.asked),
+        };
+        let pause = self.place.pause(refusal, now, fastrand::f64());
         self.last = LastAnswer::Held(held);
         self.plan_after(pause, now);
         taken_behind

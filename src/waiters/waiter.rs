@@ -119,7 +119,8 @@ impl Waiter {
 
     /// Records that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.
     pub(crate) fn begin_to_ask(&self) -> Option<HandoffOffer> {
-        self.queue(Queue::ask).flatten()
+        let now = Instant::now();
+        self.queue(|queue| queue.ask(now)).flatten()
     }
 
     /// Records that the key is held, and plans the next request. A request for the place of another lease of this process

@@ -66,14 +66,14 @@ fn the_first_asks_and_the_others_wait() {
     let start = waiting.start;
     assert_eq!(waiting.step(0, start), Step::Ask);
     assert_eq!(waiting.step(1, start), Step::Wait(None));
-    assert!(waiting.queue.ask().is_none());
+    assert!(waiting.queue.ask(start).is_none());
     assert_eq!(waiting.step(0, start), Step::Wait(None), "it has asked");
     waiting.refuse(LeaseId::random(), start);
     let due = waiting.due();
     assert!(due > start && due < start + retry::WAITING);
     assert_eq!(waiting.step(0, due), Step::Ask);
     // The next one does not wait for an answer that nobody takes.
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting.queue.remove(&waiting.turns[0].clone(), due);
     assert_eq!(waiting.step(1, due), Step::Ask);
 }
@@ -83,12 +83,12 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
     let lease = LeaseId::random();
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting.queue.released(lease);
     waiting.refuse(lease, start);
     assert_eq!(waiting.step(0, start), Step::Ask);
     // Without news it pauses.
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting.refuse(lease, start);
     assert_ne!(waiting.step(0, start), Step::Ask);
 }
@@ -97,7 +97,7 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
 fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting
         .queue
         .granted(lease, Mode::Exclusive, TTL, true, None, start);
@@ -105,7 +105,7 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
     waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.due(), due, "the lease is here");
     waiting.queue.released(lease);
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting.refuse(lease, start);
     waiting.queue.wake_unless_held_here();
     assert_eq!(waiting.step(0, start), Step::Ask);
@@ -127,7 +127,7 @@ fn a_process_that_does_not_come_next_does_not_ask() {
         (None, 1, false),
         (None, 0, true),
     ] {
-        waiting.queue.ask();
+        waiting.queue.ask(start);
         let held = held(LeaseId::random()).behind(ahead, Duration::ZERO);
         waiting.queue.refused(held, true, 0, start);
         assert_ne!(waiting.step(0, start), Step::Ask);
@@ -142,17 +142,20 @@ fn an_offer_is_taken_by_the_next_request_or_taken_back() {
     let mut waiting = Waiting::of(1);
     let (start, lease) = (waiting.start, LeaseId::random());
     let offer = |queue: &mut Queue| queue.offer(lease, HandoffStreak::default());
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     assert!(offer(&mut waiting.queue).is_none(), "one is under way");
     waiting.refuse(lease, start);
     let (mut outcome, _) = offer(&mut waiting.queue).unwrap();
     assert_eq!(waiting.step(0, start), Step::Ask);
     assert!(waiting.queue.take_back(lease));
     assert_eq!(outcome.try_recv(), Ok(HandoffOutcome::NotOver));
-    assert!(waiting.queue.ask().is_none());
+    assert!(waiting.queue.ask(start).is_none());
     waiting.refuse(lease, start);
     let _outcome = offer(&mut waiting.queue).unwrap();
-    assert_eq!(waiting.queue.ask().map(|offer| offer.from()), Some(lease));
+    assert_eq!(
+        waiting.queue.ask(start).map(|offer| offer.from()),
+        Some(lease)
+    );
     assert!(!waiting.queue.take_back(lease), "it was taken");
 }
 
@@ -165,7 +168,7 @@ fn the_last_look_is_left_out_if_another_waiter_goes_on_and_the_last_answer_is_fr
     ] {
         let mut waiting = Waiting::of(waiters);
         let start = waiting.start;
-        waiting.queue.ask();
+        waiting.queue.ask(start);
         waiting.refuse(LeaseId::random(), start);
         let look = |waiting: &Waiting, waiter: usize| {
             let turn = &waiting.turns[waiter];
@@ -187,7 +190,7 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     let mut waiting = Waiting::of(2);
     let start = waiting.start;
     for times in 1..=3 {
-        waiting.queue.ask();
+        waiting.queue.ask(start);
         assert_eq!(waiting.queue.failed(failure(), start), (times, start));
     }
     let look = |waiting: &Waiting, at| {
@@ -198,9 +201,9 @@ fn all_give_up_after_a_final_failure_and_an_answer_ends_it() {
     waiting.queue.give_up();
     assert_eq!(look(&waiting, start), Step::Wait(None), "it may wait on");
     assert_eq!(look(&waiting, start + TTL), Step::GiveUp);
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     waiting.refuse(LeaseId::random(), start);
     assert_eq!(look(&waiting, start + TTL), Step::Wait(None));
-    waiting.queue.ask();
+    waiting.queue.ask(start);
     assert_eq!(waiting.queue.failed(failure(), start).0, 1);
 }

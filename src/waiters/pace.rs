@@ -1,0 +1,206 @@
+//! How long a process pauses between two requests for a key that other processes wait for too. Pure: times come in as
+//! arguments.
+//!
+//! Invariants:
+//!
+//! - A process that asks after its turn has come keeps the key from those behind it. So no pause is longer than [`MOST`]
+//!   for each process ahead, or than the key has been held, or, on a free key, than [`FREE`] for each process ahead. A
+//!   pause that grew with the delays of the others would bring the next delay: all would be late for ever.
+//! - No process pauses for longer than [`LONGEST`], so that each hears in time that it is the first, but for one that has
+//!   no place.
+//! - All processes together ask little more often than a few: who is twice as far behind asks half as often, by the speed
+//!   at which the queue moves.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    model::{Held, MAX_PLACES},
+    retry,
+};
+
+/// The shortest pause for each process ahead, and that of the first one on a key that changes hands all the time.
+const LEAST: Duration = Duration::from_millis(2);
+/// The pause for each process ahead, as long as the speed of the queue is not known.
+const AT_FIRST: Duration = Duration::from_millis(5);
+/// The longest pause for each process ahead, unless the key has been held for longer.
+const MOST: Duration = Duration::from_millis(10);
+/// The longest pause for each process ahead on a free key, which the first one is about to take.
+const FREE: Duration = Duration::from_millis(5);
+/// The share of the expected time until its turn after which a process looks again.
+const SHARE: f64 = 0.7;
+/// How much slower the queue may seem to have become from one look to the next.
+const SLOWER: f64 = 1.25;
+/// The longest pause of a process that has a place.
+const LONGEST: Duration = Duration::from_secs(3);
+/// The longest pause of a process for which there was no place.
+const WITHOUT_PLACE: Duration = Duration::from_secs(30);
+/// The shortest pause before something that is about to happen.
+pub(super) const SOON: Duration = Duration::from_millis(1);
+
+/// The speed of a queue, as one process in it sees it.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// What one process takes, as far as is known.
+    each: Option<Duration>,
+    /// When so many were ahead.
+    seen: Option<(Instant, usize)>,
+}
+
+impl Pace {
+    /// Records how many processes are ahead.
+    pub(super) fn see(&mut self, ahead: usize, now: Instant) {
+        let Some((since, before)) = self.seen else {
+            self.seen = Some((now, ahead));
+            return;
+        };
+        let passed = u32::try_from(before.saturating_sub(ahead)).unwrap_or(u32::MAX);
+        if passed > 0 {
+            let each = now.saturating_duration_since(since) / passed;
+            // One delay does not make the queue a slow one.
+            let most = self.each.map_or(each, |each| each.mul_f64(SLOWER));
+            self.each = Some(each.min(most));
+        }
+        if passed > 0 || ahead > before {
+            self.seen = Some((now, ahead));
+        }
+    }
+
+    /// The pause after a refusal of a request that stands behind so many others. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(&self, held: &Held, behind: usize, chance: f64) -> Duration {
+        let ahead = u32::try_from(behind).unwrap_or(u32::MAX);
+        let pause = match held.held_for() {
+            None => self.turns(ahead).min(FREE.saturating_mul(ahead)),
+            Some(time) => {
+                let more = ahead.saturating_add(1);
+                let shares = (time / 4).saturating_mul(more).min(time);
+                let least = LEAST.saturating_mul(more);
+                self.turns(ahead).max(shares).max(least)
+            }
+        };
+        let pause = pause.min(longest(behind)).max(SOON);
+        let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
+        let is_first = ahead == 0;
+        // Whoever is first asks when a holder expires. The others ask when the places on a free key are over.
+        match held.held_for() {
+            Some(_) if is_first => pause.min(held.expires_in().max(SOON)),
+            None if !is_first => pause.min(held.binds_for().max(SOON)),
+            _ => pause,
+        }
+    }
+
+    /// A share of the time until the turn of a process that has so many ahead.
+    fn turns(&self, ahead: u32) -> Duration {
+        let each = self.each.map_or(AT_FIRST, |each| each.mul_f64(SHARE));
+        let each = each.clamp(LEAST, MOST);
+        match ahead {
+            0 => LEAST,
+            1 => each / 2,
+            _ => each.saturating_mul(ahead),
+        }
+    }
+}
+
+/// The longest pause of a process that has so many ahead.
+pub(super) fn longest(behind: usize) -> Duration {
+    if behind >= MAX_PLACES {
+        return WITHOUT_PLACE;
+    }
+    let ahead = u32::try_from(behind).unwrap_or(u32::MAX);
+    (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+
+    use super::*;
+    use crate::model::{Fence, Holder, Key, LeaseId};
+
+    fn millis(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    fn now() -> DateTime<Utc> {
+        "2026-01-01T12:00:00Z".parse().unwrap()
+    }
+
+    /// A refusal of a key that has been held for so long.
+    fn held(time: u64) -> Held {
+        let until = now() + Duration::from_secs(600);
+        let (lease, fence) = (LeaseId::random(), Fence::new(7));
+        let holder = Holder::exclusive(lease, "they".into(), fence, now() - millis(time), until);
+        Held::new(Key::new("key").unwrap(), vec![holder], now())
+    }
+
+    /// A refusal of a free key, which is kept for others for so long.
+    fn free(binds_for: u64) -> Held {
+        let free = Held::new(Key::new("key").unwrap(), Vec::new(), now());
+        free.behind(1, millis(binds_for))
+    }
+
+    fn pauses(pace: &Pace, held: &Held) -> [u128; 6] {
+        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, ahead, 1.0).as_millis())
+    }
+
+    /// The pace of a queue in which each has taken so long.
+    fn seen(each: &[u64]) -> Pace {
+        let mut pace = Pace::default();
+        let mut time = Instant::now();
+        for (number, each) in each.iter().enumerate() {
+            pace.see(100 - 4 * number, time);
+            time += 4 * millis(*each);
+        }
+        pace.see(100 - 4 * each.len(), time);
+        pace
+    }
+
+    #[test]
+    fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
+        let pace = Pace::default();
+        assert_eq!(pauses(&pace, &held(3)), [2, 4, 10, 25, 100, 495]);
+        let long = held(60_000);
+        assert_eq!(
+            pauses(&pace, &long),
+            [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]
+        );
+        assert_eq!(pace.pause(&long, MAX_PLACES, 1.0), WITHOUT_PLACE);
+        assert_eq!(
+            pace.pause(&long, MAX_PLACES, 0.0),
+            WITHOUT_PLACE.mul_f64(0.75)
+        );
+    }
+
+    #[test]
+    fn the_pauses_go_by_the_speed_of_the_queue_within_bounds() {
+        let at = |each: &[u64]| pauses(&seen(each), &held(1))[3];
+        assert_eq!([at(&[1]), at(&[10]), at(&[500])], [12, 35, 50]);
+        // It becomes faster at once, and slower by degrees.
+        assert_eq!([at(&[10, 4]), at(&[4, 12])], [14, 17]);
+    }
+
+    /// The first one was late, and those behind it see a slow queue.
+    #[test]
+    fn a_delay_brings_no_longer_one() {
+        let slow = seen(&[9_000]);
+        for time in [20, 300, 1_000] {
+            for ahead in 0..9 {
+                let pause = slow.pause(&held(time), ahead, 1.0);
+                let bound = millis(time).max(MOST * ahead as u32);
+                assert!(pause <= bound, "{time} {ahead}: {pause:?}");
+            }
+        }
+        assert_eq!(pauses(&slow, &free(4_000)), [1, 5, 10, 25, 100, 495]);
+        assert_eq!(pauses(&slow, &free(7)), [1, 5, 7, 7, 7, 7]);
+    }
+
+    #[test]
+    fn the_first_asks_when_a_holder_expires() {
+        let (lease, fence) = (LeaseId::random(), Fence::new(7));
+        let [since, until] = [now() - millis(60_000), now() + millis(30)];
+        let holder = Holder::exclusive(lease, "they".into(), fence, since, until);
+        let held = Held::new(Key::new("key").unwrap(), vec![holder], now());
+        assert_eq!(pauses(&Pace::default(), &held)[..2], [30, 1_000]);
+    }
+}
