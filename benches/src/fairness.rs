@@ -68,8 +68,11 @@ impl Longest {
 /// of a process to its next one if the others are granted the key once in between.
 pub fn of_equals(granted: &[Granted], processes: usize, span: Span) -> Result<Sample> {
     let inside = inside(granted, span);
-    ensure!(!inside.is_empty(), "the key was never granted");
-    // Those that still waited at the end count with what they had waited by then, or longer.
+    ensure!(
+        !inside.is_empty(),
+        "the key was never granted in a turn: measure for longer"
+    );
+    // Those that still waited at the end count too: they get the key after it.
     let waits = Waits::of(granted).context("no grants")?;
     let grants = inside.len() as f64 / span.time.as_secs_f64();
     let turn = processes as f64 / grants * 1e3;

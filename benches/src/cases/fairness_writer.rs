@@ -33,7 +33,8 @@ const LONGER: u32 = 10;
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "One process that takes the key exclusively for 1 to 5 ms beside two processes with 4 tasks each \
                  that share it for 20 ms, again and again. In each round the readers are alone for the first \
-                 half of the time; what they get beside the writer is also told over that. The longest wait of \
+                 half of the time; what they get beside the writer is also told over that. A writer that waits \
+                 until the end has waited for as long as that. The longest wait of \
                  all is over all rounds. `leasehold` waits in turn, `leasehold-barging` with `.barging()`, and \
                  `leasehold-polling` calls `try_acquire` every 10 ms.";
     let mut result = CaseResult::new("fairness-writer", mongo.engine.name(), about);
