@@ -75,12 +75,6 @@ impl Held {
         newest.map(|at| between(at, self.now))
     }
 
-    /// Whether the key could be granted now: it has no holder, and nobody comes first.
-    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
-    pub(crate) fn is_by_nobody(&self) -> bool {
-        self.holders.is_empty() && self.binds_for.is_zero()
-    }
-
     /// How long until the earliest of the holders expires, on the server's clock as it answered.
     /// A holder may release earlier, or renew and stay longer.
     pub fn expires_in(&self) -> Duration {

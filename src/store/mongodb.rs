@@ -204,11 +204,6 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
-        // A process that waits in the queue has a place to look after, whatever a read would show.
-        let waits = request.turn.waiter().is_some() && request.in_place_of.is_none();
-        if request.likely_held && waits {
-            return self.acquire_again(request).await;
-        }
         if request.likely_held
             && let Some(held) = self.look(request).await
         {

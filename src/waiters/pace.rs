@@ -20,7 +20,9 @@ use crate::{
     retry,
 };
 
-/// The shortest pause for each process ahead, and that of the first one on a key that changes hands all the time.
+/// The pause of the first one on a key that changes hands all the time.
+const FIRST: Duration = Duration::from_millis(1);
+/// The shortest pause for each process ahead.
 const LEAST: Duration = Duration::from_millis(2);
 /// The pause for each process ahead, as long as the speed of the queue is not known.
 const AT_FIRST: Duration = Duration::from_millis(5);
@@ -75,7 +77,7 @@ impl Pace {
             Some(time) => {
                 let more = ahead.saturating_add(1);
                 let shares = (time / 4).saturating_mul(more).min(time);
-                let least = LEAST.saturating_mul(more);
+                let least = LEAST.saturating_mul(ahead);
                 self.turns(ahead).max(shares).max(least)
             }
         };
@@ -95,7 +97,7 @@ impl Pace {
         let each = self.each.map_or(AT_FIRST, |each| each.mul_f64(SHARE));
         let each = each.clamp(LEAST, MOST);
         match ahead {
-            0 => LEAST,
+            0 => FIRST,
             1 => each / 2,
             _ => each.saturating_mul(ahead),
         }
@@ -159,7 +161,7 @@ mod tests {
     #[test]
     fn who_is_further_behind_asks_less_often_and_all_ask_in_time() {
         let pace = Pace::default();
-        assert_eq!(pauses(&pace, &held(3)), [2, 4, 10, 25, 100, 495]);
+        assert_eq!(pauses(&pace, &held(3)), [1, 2, 10, 25, 100, 495]);
         let long = held(60_000);
         assert_eq!(
             pauses(&pace, &long),
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn the_pauses_go_by_the_speed_of_the_queue_within_bounds() {
         let at = |each: &[u64]| pauses(&seen(each), &held(1))[3];
-        assert_eq!([at(&[1]), at(&[10]), at(&[500])], [12, 35, 50]);
+        assert_eq!([at(&[1]), at(&[10]), at(&[500])], [10, 35, 50]);
         // It becomes faster at once, and slower by degrees.
         assert_eq!([at(&[10, 4]), at(&[4, 12])], [14, 17]);
     }

@@ -8,7 +8,7 @@ use super::{AcquireOperation, too_late};
 use crate::{
     acquire::attempt::Attempt,
     messages::Turn,
-    model::{Error, WaitPolicy},
+    model::{Error, Held, WaitPolicy},
     retry::TRIES,
     waiters::{WaitOutcome, Waiter, ensure_listener},
 };
@@ -50,7 +50,11 @@ impl AcquireOperation {
                     if is_in_turn {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = waiter.turn_of_process();
-                        request.likely_held = matches!(waiter.last_answer(), Some(Ok(_)));
+                        // Whoever is first asks when the key is about to be free.
+                        let is_behind = |held: &Held| held.ahead() > 0;
+                        let last = waiter.last_answer();
+                        request.likely_held =
+                            last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
                     }
                     // The holder that offers its lease waits for the answer to this very request. So no offer is taken
                     // while earlier requests are under way, because the next answer may be to one of those.

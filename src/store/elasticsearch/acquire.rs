@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Error, Held},
+    model::{Error, Held, LockRecord},
     rules::{self, Decision, Write},
     store::json,
 };
@@ -72,30 +72,36 @@ impl<C: Transport> IndexStore<C> {
         at: Option<DateTime<Utc>>,
         outcome: Option<Outcome>,
     ) -> Result<AcquireAnswer, Error> {
-        match self.judged(request, at, outcome)? {
-            // The request is sent again, to the script that knows all rules, and for an answer that includes the time: if
-            // the lean script has refused a process that waits, which has to take its place; and if nobody has the key or
-            // comes first. Then the document has places that do not count, which the lean script does not tell from
-            // others. Or the time that is estimated here is not the node's, and the last holder expires at about this
-            // moment, for example.
-            AcquireAnswer::Held(held) if is_unfinished(request, at, &held) => {
+        let (record, now) = self.judged(request, at, outcome)?;
+        let Decision { write, answer } = rules::acquire(record.as_ref(), request, now);
+        match write {
+            Write::Keep => answer,
+            // The rule would change the document now, so the request is sent again, to the script that knows all rules, and
+            // for an answer that includes the time. The lean script has refused a process that has to take its place, or
+            // because of places that do not count. Or the time that is estimated here is not the node's, and the last
+            // holder expires at about this moment, for example.
+            Write::Put(_) | Write::Remove => {
                 let change = self.statements.acquire_in_full(request);
                 let outcome = self.change(&request.key, change).await?;
-                self.judged(request, None, outcome)
+                match self.judged(request, None, outcome)? {
+                    (Some(record), now) => rules::answer_acquire(&record, request, now),
+                    (None, _) => answer,
+                }
             }
-            answer => Ok(answer),
         }
     }
 
+    /// The document after the request, and the time at which it was answered. There is no document if none was found for a
+    /// request in the place of a lease.
     fn judged(
         &self,
         request: &AcquireRequest,
         at: Option<DateTime<Utc>>,
         outcome: Option<Outcome>,
-    ) -> Result<AcquireAnswer, Error> {
+    ) -> Result<(Option<LockRecord>, DateTime<Utc>), Error> {
         let Some(outcome) = outcome else {
             return match request.in_place_of {
-                Some(_) => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),
+                Some(_) => Ok((None, DateTime::UNIX_EPOCH)),
                 None => Err(self.malformed("an upsert found no document")),
             };
         };
@@ -104,15 +110,8 @@ impl<C: Transport> IndexStore<C> {
             self.clock.record_time(now, Instant::now());
         }
         match now.or(at) {
-            Some(now) => rules::answer_acquire(&record, request, now),
+            Some(now) => Ok((Some(record), now)),
             None => Err(self.malformed("it tells no time")),
         }
     }
-}
-
-/// Whether a request that was refused has to be sent again.
-fn is_unfinished(request: &AcquireRequest, at: Option<DateTime<Utc>>, held: &Held) -> bool {
-    let is_lean = statements::is_lean(request);
-    let takes_place = is_lean && request.turn.waiter().is_some();
-    takes_place || held.is_by_nobody() && (at.is_some() || is_lean)
 }

@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 /// A script of this crate, with the name of its file. Scripts about locks begin with the functions of `lock.painless`,
-/// of `holders.painless` if they have to do with several holders, and of `places.painless` if with those that wait.
+/// of `holders.painless` if they have to do with several holders, and of `place.painless` and `places.painless` if with
+/// those that wait.
 pub(crate) struct Script {
     name: &'static str,
     /// The functions that it uses.
@@ -77,7 +78,9 @@ fn without_comments(script: &str) -> String {
 pub(super) const LOCK: &str = include_str!("lock.painless");
 /// Functions about several holders.
 pub(super) const HOLDERS: &str = include_str!("holders.painless");
-/// Functions about the processes that wait.
+/// Functions about the place of a process that waits.
+pub(super) const PLACE: &str = include_str!("place.painless");
+/// Functions about all places.
 pub(super) const PLACES: &str = include_str!("places.painless");
 
 macro_rules! scripts {
@@ -90,9 +93,9 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = [LOCK] "acquire";
-    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACES] "acquire_beside";
-    LEAVE = [LOCK, HOLDERS, PLACES] "leave";
+    ACQUIRE = [LOCK, PLACE] "acquire";
+    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACE, PLACES] "acquire_beside";
+    LEAVE = [LOCK, HOLDERS, PLACE, PLACES] "leave";
     RENEW = [LOCK, HOLDERS] "renew";
     CONVERT = [LOCK, HOLDERS] "convert";
     RELEASE = [LOCK, HOLDERS] "release";

@@ -116,9 +116,8 @@ impl Statements {
         if !is_lean(request) {
             return self.acquire_in_full(request);
         }
-        let mut params = of_acquire(request);
-        params["barging"] = json!(request.turn == Turn::Barging);
-        self.change(&request.key, &ACQUIRE, params).or_insert()
+        self.change(&request.key, &ACQUIRE, of_acquire(request))
+            .or_insert()
     }
 
     /// An acquire by the script that knows all rules.
@@ -130,15 +129,12 @@ impl Statements {
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));
-        params["barging"] = json!(request.turn == Turn::Barging);
-        params["waiter"] = json!(request.turn.waiter().map(|waiter| waiter.to_string()));
         if let Turn::InTurn { stays, .. } = request.turn {
             let stays = stays.min(MAX_PLACE_TIME);
             params["stays"] = json!(millis(stays));
             params["enough"] = json!(millis(turn::long_enough(stays)));
         }
         params["max_places"] = json!(MAX_PLACES);
-        params["max_place_time"] = json!(millis(MAX_PLACE_TIME));
         params["all_bind"] = json!(millis(turn::LONGEST));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
         // Many processes may come to wait at once, and each takes a place.
@@ -299,8 +295,8 @@ impl Statements {
 }
 
 /// Whether a request goes to a lean script, which knows neither several holders nor who of those that wait counts. It
-/// refuses a free key whose document has any places, unless the request is [barging](Turn::Barging), and takes no place. So
-/// a process that waits goes to it only at first, when the key is likely to be free.
+/// refuses a free key whose first place is another's, unless the request is [barging](Turn::Barging), and takes no place.
+/// So a process that waits goes to it at first, when the key is likely to be free, and when it is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let waits_already = request.turn.waiter().is_some() && request.likely_held;
     is_whole(request) && request.in_place_of.is_none() && !waits_already
@@ -320,6 +316,9 @@ fn of_acquire(request: &AcquireRequest) -> Value {
         "owner": &*request.owner,
         "ttl": millis(request.ttl),
         "note": request.note.as_deref(),
+        "barging": request.turn == Turn::Barging,
+        "waiter": request.turn.waiter().map(|waiter| waiter.to_string()),
+        "max_place_time": millis(MAX_PLACE_TIME),
     })
 }
 

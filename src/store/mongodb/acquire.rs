@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl MongoStore {
-    /// Looks at the document of a key that was held a moment ago, and returns the holders if they refuse the request.
-    /// `None` if they do not, or if that is not known: the caller then sends the acquire.
+    /// Looks at the document of a key that was held a moment ago, and returns the holders if the request is refused and
+    /// leaves the document as it is. `None` if not, or if that is not known: the caller then sends the acquire.
     ///
     /// A `find` costs the server half of what a change does that is refused (`held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {

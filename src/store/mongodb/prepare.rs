@@ -25,7 +25,7 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 const FORMER_INDEX: &str = "leasehold_expires_at";
 
 /// The fields of locks and limiters.
-const OURS: [&str; 22] = [
+const OURS: [&str; 23] = [
     "_id",
     "schema",
     "fence",
@@ -36,6 +36,7 @@ const OURS: [&str; 22] = [
     "note",
     "cleanup_at",
     "waiters",
+    "next",
     "done",
     "touched",
     "holders",

@@ -1,7 +1,7 @@
 //! The rule of an acquire as an update pipeline of MongoDB.
 //!
-//! The statement of an acquire has two forms. The short one refuses whenever a process waits, and takes no place. It is
-//! for the first request for a key, which is likely to be free. If the rule says otherwise than the short form, the caller
+//! The statement of an acquire has two forms. The short one refuses whenever another process has the first place, and
+//! takes no place. It is for a key that is likely to be free. If the rule says otherwise than the short form, the caller
 //! sends the full one.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::{
 /// A form of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// It refuses if any process waits.
+    /// It refuses if another process has the first place.
     Short,
     /// It follows the rule of the queue.
     Full,
@@ -46,8 +46,8 @@ pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration)
 enum Queue {
     /// The request comes before all of them.
     Ignored,
-    /// It is refused if there are any.
-    Empty,
+    /// It is refused unless there is none, or the first place is its own.
+    First,
     /// It is granted or refused, and has its place, by the rule.
     Followed,
 }
@@ -56,7 +56,7 @@ impl Queue {
     fn of(request: &AcquireRequest, form: Form) -> Self {
         match (request.turn, request.in_place_of, form) {
             (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
-            (_, None, Form::Short) => Self::Empty,
+            (_, None, Form::Short) => Self::First,
             (_, None, Form::Full) => Self::Followed,
         }
     }
@@ -79,8 +79,8 @@ fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec
     let free = match request.in_place_of {
         None => {
             let mut free = vec![is_free(), has_next_fence()];
-            if queue == Queue::Empty {
-                free.push(turn::nobody_waits());
+            if queue == Queue::First {
+                free.push(turn::comes_first(request));
             }
             doc! { "$or": [{ "$and": free }, is_new(&request.key)] }
         }
@@ -117,7 +117,10 @@ fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document
 fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
     let left = match queue {
         Queue::Ignored => turn::without(request.turn.waiter()?),
-        Queue::Empty => return None,
+        Queue::First => {
+            request.turn.waiter()?;
+            turn::without_the_first()
+        }
         Queue::Followed => turn::left(request),
     };
     Some(("waiters".to_owned(), left.into()))
@@ -156,7 +159,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
     let mut free = vec![doc! { "$isArray": "$$live" }, room];
     match queue {
         Queue::Ignored => {}
-        Queue::Empty => free.push(turn::nobody_waits()),
+        Queue::First => free.push(turn::nobody_waits()),
         Queue::Followed => free.push(turn::is_its_turn()),
     }
     let free = doc! { "$and": free };
@@ -182,7 +185,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
         Access::Shared | Access::Permits { .. } => granted,
     };
     let decision = match queue {
-        Queue::Ignored | Queue::Empty => doc! { "$cond": [free, granted, "$$ROOT"] },
+        Queue::Ignored | Queue::First => doc! { "$cond": [free, granted, "$$ROOT"] },
         Queue::Followed => in_turn(request, free, granted),
     };
     vec![doc! { "$replaceWith": { "$let": {

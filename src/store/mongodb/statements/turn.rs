@@ -17,9 +17,39 @@ pub(super) fn nobody_waits() -> Document {
     doc! { "$lte": ["$waiters", Bson::Null] }
 }
 
-/// The places that count.
-pub(super) fn places() -> Document {
-    let counts = doc! { "$and": [
+/// Whether the request comes first, as far as a look at the first place tells: nobody waits, or the place is its own.
+pub(super) fn comes_first(request: &AcquireRequest) -> Document {
+    match request.turn.waiter() {
+        None => nobody_waits(),
+        Some(waiter) => doc! { "$or": [nobody_waits(), has_first_place(waiter)] },
+    }
+}
+
+/// Whether the first place is that of this process, and counts.
+fn has_first_place(waiter: WaiterId) -> Document {
+    let is_mine = doc! { "$eq": ["$$this.waiter", waiter.to_string()] };
+    doc! { "$and": [
+        { "$isArray": "$waiters" },
+        { "$let": {
+            "vars": { "this": { "$arrayElemAt": ["$waiters", 0] } },
+            "in": { "$and": [is_mine, counts()] },
+        } },
+    ] }
+}
+
+/// The places after a grant to a request that [comes first](comes_first): without the first.
+pub(super) fn without_the_first() -> Document {
+    let left = doc! { "$slice": ["$waiters", 1, MAX_PLACES as i64] };
+    doc! { "$cond": [
+        { "$gt": [{ "$size": { "$ifNull": ["$waiters", []] } }, 1] },
+        left,
+        "$$REMOVE",
+    ] }
+}
+
+/// Whether a place counts.
+fn counts() -> Document {
+    doc! { "$and": [
         { "$eq": [{ "$type": "$$this.waiter" }, "string"] },
         { "$regexMatch": { "input": "$$this.waiter", "regex": UUID } },
         { "$in": ["$$this.mode", modes()] },
@@ -28,10 +58,14 @@ pub(super) fn places() -> Document {
         { "$eq": [{ "$type": "$$this.until" }, "date"] },
         { "$gt": ["$$this.until", "$$NOW"] },
         { "$lte": ["$$this.until", from_now(MAX_PLACE_TIME)] },
-    ] };
+    ] }
+}
+
+/// The places that count.
+pub(super) fn places() -> Document {
     doc! { "$cond": [
         { "$isArray": "$waiters" },
-        { "$filter": { "input": "$waiters", "cond": counts } },
+        { "$filter": { "input": "$waiters", "cond": counts() } },
         [],
     ] }
 }
