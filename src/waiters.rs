@@ -1,9 +1,11 @@
 //! The waiters for a key in this process: first in, first out. Only the first waiter sends requests.
 //!
-//! `queue.rs` decides when it does, with the pauses of `retry.rs`; `handoff.rs` is how a key goes from a holder of this
+//! `queue.rs` decides when it does, with the pauses of `retry.rs`, or of `pace.rs` where other processes wait too;
+//! `place.rs` is the place of this process among them. `handoff.rs` is how a key goes from a holder of this
 //! process to a waiter; `notifications.rs` listens for keys that other processes free.
 
 mod handoff;
+mod kind;
 mod notifications;
 mod pace;
 mod place;
@@ -13,6 +15,7 @@ mod waiter;
 
 pub(crate) use self::{
     handoff::{HandoffOffer, HandoffOutcome},
+    kind::WaiterKind,
     notifications::ensure_listener,
     queues::WaitQueues,
     waiter::{WaitOutcome, Waiter},

@@ -117,7 +117,8 @@ pub use self::{
         an_owner_does_not_queue_behind_itself, an_upgrade_does_not_queue,
         permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
-        renewals_and_evictions_keep_the_places, who_passes_the_queue_leaves_it_as_it_is,
+        readers_of_a_process_share_its_place, renewals_and_evictions_keep_the_places,
+        who_passes_the_queue_leaves_it_as_it_is,
     },
 };
 use leasehold::{
@@ -203,6 +204,7 @@ macro_rules! conformance_suite {
             a_place_tells_who_waits
             a_place_lasts_while_its_process_asks
             a_reader_queues_behind_a_writer
+            readers_of_a_process_share_its_place
             permits_queue_behind_a_large_request
             a_process_that_is_gone_blocks_nobody
             a_place_is_given_back

@@ -296,6 +296,47 @@ pub async fn a_reader_queues_behind_a_writer(clients: &Clients) -> Outcome {
     .await
 }
 
+/// The tasks of a process that wait to read are let in together, in the place of the first of them.
+pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome {
+    in_time(async || {
+        let (first, second) = (&clients.first, &clients.second);
+        let key = fresh_key("readers of a process")?;
+        let holder = request(&key, "the holder", LONG);
+        granted(first, &holder).await?;
+        let [readers, writer] = processes();
+        let reads = || waiting(&key, readers).shared();
+        let writes = waiting(&key, writer);
+        refused(first, &reads()).await?;
+        refused(first, &writes).await?;
+        let until = binding_if_free(&state(first, &key).await?);
+        release(second, &holder).await?;
+        let together = [reads().keeping_place(), reads().keeping_place(), reads()];
+        for (client, read) in [first, second, first].into_iter().zip(&together) {
+            or_too_late!(comes_first(client, read, until).await?);
+        }
+        // The last of them has ended the place.
+        let until = binding(&state(first, &key).await?);
+        or_too_late!(behind(second, &reads(), until).await?);
+        let seen = state(first, &key).await?;
+        ensure!(
+            waiters(&seen) == [writer, readers] && seen.holders.len() == together.len(),
+            "readers that were let in together left {seen:?}"
+        );
+        for read in &together {
+            release(first, read).await?;
+        }
+        // A writer lets nobody in, and keeps no place.
+        or_too_late!(comes_first(second, &writes.clone().keeping_place(), until).await?);
+        let left = state(first, &key).await?;
+        ensure!(
+            !waiters(&left).contains(&writer),
+            "a writer kept its place: {left:?}"
+        );
+        Ok(Lived::LongEnough)
+    })
+    .await
+}
+
 /// Small requests for permits wait behind a large one, and go beside it.
 pub async fn permits_queue_behind_a_large_request(clients: &Clients) -> Outcome {
     in_time(async || {

@@ -91,6 +91,7 @@ impl IntoFuture for TryAcquire {
 /// its wait without the key, the next one has the place, in its own mode; one grant ends the place. A request is refused
 /// while one that conflicts with it is ahead, also if the key is free: so readers queue behind a writer that waits.
 ///
+/// - Of the tasks of a process that wait to share the key, all that waited when the first of them asks are let in with it.
 /// - A process that is first asks every few milliseconds while the key changes hands quickly, and once a second while one
 ///   holder has it. One that is further behind asks less often, every three seconds at the least.
 /// - A place counts until a moment after the process has to have asked again. So a process that died, or is paused, delays

@@ -35,6 +35,9 @@ pub struct AcquireRequest {
     pub likely_held: bool,
     /// How the request stands to other processes that wait for the key.
     pub turn: Turn,
+    /// Whether a grant leaves the place of its process where it is, because other tasks of that process wait in it, and
+    /// the lease lets them in beside it. An exclusive lease does not, so its grant ends the place all the same.
+    pub keeps_place: bool,
 }
 
 /// How a request stands to the processes that wait for its key.
@@ -79,6 +82,7 @@ impl AcquireRequest {
             fresh: false,
             likely_held: false,
             turn: Turn::Behind,
+            keeps_place: false,
         }
     }
 
@@ -125,6 +129,18 @@ impl AcquireRequest {
     pub fn turn(mut self, turn: Turn) -> Self {
         self.turn = turn;
         self
+    }
+
+    /// The same for a process that [keeps its place](AcquireRequest#structfield.keeps_place) after a grant.
+    pub fn keeping_place(mut self) -> Self {
+        self.keeps_place = true;
+        self
+    }
+
+    /// The place that a grant ends.
+    pub(crate) fn ended_place(&self) -> Option<WaiterId> {
+        let stays = self.keeps_place && self.access != Access::Exclusive;
+        self.turn.waiter().filter(|_| !stays)
     }
 
     /// The same for a lease id that [was in no request](AcquireRequest#structfield.fresh) before.

@@ -173,7 +173,7 @@ pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) 
     Decision { write, answer: () }
 }
 
-/// The places after a grant: those that count, without that of the request. Those ahead that conflict with it did not
+/// The places after a grant: those that count, without that of the request, unless it is to stay. Those ahead that conflict with it did not
 /// take the key in time, and lose their place.
 pub(super) fn leave_place(
     record: &LockRecord,
@@ -184,7 +184,7 @@ pub(super) fn leave_place(
         .iter()
         .map(|place| place.waiter)
         .collect();
-    let mine = request.turn.waiter();
+    let mine = request.ended_place();
     let stays = |place: &&Place| Some(place.waiter) != mine && !late.contains(&place.waiter);
     record.live_places(now).filter(stays).cloned().collect()
 }

@@ -7,7 +7,7 @@
 //!   the last one and [`SLACK`].
 //! - While the store tells which process comes next, the others ask seldom: in case the store leaves something out.
 
-use std::time::Duration;
+use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
@@ -36,6 +36,10 @@ pub(super) struct OwnPlace {
     had_others_ahead: bool,
     /// How fast the queue moves.
     pace: Pace,
+    /// How many more tasks may be granted the key in this place, after one that has let them in beside it.
+    more: Option<NonZero<usize>>,
+    /// The same after a grant to the last request.
+    next: Option<NonZero<usize>>,
     /// For how long the place counts after the last request.
     stays: Duration,
 }
@@ -89,22 +93,29 @@ impl OwnPlace {
             kept: None,
             had_others_ahead: false,
             pace: Pace::default(),
+            more: None,
+            next: None,
             stays: for_pause(retry::WAITING),
         }
     }
 
-    /// The turn of the next request, which may take the place.
-    pub(super) fn turn(&self) -> Turn {
-        Turn::InTurn {
-            waiter: self.waiter,
-            stays: self.stays,
-        }
+    /// The turn of the next request, which may take the place, and whether a grant is to keep the place: for the tasks of
+    /// this process behind the one that asks, which it lets in beside it.
+    ///
+    /// Those are as many as waited when the first of them asked. Tasks that come later take another place: otherwise a
+    /// process that has always some readers would keep a writer from the key for ever.
+    pub(super) fn turn(&mut self, beside: usize) -> (Turn, bool) {
+        let more = self.more.map_or(beside, |more| more.get() - 1);
+        self.next = NonZero::new(more.min(beside));
+        let (waiter, stays) = (self.waiter, self.stays);
+        (Turn::InTurn { waiter, stays }, self.next.is_some())
     }
 
-    /// Records that a request in turn was granted: the grant has ended the place. Gives what is to be told of it, if a
-    /// refusal had taken it.
+    /// Records that a request in turn was granted: the grant has ended the place, unless the request was to keep it. Gives
+    /// what is to be told of it, if a refusal had taken it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
-        self.may_be_taken = false;
+        self.may_be_taken &= self.next.is_some();
+        self.more = self.next;
         let kept = self.kept.take();
         let Taken { at, ahead } = self.taken.take()?;
         let passed = kept.and_then(|kept| {
@@ -221,9 +232,9 @@ mod tests {
         }
     }
 
-    fn stays(place: &OwnPlace) -> Duration {
-        match place.turn() {
-            Turn::InTurn { stays, .. } => stays,
+    fn stays(place: &mut OwnPlace) -> Duration {
+        match place.turn(0) {
+            (Turn::InTurn { stays, .. }, false) => stays,
             other => panic!("{other:?}"),
         }
     }
@@ -243,7 +254,7 @@ mod tests {
             ] {
                 for took in [0, 0, 3_000, 3_000, 20] {
                     let took = Duration::from_millis(took);
-                    let least = long_enough(stays(&place));
+                    let least = long_enough(stays(&mut place));
                     let held = held(millis, ahead);
                     let refusal = Refusal {
                         took,
@@ -256,8 +267,8 @@ mod tests {
                         "{millis} {ahead}: {pause:?} of {least:?}"
                     );
                     let next = pause + took + SLACK;
-                    assert!(next <= long_enough(stays(&place)));
-                    assert!(stays(&place) <= MAX_PLACE_TIME);
+                    assert!(next <= long_enough(stays(&mut place)));
+                    assert!(stays(&mut place) <= MAX_PLACE_TIME);
                 }
             }
         }
@@ -327,6 +338,25 @@ mod tests {
             place.refused(&held(5, 2), granted);
             assert_eq!(place.granted(granted).unwrap().passed, None);
         }
+    }
+
+    #[test]
+    fn the_tasks_that_waited_at_the_first_grant_are_let_in_by_one_place() {
+        let start = Instant::now();
+        let mut place = OwnPlace::new();
+        place.turn(0);
+        place.refused(&held(5, 0), start);
+        // Two wait behind the one that asks, and then others come all the time.
+        for (beside, is_kept) in [(2, true), (9, true), (9, false), (9, true)] {
+            assert_eq!(place.turn(beside).1, is_kept);
+            // Only a grant counts.
+            assert_eq!(place.turn(beside).1, is_kept);
+            place.granted(start);
+            assert_eq!(place.may_be_taken, is_kept);
+            place.may_be_taken = true;
+        }
+        // They have gone meanwhile.
+        assert!(!place.turn(0).1);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::{
 use self::last_answer::LastAnswer;
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
+    kind::WaiterKind,
     place::{EndedTurn, OwnPlace, Refusal},
 };
 use crate::{
@@ -54,8 +55,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct QueuedWaiter {
     turn: Arc<Notify>,
-    /// Whether it waits in turn between processes, in the place of this one.
-    is_in_turn: bool,
+    kind: WaiterKind,
     /// The operation that waits, to be detached when others depend on it.
     work: Weak<InlineTask>,
 }
@@ -111,15 +111,11 @@ impl Queue {
     pub(super) fn push(
         &mut self,
         turn: Arc<Notify>,
-        is_in_turn: bool,
+        kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Option<Weak<InlineTask>> {
         let first = self.waiters.front().map(|first| first.work.clone());
-        self.waiters.push_back(QueuedWaiter {
-            turn,
-            is_in_turn,
-            work,
-        });
+        self.waiters.push_back(QueuedWaiter { turn, kind, work });
         first
     }
 
@@ -196,9 +192,14 @@ impl Queue {
         }
     }
 
-    /// The turn of a request that waits in the queue of the processes, which it may take a place in.
-    pub(super) fn turn(&self) -> Turn {
-        self.place.turn()
+    /// The turn of a request that waits in the queue of the processes, which it may take a place in, and whether a grant
+    /// is to keep the place, for tasks that are let in beside it.
+    pub(super) fn turn(&mut self) -> (Turn, bool) {
+        let behind = self.waiters.iter().skip(1);
+        let beside = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
+        let is_shared = |first: &QueuedWaiter| first.kind == WaiterKind::Shared;
+        let lets_in = self.waiters.front().is_some_and(is_shared);
+        self.place.turn(if lets_in { beside.count() } else { 0 })
     }
 
     /// Takes over a place from a task that has left and whose request may still take it. Says whether it was: whether tasks
@@ -327,7 +328,10 @@ impl Queue {
     /// Records that the store says that the key became free, and which processes come next, if it tells. The others do not
     /// ask: they would all do so at the same moment, to be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
-        let barges = self.waiters.front().is_some_and(|first| !first.is_in_turn);
+        let barges = self
+            .waiters
+            .front()
+            .is_some_and(|first| first.kind == WaiterKind::Barging);
         if barges || self.place.comes_next(next, self.last.ahead()) {
             self.wake_unless_held_here();
         }
@@ -418,7 +422,9 @@ impl Queue {
     }
 
     fn waits_in_turn(&self) -> bool {
-        self.waiters.iter().any(|waiter| waiter.is_in_turn)
+        self.waiters
+            .iter()
+            .any(|waiter| waiter.kind != WaiterKind::Barging)
     }
 
     fn is_first(&self, turn: &Arc<Notify>) -> bool {

@@ -23,6 +23,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOutcome, HandoffStreak},
+    kind::WaiterKind,
     queue::Queue,
 };
 use crate::{
@@ -65,13 +66,13 @@ impl WaitQueues {
         &self,
         key: &Key,
         turn: Arc<Notify>,
-        is_in_turn: bool,
+        kind: WaiterKind,
         work: Weak<InlineTask>,
     ) {
         let mut queues = self.queues.lock();
         let queue = queues.entry(key.clone());
         let queue = queue.or_insert_with(|| Queue::new(Instant::now()));
-        let first = queue.push(turn, is_in_turn, work.clone());
+        let first = queue.push(turn, kind, work.clone());
         drop(queues);
         let depended_on = first.map(|first| [first, work]);
         depended_on.iter().flatten().for_each(detach);

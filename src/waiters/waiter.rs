@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{
     handoff::{HandoffOffer, HandoffStreak},
+    kind::WaiterKind,
     place::EndedTurn,
     queue::{Queue, Step},
     queues::WaitQueues,
@@ -37,8 +38,7 @@ pub(crate) struct Waiter {
     queues: Arc<WaitQueues>,
     key: Key,
     turn: Arc<Notify>,
-    /// Whether it waits in turn between processes, in the place of this one.
-    is_in_turn: bool,
+    kind: WaiterKind,
     /// Reports the wait to telemetry; set when the waiter first has to wait.
     waiting: OnceLock<Waiting>,
 }
@@ -48,16 +48,16 @@ impl Waiter {
     pub(crate) fn enter(
         queues: &Arc<WaitQueues>,
         key: &Key,
-        is_in_turn: bool,
+        kind: WaiterKind,
         work: Weak<InlineTask>,
     ) -> Self {
         let turn = Arc::new(Notify::new());
-        queues.push(key, turn.clone(), is_in_turn, work);
+        queues.push(key, turn.clone(), kind, work);
         Self {
             queues: queues.clone(),
             key: key.clone(),
             turn,
-            is_in_turn,
+            kind,
             waiting: OnceLock::new(),
         }
     }
@@ -108,13 +108,14 @@ impl Waiter {
         self.queue(Queue::give_up);
     }
 
-    /// The turn of the next request of this waiter among the processes that wait for the key.
-    pub(crate) fn turn_of_process(&self) -> Turn {
-        if !self.is_in_turn {
-            return Turn::Barging;
+    /// The turn of the next request of this waiter among the processes that wait for the key, and whether a grant is to
+    /// keep the place of this process.
+    pub(crate) fn turn_of_process(&self) -> (Turn, bool) {
+        if self.kind == WaiterKind::Barging {
+            return (Turn::Barging, false);
         }
         // There is always a queue as long as this waiter is in it.
-        self.queue(|queue| queue.turn()).unwrap_or(Turn::Behind)
+        self.queue(Queue::turn).unwrap_or((Turn::Behind, false))
     }
 
     /// Records that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.
@@ -128,7 +129,7 @@ impl Waiter {
     pub(crate) fn refused(&self, held: Held, is_for_a_lease: bool) {
         let least = self.queues.least_pauses();
         let now = Instant::now();
-        let in_turn = self.is_in_turn && !is_for_a_lease;
+        let in_turn = self.kind != WaiterKind::Barging && !is_for_a_lease;
         let taken_behind = self.queue(|queue| queue.refused(held, in_turn, least, now));
         if let Some(ahead) = taken_behind.flatten() {
             telemetry::place_taken(&self.key, ahead);
@@ -149,7 +150,7 @@ impl Waiter {
         in_place_of: Option<(LeaseId, HandoffStreak)>,
     ) {
         let now = Instant::now();
-        let in_turn = self.is_in_turn;
+        let in_turn = self.kind != WaiterKind::Barging;
         let granted =
             self.queue(|queue| queue.granted(lease, mode, remaining, in_turn, in_place_of, now));
         let Some((streak, ended)) = granted else {

@@ -182,6 +182,53 @@ async fn readers_queue_behind_a_writer_that_waits() {
     read.release().await.unwrap();
 }
 
+/// Otherwise one reader of each process would be let in between two writes.
+#[tokio::test(start_paused = true)]
+async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_are_not() {
+    let (_, [holder, readers, writer]) = processes();
+    let held = holder.acquire("key", TTL).await.unwrap();
+    let read = || tokio::spawn(readers.acquire("key", TTL).shared().into_future());
+    let waiting: Vec<_> = (0..4).map(|_| read()).collect();
+    sleep(MOMENT).await;
+    let writing = waits(&writer).await;
+    assert_eq!(queue(&holder).await, [Mode::Shared, Mode::Exclusive]);
+    held.release().await.unwrap();
+    let mut reading = Vec::new();
+    for waiting in waiting {
+        reading.push(timeout(BOUND, waiting).await.unwrap().unwrap().unwrap());
+    }
+    assert_eq!(queue(&holder).await, [Mode::Exclusive]);
+    let late = read();
+    sleep(Duration::from_secs(3)).await;
+    assert!(!late.is_finished() && !writing.is_finished());
+    assert_eq!(queue(&holder).await, [Mode::Exclusive, Mode::Shared]);
+    for lease in reading {
+        lease.release().await.unwrap();
+    }
+    let written = timeout(BOUND, writing).await.unwrap().unwrap();
+    assert!(!late.is_finished());
+    written.release().await.unwrap();
+    let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
+}
+
+/// The place was kept for a task that gives up.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_was_kept_for_a_reader_is_given_back() {
+    let (_, [holder, readers, writer]) = processes();
+    let held = holder.acquire("key", TTL).shared().await.unwrap();
+    let block = waits(&writer).await;
+    let read = || tokio::spawn(readers.acquire("key", TTL).shared().into_future());
+    let [first, second] = [read(), read()];
+    sleep(MOMENT).await;
+    block.abort();
+    second.abort();
+    let first = timeout(BOUND, first).await.unwrap().unwrap().unwrap();
+    sleep(MOMENT).await;
+    assert!(queue(&holder).await.is_empty());
+    first.release().await.unwrap();
+    held.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_upgrade_and_an_owner_that_enters_again_come_before_those_that_wait() {
     let (_, [here, there]) = processes();

@@ -87,6 +87,7 @@ pub enum Fault {
     PlacesAreForAllKeys,
     NeverLeaves,
     ReadersPassWriters,
+    PlacesAreNeverKept,
     SmallPermitsPass,
     OwnersQueueBehindThemselves,
     UpgradesQueue,

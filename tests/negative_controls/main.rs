@@ -143,6 +143,8 @@ controls! {
     a_place_that_is_never_given_back: NeverLeaves is caught by a_place_is_given_back;
     readers_that_pass_a_writer: ReadersPassWriters is caught by
         a_reader_queues_behind_a_writer, an_upgrade_does_not_queue, a_batch_keeps_the_queue;
+    readers_that_are_let_in_one_by_one: PlacesAreNeverKept is caught by
+        readers_of_a_process_share_its_place;
     small_requests_that_pass_a_large_one: SmallPermitsPass is caught by
         permits_queue_behind_a_large_request;
     owners_that_wait_for_themselves: OwnersQueueBehindThemselves is caught by

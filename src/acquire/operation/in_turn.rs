@@ -8,9 +8,9 @@ use super::{AcquireOperation, too_late};
 use crate::{
     acquire::attempt::Attempt,
     messages::Turn,
-    model::{Error, Held, WaitPolicy},
+    model::{Access, Error, Held, WaitPolicy},
     retry::TRIES,
-    waiters::{WaitOutcome, Waiter, ensure_listener},
+    waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
 };
 
 impl AcquireOperation {
@@ -24,11 +24,15 @@ impl AcquireOperation {
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
         let context = self.context.clone();
-        let is_in_turn = self.request.turn != Turn::Barging;
+        let kind = match (self.request.turn, self.request.access) {
+            (Turn::Barging, _) => WaiterKind::Barging,
+            (_, Access::Exclusive) => WaiterKind::Exclusive,
+            (_, Access::Shared | Access::Permits { .. }) => WaiterKind::Shared,
+        };
         let waiter = Arc::new(Waiter::enter(
             &context.registry.queues,
             &self.request.key,
-            is_in_turn,
+            kind,
             self.work.clone(),
         ));
         self.waiter = Some(waiter.clone());
@@ -47,9 +51,9 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    if is_in_turn {
+                    if kind != WaiterKind::Barging {
                         let request = Arc::make_mut(&mut self.request);
-                        request.turn = waiter.turn_of_process();
+                        (request.turn, request.keeps_place) = waiter.turn_of_process();
                         // Whoever is first asks when the key is about to be free.
                         let is_behind = |held: &Held| held.ahead() > 0;
                         let last = waiter.last_answer();

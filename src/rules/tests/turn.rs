@@ -146,6 +146,28 @@ fn readers_queue_behind_a_writer_and_not_behind_readers() {
     refused(&record, &wait(two), 1_003);
 }
 
+/// The tasks of a process that wait for a lease which lets others in beside it, all in one place.
+#[test]
+fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
+    let [readers, writer] = processes();
+    let keeps = |request: AcquireRequest| request.keeping_place();
+    let record = free_with(&[wait(readers).shared(), wait(writer)]);
+    let record = passes(&record, &keeps(wait(readers).shared()), 1_001);
+    assert_eq!(waiters(&record), [readers, writer]);
+    let record = passes(&record, &keeps(wait(readers).shared()), 1_002);
+    let record = passes(&record, &wait(readers).shared(), 1_003);
+    assert_eq!(waiters(&record), [writer], "the last one ends it");
+    assert_eq!(holders(&record).len(), 3);
+    refused(&record, &wait(readers).shared(), 1_004);
+
+    let record = free_with(&[wait(readers).permits(1, 3), wait(writer)]);
+    let record = passes(&record, &keeps(wait(readers).permits(1, 3)), 1_001);
+    assert_eq!(waiters(&record), [readers, writer]);
+    let record = free_with(&[wait(writer), wait(readers)]);
+    let record = passes(&record, &keeps(wait(writer)), 1_001);
+    assert_eq!(waiters(&record), [readers]);
+}
+
 #[test]
 fn a_large_request_for_permits_is_not_passed_by_small_ones() {
     let [large, small] = processes();

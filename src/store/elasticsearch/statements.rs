@@ -126,6 +126,7 @@ impl Statements {
         params["mode"] = json!(request.access.mode().as_str());
         params["permits"] = json!(request.access.permits());
         params["capacity"] = json!(request.access.capacity());
+        params["ended_place"] = json!(request.ended_place().map(|waiter| waiter.to_string()));
         params["reentrant"] = json!(request.reentrant);
         params["max_holders"] = json!(MAX_HOLDERS);
         params["in_place_of"] = json!(request.in_place_of.map(|lease| lease.to_string()));

@@ -21,7 +21,7 @@ impl Waiting {
         let turns: Vec<_> = (0..waiters).map(|_| Arc::new(Notify::new())).collect();
         let mut queue = Queue::new(start);
         for turn in &turns {
-            queue.push(turn.clone(), true, Weak::new());
+            queue.push(turn.clone(), WaiterKind::Exclusive, Weak::new());
         }
         Self {
             queue,
@@ -115,7 +115,7 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn() else {
+    let (Turn::InTurn { waiter: me, .. }, _) = waiting.queue.turn() else {
         panic!("it does not wait in turn");
     };
     let other = WaiterId::random();

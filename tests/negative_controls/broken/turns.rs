@@ -32,6 +32,9 @@ impl BrokenStore {
         if self.is(Fault::NobodyBarges) && request.turn == Turn::Barging {
             request.turn = Turn::Behind;
         }
+        if self.is(Fault::PlacesAreNeverKept) {
+            request.keeps_place = false;
+        }
         let Some(record) = record else { return };
         match self.fault {
             Fault::DeadPlacesBlock => {

@@ -419,7 +419,7 @@ pub fn queue_shapes() -> Vec<(Verdict, Value)> {
             }
         }
     }
-    let just_released = with(free(), json!({ "released_at": at(0) }));
+    let just_released = with(free(), json!({ "released_at": at(-1) }));
     let locks = [
         (Has::SOLE, flat()),
         (Has::BOTH, several()),

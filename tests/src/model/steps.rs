@@ -67,15 +67,22 @@ pub(super) enum Stance {
     Barging,
     /// By this process.
     InTurn(usize),
+    /// The same, and a grant keeps its place, if it is not exclusive.
+    Keeping(usize),
 }
 
 impl Stance {
+    /// Whether the process keeps its place after a grant.
+    pub(super) fn keeps_place(self) -> bool {
+        matches!(self, Self::Keeping(_))
+    }
+
     /// The turn, with a place that outlasts the sequence.
     pub(super) fn turn(self, waiters: &[WaiterId]) -> Turn {
         match self {
             Self::Behind => Turn::Behind,
             Self::Barging => Turn::Barging,
-            Self::InTurn(process) => Turn::InTurn {
+            Self::InTurn(process) | Self::Keeping(process) => Turn::InTurn {
                 waiter: waiters[process],
                 stays: STAYS,
             },
@@ -90,7 +97,8 @@ fn stance(queue: bool) -> BoxedStrategy<Stance> {
     prop_oneof![
         4 => Just(Stance::Behind),
         1 => Just(Stance::Barging),
-        5 => (0..WAITERS).prop_map(Stance::InTurn),
+        4 => (0..WAITERS).prop_map(Stance::InTurn),
+        2 => (0..WAITERS).prop_map(Stance::Keeping),
     ]
     .boxed()
 }

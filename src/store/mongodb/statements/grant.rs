@@ -116,9 +116,9 @@ fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document
 /// The list of those that wait, after a grant, if the statement changes it.
 fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
     let left = match queue {
-        Queue::Ignored => turn::without(request.turn.waiter()?),
+        Queue::Ignored => turn::without(request.ended_place()?),
         Queue::First => {
-            request.turn.waiter()?;
+            request.ended_place()?;
             turn::without_the_first()
         }
         Queue::Followed => turn::left(request),
