@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(3);
 /// The longest pause of a process for which there was no place.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
 /// The shortest pause before something that is about to happen.
-pub(super) const SOON: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(1);
 
 /// The speed of a queue, as one process in it sees it.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl Pace {
 }
 
 /// The longest pause of a process that has so many ahead.
-pub(super) fn longest(behind: usize) -> Duration {
+fn longest(behind: usize) -> Duration {
     if behind >= MAX_PLACES {
         return WITHOUT_PLACE;
     }

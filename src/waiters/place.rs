@@ -1,17 +1,16 @@
 //! The place of this process in the queue of a key, which the processes that wait for it have in its document: what a
 //! request says of it, and when the next request goes. Pure: times come in as arguments.
 //!
-//! Invariants:
+//! Invariant:
 //!
 //! - The next request reaches the store before the place that the last one took is over, if its answer takes no longer than
 //!   the last one and [`SLACK`].
-//! - While the store tells which process comes next, the others ask seldom: in case the store leaves something out.
 
 use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::{Pace, SOON, longest};
+use super::pace::Pace;
 use crate::{
     messages::Turn,
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -68,8 +67,6 @@ pub(super) struct Refusal<'a> {
     pub(super) behind: usize,
     /// The pause of a process that competes with no other.
     pub(super) otherwise: Duration,
-    /// Whether the store tells which process comes next.
-    pub(super) is_told: bool,
     /// How long the answer took.
     pub(super) took: Duration,
 }
@@ -181,17 +178,14 @@ impl OwnPlace {
             held,
             behind,
             otherwise,
-            is_told,
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
         self.pace.see(behind, now);
-        let wanted = match held.held_for() {
-            Some(_) if is_told && behind > 0 => otherwise.max(longest(behind)),
-            // Nobody has the key: those ahead take it, or their places are over.
-            None if is_told && behind > 0 => otherwise.min(held.binds_for().max(SOON)),
-            _ if !is_told && self.had_others_ahead => self.pace.pause(held, behind, chance),
-            _ => otherwise,
+        let wanted = if self.had_others_ahead {
+            self.pace.pause(held, behind, chance)
+        } else {
+            otherwise
         };
         // If the place is over before that, the next request goes earlier, and takes the place for longer.
         let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK + took));
@@ -227,7 +221,6 @@ mod tests {
             held,
             behind,
             otherwise,
-            is_told: false,
             took: Duration::ZERO,
         }
     }
@@ -284,34 +277,6 @@ mod tests {
                 place.pause(refusal, Instant::now(), 1.0)
             };
             assert!(pause(0) <= pause(1), "{millis}");
-        }
-    }
-
-    #[test]
-    fn a_process_that_is_told_when_it_comes_next_asks_seldom() {
-        let otherwise = Duration::from_millis(700);
-        let now = "2026-01-01T12:00:00Z".parse().unwrap();
-        let free = Held::new(Key::new("key").unwrap(), Vec::new(), now);
-        let free = free.behind(3, Duration::from_millis(40));
-        let slow = Duration::from_secs(3);
-        for (held, behind, expected) in [
-            (held(5, 7), 0, otherwise),
-            (held(5, 7), 7, slow),
-            (free, 3, Duration::from_millis(40)),
-        ] {
-            let mut place = OwnPlace::new();
-            for _ in 0..2 {
-                let refusal = Refusal {
-                    is_told: true,
-                    ..refusal(&held, behind, otherwise)
-                };
-                place.pause(refusal, Instant::now(), 1.0);
-            }
-            let refusal = Refusal {
-                is_told: true,
-                ..refusal(&held, behind, otherwise)
-            };
-            assert_eq!(place.pause(refusal, Instant::now(), 1.0), expected);
         }
     }
 

@@ -216,8 +216,8 @@ impl Queue {
         false
     }
 
-    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least: that is
-    /// more than none where the store tells of free keys. Gives
+    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least, unless it
+    /// competes with other processes. Gives
     /// how many processes are ahead, if the refusal has taken a place.
     pub(super) fn refused(
         &mut self,
@@ -245,7 +245,6 @@ impl Queue {
             held: &held,
             behind,
             otherwise: pause,
-            is_told: least > 0,
             took: now.saturating_duration_since(self.asked),
         };
         let pause = self.place.pause(refusal, now, fastrand::f64());
