@@ -36,7 +36,7 @@ impl Held {
 
     /// The answer to a request to replace a lease on a key that has no document. It has no holders, and no caller uses
     /// its time.
-    #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
+    #[cfg(feature = "mongodb")]
     pub(crate) fn by_nobody(key: Key) -> Self {
         Self::new(key, Vec::new(), DateTime::UNIX_EPOCH)
     }
