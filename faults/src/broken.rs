@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use leasehold::{
     Error, Fence, Key, LockState, Mode, Store,
     store::{
-        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, Grant,
-        ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys,
+        Grant, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
         RenewAnswers, RenewRequest, Turn, WaiterId,
     },
 };
@@ -265,6 +265,10 @@ impl Store for Broken {
             request.key = Key::new(format!("{}-{}", request.key, self.number))?;
         }
         self.store.permit(&request).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.store.freed().await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

@@ -120,6 +120,8 @@ pub enum Event {
         claim: Claim,
         /// Whether it may come before the processes that wait.
         overtakes: bool,
+        /// Whether a grant leaves its process the place that it has.
+        keeps: bool,
         sent: Time,
     },
     /// The request with this number was answered.
@@ -194,12 +196,13 @@ impl Display for Event {
                 waiter,
                 claim,
                 overtakes,
+                keeps,
                 sent,
             } => {
                 let (waiter, of) = (waiter.as_deref().unwrap_or(NOBODY), claim.of());
                 write!(
                     f,
-                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {sent}"
+                    "asked {request} {key} {lease} {waiter} {of} {overtakes} {keeps} {sent}"
                 )
             }
             Self::Answered {
@@ -267,13 +270,24 @@ impl FromStr for Event {
                 to: to.parse()?,
                 ttl: ttl.parse()?,
             },
-            ["asked", request, key, lease, waiter, of, overtakes, sent] => Self::Asked {
+            [
+                "asked",
+                request,
+                key,
+                lease,
+                waiter,
+                of,
+                overtakes,
+                keeps,
+                sent,
+            ] => Self::Asked {
                 request: request.parse()?,
                 key: key.to_owned(),
                 lease: lease.to_owned(),
                 waiter: (waiter != NOBODY).then(|| waiter.to_owned()),
                 claim: of.parse::<u32>()?.into(),
                 overtakes: overtakes.parse()?,
+                keeps: keeps.parse()?,
                 sent: sent.parse()?,
             },
             ["answered", request, got, "granted", fence] => Self::Answered {
@@ -408,6 +422,7 @@ fn an_event_reads_back_what_it_writes() {
             waiter: None,
             claim: Claim::All,
             overtakes: false,
+            keeps: true,
             sent: 1,
         },
         Event::Answered {

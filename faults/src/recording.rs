@@ -9,7 +9,7 @@ use leasehold::{
     Error, Held, Key, LockState, Store,
     limits::MAX_PLACE_TIME,
     store::{
-        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction,
+        Access, AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Eviction, FreedKeys,
         ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
         RenewAnswers, RenewRequest, Turn, WaiterId,
     },
@@ -33,7 +33,7 @@ pub enum ServerClock {
     OfTheStore,
 }
 
-/// A client's view of a store. What has a default in [`Store`] keeps it, so that each acquire comes by here.
+/// A client's view of a store. There are no batches, so that each acquire comes by here.
 pub struct Recording {
     store: Arc<dyn Store>,
     recorder: Recorder,
@@ -118,6 +118,7 @@ impl Store for Recording {
             overtakes: request.turn == Turn::Barging
                 || request.in_place_of.is_some()
                 || request.reentrant,
+            keeps: request.keeps_place && request.access != Access::Exclusive,
             sent,
         });
         let answer = self.store.acquire(request).await?;
@@ -173,6 +174,10 @@ impl Store for Recording {
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         self.store.permit(request).await
+    }
+
+    async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        self.store.freed().await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {

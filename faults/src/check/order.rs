@@ -3,8 +3,8 @@
 //! Invariants:
 //!
 //! - What counts is what the document of a lock must have said, whoever lives. A place was there when a request in turn
-//!   was refused, counts for a time that the answer tells, and goes with a grant, or when its process asks for that. So it
-//!   makes no difference that a process was killed or stopped.
+//!   was refused, counts for a time that the answer tells, and goes with a grant that is not to keep it, or when its
+//!   process asks for that. So it makes no difference that a process was killed or stopped.
 //! - Where the histories leave anything open, no order is judged.
 
 use std::{
@@ -39,6 +39,8 @@ struct Request<'a> {
     waiter: Option<&'a str>,
     claim: Claim,
     overtakes: bool,
+    /// Whether a grant leaves its process the place that it has.
+    keeps: bool,
     sent: Time,
     answer: Option<(Answer, Time)>,
 }
@@ -118,6 +120,7 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
             waiter,
             claim,
             overtakes,
+            keeps,
             sent,
         } = event
         {
@@ -126,6 +129,7 @@ fn requests(events: &[Event]) -> BTreeMap<&str, Vec<Request<'_>>> {
                 waiter: waiter.as_deref(),
                 claim: *claim,
                 overtakes: *overtakes,
+                keeps: *keeps,
                 sent: *sent,
                 answer: answers.get(request).copied(),
             });
@@ -276,7 +280,7 @@ impl<'a> Queue<'a> {
     }
 
     /// For each request when the first one was sent that may have given its process the place that it has. A grant ends
-    /// the place, if no other request was under way at that time.
+    /// the place, if it was not to keep it and no other request was under way at that time.
     fn since(&self) -> Vec<Time> {
         let mut began = HashMap::<_, (Time, Time)>::new();
         let mut ended: HashMap<_, Option<Time>> = HashMap::new();
@@ -291,7 +295,10 @@ impl<'a> Queue<'a> {
             let (since, under_way) = began.entry(waiter).or_insert((request.sent, 0));
             let alone = *under_way <= request.sent;
             *under_way = (*under_way).max(request.got());
-            let end = request.granted().map(|(_, got)| got).filter(|_| alone);
+            let end = request
+                .granted()
+                .map(|(_, got)| got)
+                .filter(|_| alone && !request.keeps);
             ended.insert(waiter, end);
             *since
         });
