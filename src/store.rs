@@ -164,8 +164,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or
-    /// downgraded, or the first of the processes that wait for a free key has left. Keys whose holder expires are not in
-    /// the stream.
+    /// downgraded. Keys whose holder expires are not in the stream.
     ///
     /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A
     /// key in the stream is a hint: another client may have acquired it by now, and a release may be missing from the

@@ -35,6 +35,9 @@ pub struct AcquireRequest {
     pub likely_held: bool,
     /// How the request stands to other processes that wait for the key.
     pub turn: Turn,
+    /// Whether its process may have a [place](crate::store::Place) already, so that the key may be kept for it. A store may
+    /// then look for the place first. It makes no difference to what is granted.
+    pub has_place: bool,
     /// Whether a grant leaves the place of its process where it is, because other tasks of that process wait in it, and
     /// the lease lets them in beside it. An exclusive lease does not, so its grant ends the place all the same.
     pub keeps_place: bool,
@@ -82,6 +85,7 @@ impl AcquireRequest {
             fresh: false,
             likely_held: false,
             turn: Turn::Behind,
+            has_place: false,
             keeps_place: false,
         }
     }
@@ -128,6 +132,12 @@ impl AcquireRequest {
     /// The same with another [turn](AcquireRequest#structfield.turn).
     pub fn turn(mut self, turn: Turn) -> Self {
         self.turn = turn;
+        self
+    }
+
+    /// The same for a process that may [have a place](AcquireRequest#structfield.has_place).
+    pub fn with_place(mut self) -> Self {
+        self.has_place = true;
         self
     }
 

@@ -59,6 +59,16 @@ struct KeptForOthers {
     binds_for: Duration,
 }
 
+/// What a request has to say of the place of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceToAsk {
+    pub(crate) turn: Turn,
+    /// Whether an earlier request may have taken the place.
+    pub(crate) is_taken: bool,
+    /// Whether a grant is to leave the place where it is.
+    pub(crate) is_kept: bool,
+}
+
 /// A refusal, after which a process pauses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
@@ -96,16 +106,20 @@ impl OwnPlace {
         }
     }
 
-    /// The turn of the next request, which may take the place, and whether a grant is to keep the place: for the tasks of
-    /// this process behind the one that asks, which it lets in beside it.
+    /// The place for the next request. A grant is to keep it for the tasks of this process behind the one that asks, which
+    /// it lets in beside it.
     ///
     /// Those are as many as waited when the first of them asked. Tasks that come later take another place: otherwise a
     /// process that has always some readers would keep a writer from the key for ever.
-    pub(super) fn turn(&mut self, beside: usize) -> (Turn, bool) {
+    pub(super) fn turn(&mut self, beside: usize) -> PlaceToAsk {
         let more = self.more.map_or(beside, |more| more.get() - 1);
         self.next = NonZero::new(more.min(beside));
         let (waiter, stays) = (self.waiter, self.stays);
-        (Turn::InTurn { waiter, stays }, self.next.is_some())
+        PlaceToAsk {
+            turn: Turn::InTurn { waiter, stays },
+            is_taken: self.may_be_taken,
+            is_kept: self.next.is_some(),
+        }
     }
 
     /// Records that a request in turn was granted: the grant has ended the place, unless the request was to keep it. Gives
@@ -226,8 +240,8 @@ mod tests {
     }
 
     fn stays(place: &mut OwnPlace) -> Duration {
-        match place.turn(0) {
-            (Turn::InTurn { stays, .. }, false) => stays,
+        match place.turn(0).turn {
+            Turn::InTurn { stays, .. } => stays,
             other => panic!("{other:?}"),
         }
     }
@@ -313,15 +327,15 @@ mod tests {
         place.refused(&held(5, 0), start);
         // Two wait behind the one that asks, and then others come all the time.
         for (beside, is_kept) in [(2, true), (9, true), (9, false), (9, true)] {
-            assert_eq!(place.turn(beside).1, is_kept);
+            assert_eq!(place.turn(beside).is_kept, is_kept);
             // Only a grant counts.
-            assert_eq!(place.turn(beside).1, is_kept);
+            assert_eq!(place.turn(beside).is_kept, is_kept);
             place.granted(start);
             assert_eq!(place.may_be_taken, is_kept);
             place.may_be_taken = true;
         }
         // They have gone meanwhile.
-        assert!(!place.turn(0).1);
+        assert!(!place.turn(0).is_kept);
     }
 
     #[test]

@@ -25,10 +25,9 @@ use self::last_answer::LastAnswer;
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
-    place::{EndedTurn, OwnPlace, Refusal},
+    place::{EndedTurn, OwnPlace, PlaceToAsk, Refusal},
 };
 use crate::{
-    messages::Turn,
     model::{Error, Held, LeaseId, Mode, WaiterId},
     retry,
     runtime::inline_task::InlineTask,
@@ -192,9 +191,8 @@ impl Queue {
         }
     }
 
-    /// The turn of a request that waits in the queue of the processes, which it may take a place in, and whether a grant
-    /// is to keep the place, for tasks that are let in beside it.
-    pub(super) fn turn(&mut self) -> (Turn, bool) {
+    /// The place of this process in the queue of the processes, for a request that waits in it.
+    pub(super) fn turn(&mut self) -> PlaceToAsk {
         let behind = self.waiters.iter().skip(1);
         let beside = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
         let is_shared = |first: &QueuedWaiter| first.kind == WaiterKind::Shared;

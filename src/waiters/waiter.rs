@@ -14,11 +14,11 @@ use super::{
     handoff::{HandoffOffer, HandoffStreak},
     kind::WaiterKind,
     place::EndedTurn,
+    place::PlaceToAsk,
     queue::{Queue, Step},
     queues::WaitQueues,
 };
 use crate::{
-    messages::Turn,
     model::{Error, Held, Key, LeaseId, Mode, WaiterId},
     runtime::inline_task::InlineTask,
     telemetry::{self, Waiting},
@@ -108,14 +108,13 @@ impl Waiter {
         self.queue(Queue::give_up);
     }
 
-    /// The turn of the next request of this waiter among the processes that wait for the key, and whether a grant is to
-    /// keep the place of this process.
-    pub(crate) fn turn_of_process(&self) -> (Turn, bool) {
-        if self.kind == WaiterKind::Barging {
-            return (Turn::Barging, false);
+    /// The place of this process among those that wait for the key, for the next request of this waiter; `None` if it does
+    /// not wait in turn.
+    pub(crate) fn place_to_ask(&self) -> Option<PlaceToAsk> {
+        match self.kind {
+            WaiterKind::Barging => None,
+            WaiterKind::Exclusive | WaiterKind::Shared => self.queue(Queue::turn),
         }
-        // There is always a queue as long as this waiter is in it.
-        self.queue(Queue::turn).unwrap_or((Turn::Behind, false))
     }
 
     /// Records that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.

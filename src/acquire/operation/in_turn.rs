@@ -51,9 +51,11 @@ impl AcquireOperation {
                 .await
             {
                 Some(WaitOutcome::Ask) => {
-                    if kind != WaiterKind::Barging {
+                    if let Some(place) = waiter.place_to_ask() {
                         let request = Arc::make_mut(&mut self.request);
-                        (request.turn, request.keeps_place) = waiter.turn_of_process();
+                        request.turn = place.turn;
+                        request.has_place = place.is_taken;
+                        request.keeps_place = place.is_kept;
                         // Whoever is first asks when the key is about to be free.
                         let is_behind = |held: &Held| held.ahead() > 0;
                         let last = waiter.last_answer();

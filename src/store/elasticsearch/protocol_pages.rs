@@ -110,7 +110,10 @@ fn requests() -> Vec<Statement> {
     for (name, request) in fixed::acquires() {
         add(name, one(statements.acquire(&request)));
     }
-    add("acquire in turn", one(statements.acquire_in_full(&in_turn())));
+    add(
+        "acquire in turn",
+        one(statements.acquire_in_full(&in_turn())),
+    );
     let behind = statements.acquire_in_full(&fixed::acquires()[0].1);
     add("acquire again", one(behind));
     add("leave", one(statements.leave(&fixed::key(), waiter())));

@@ -53,8 +53,13 @@ impl MongoStore {
         let sent = Instant::now();
         let take_over = statements::take_over_sole(request, self.retention);
         let is_take_over = take_over.is_some();
+        let form = if request.has_place {
+            Form::First
+        } else {
+            Form::Short
+        };
         let update =
-            take_over.unwrap_or_else(|| statements::acquire(request, Form::Short, self.retention));
+            take_over.unwrap_or_else(|| statements::acquire(request, form, self.retention));
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())

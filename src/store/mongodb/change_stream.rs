@@ -8,10 +8,9 @@
 //!   Under a minimum hold the holder, sole or in a list, has another lease id instead. A downgrade writes a list, or
 //!   changes a mode. None of these changes the fence.
 //!
-//! - The first of the processes that wait for a free key leaves the queue, so that another comes first: the field `next`.
 //!
-//! Those changes write to `next` which processes come next, so that not all that wait ask at the same moment. It is not in
-//! the event if it is the same as before. The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
+//! Those changes copy the places of the processes that wait to `next`, so that not all of them ask at the same moment. It is
+//! not in the event if it is the same as before. The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
 //! reentrant grant keeps the fence, but it only adds a holder. Its event is sent all the same if the grant also removes
 //! holders that have expired, which does no harm.
 
@@ -81,13 +80,26 @@ fn freed(event: &Document) -> Option<FreedKey> {
     })
 }
 
-/// The processes that come next, if the event tells.
+/// The processes that come next, if the event tells: the first whose place counts, and those behind it that it lets in
+/// beside it.
 fn next(event: &Document) -> Option<Vec<WaiterId>> {
     let description = event.get_document("updateDescription");
     let changed = description.and_then(|it| it.get_document("updatedFields"));
     let document = changed.or_else(|_| event.get_document("fullDocument"));
-    let ids = document.ok()?.get_str("next").ok()?;
-    ids.split_whitespace().map(WaiterId::parse).collect()
+    let places = document.ok()?.get_array("next").ok()?;
+    // Servers before 6.0 do not tell the time of a change.
+    let now = event.get_datetime("wallTime").ok();
+    let counts = |place: &&Document| {
+        let until = place.get_datetime("until");
+        until.is_ok_and(|until| now.is_none_or(|now| now < until))
+    };
+    let mode = |place: &Document| place.get_str("mode").map(str::to_owned).ok();
+    let mut places = places.iter().filter_map(Bson::as_document).filter(counts);
+    let first = places.next()?;
+    let lets_in = mode(first).is_some_and(|mode| mode != Mode::Exclusive.as_str());
+    let beside = places.take_while(|place| lets_in && mode(place) == mode(first));
+    let waiter = |place: &Document| WaiterId::parse(place.get_str("waiter").ok()?);
+    [first].into_iter().chain(beside).map(waiter).collect()
 }
 
 /// The key in an event; `None` if the id is no key.
@@ -106,10 +118,11 @@ fn pipeline() -> [Document; 2] {
     [
         doc! { "$match": {
             "operationType": { "$in": ["update", "replace"] },
-            "$expr": { "$or": [is_free(), has_room(), has_another_next()] },
+            "$expr": { "$or": [is_free(), has_room()] },
         } },
         doc! { "$project": {
             "documentKey._id": 1,
+            "wallTime": 1,
             "updateDescription.updatedFields.next": 1,
             "fullDocument.next": 1,
         } },
@@ -127,11 +140,6 @@ fn is_free() -> Document {
         { "$ne": [{ "$setIntersection": [removed, ["lease", "holders"]] }, []] },
         { "$not": [{ "$or": [kept("lease"), kept("holders")] }] },
     ] }
-}
-
-/// Whether another process comes next for a key.
-fn has_another_next() -> Document {
-    doc! { "$eq": [{ "$type": "$updateDescription.updatedFields.next" }, "string"] }
 }
 
 /// Whether one of several holders has left, or ends sooner than it would have, or its mode may now admit others.

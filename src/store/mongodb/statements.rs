@@ -19,7 +19,7 @@ mod turn;
 
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
+use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
@@ -51,18 +51,15 @@ pub(crate) fn projection() -> Document {
     doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
 
-/// Gives up the place of a process. On a free key this tells who may take it now.
+/// Gives up the place of a process.
 pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
     let waits = doc! { "$in": [waiter.to_string(), { "$ifNull": ["$waiters.waiter", []] }] };
     let waits = doc! { "$and": [{ "$isArray": "$waiters" }, waits, is_known()] };
-    let next = turn::next(turn::others(waiter));
-    // A merge of objects would keep a field whose new value is missing.
-    let set = |field: &str, value: Document, input: Bson| {
-        doc! { "$setField": { "field": field, "input": input, "value": value } }
-    };
-    let next = doc! { "$cond": [expressions::is_held(), "$next", next] };
-    let left = set("waiters", turn::without(waiter), "$$ROOT".into());
-    let left = set("next", next, left.into());
+    let left = doc! { "$setField": {
+        "field": "waiters",
+        "input": "$$ROOT",
+        "value": turn::without(waiter),
+    } };
     replace_if(waits, left)
 }
 
@@ -73,7 +70,7 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
         cleanup_at("$$NOW", Duration::ZERO, retention),
         doc! {
             "released_at": "$$NOW",
-            "next": turn::next_after_release(),
+            "next": turn::NEXT,
             "evicted": { "$filter": { "input": "$$all", "cond": is_live() } },
         },
     );
@@ -153,7 +150,6 @@ pub(crate) fn parts(
         ("nextFence", next_fence()),
         ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),
         ("places", turn::places()),
-        ("next", turn::next_after_release()),
         ("released", hold::released()),
         ("holders", holders()),
         ("allMakeSense", make_sense("$$all")),

@@ -3,7 +3,10 @@
 use chrono::{DateTime, Utc};
 
 use super::*;
-use crate::model::{Fence, Holder, Key};
+use crate::{
+    messages::Turn,
+    model::{Fence, Holder, Key},
+};
 
 const TTL: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -115,7 +118,7 @@ fn what_the_store_tells_is_ignored_while_a_lease_of_the_queue_holds_the_key() {
 fn a_process_that_does_not_come_next_does_not_ask() {
     let mut waiting = Waiting::of(1);
     let start = waiting.start;
-    let (Turn::InTurn { waiter: me, .. }, _) = waiting.queue.turn() else {
+    let Turn::InTurn { waiter: me, .. } = waiting.queue.turn().turn else {
         panic!("it does not wait in turn");
     };
     let other = WaiterId::random();

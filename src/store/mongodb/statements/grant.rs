@@ -1,8 +1,8 @@
 //! The rule of an acquire as an update pipeline of MongoDB.
 //!
-//! The statement of an acquire has two forms. The short one refuses whenever another process has the first place, and
-//! takes no place. It is for a key that is likely to be free. If the rule says otherwise than the short form, the caller
-//! sends the full one.
+//! The statement of an acquire has three forms. The short one refuses whenever a process waits, and takes no place: it is
+//! for a key that is likely to be free. Another one is for a process that has the first place, and refuses if another has
+//! it. If the rule says otherwise, the caller sends the full form.
 
 use std::time::Duration;
 
@@ -17,14 +17,16 @@ use super::{
 };
 use crate::{
     messages::{AcquireRequest, Turn},
-    model::{Access, MAX_HOLDERS},
+    model::{Access, MAX_HOLDERS, WaiterId},
 };
 
 /// A form of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// It refuses if another process has the first place.
+    /// It refuses if any process waits.
     Short,
+    /// It refuses if another process has the first place.
+    First,
     /// It follows the rule of the queue.
     Full,
 }
@@ -46,8 +48,10 @@ pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration)
 enum Queue {
     /// The request comes before all of them.
     Ignored,
-    /// It is refused unless there is none, or the first place is its own.
-    First,
+    /// It is refused if there are any.
+    Empty,
+    /// It is refused unless there is none, or the first place is that of this process.
+    First(WaiterId),
     /// It is granted or refused, and has its place, by the rule.
     Followed,
 }
@@ -56,8 +60,19 @@ impl Queue {
     fn of(request: &AcquireRequest, form: Form) -> Self {
         match (request.turn, request.in_place_of, form) {
             (Turn::Barging, _, _) | (_, Some(_), _) => Self::Ignored,
-            (_, None, Form::Short) => Self::First,
+            (Turn::InTurn { waiter, .. }, None, Form::First) => Self::First(waiter),
+            (_, None, Form::Short | Form::First) => Self::Empty,
             (_, None, Form::Full) => Self::Followed,
+        }
+    }
+
+    /// Whether the places let the request through; `None` if it does not heed them.
+    fn is_its_turn(self) -> Option<Document> {
+        match self {
+            Self::Ignored => None,
+            Self::Empty => Some(turn::nobody_waits()),
+            Self::First(waiter) => Some(turn::comes_first(waiter)),
+            Self::Followed => Some(turn::is_its_turn()),
         }
     }
 }
@@ -79,9 +94,7 @@ fn exclusive(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec
     let free = match request.in_place_of {
         None => {
             let mut free = vec![is_free(), has_next_fence()];
-            if queue == Queue::First {
-                free.push(turn::comes_first(request));
-            }
+            free.extend(queue.is_its_turn());
             doc! { "$or": [{ "$and": free }, is_new(&request.key)] }
         }
         Some(lease) => {
@@ -117,7 +130,8 @@ fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document
 fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
     let left = match queue {
         Queue::Ignored => turn::without(request.ended_place()?),
-        Queue::First => {
+        Queue::Empty => return None,
+        Queue::First(_) => {
             request.ended_place()?;
             turn::without_the_first()
         }
@@ -157,11 +171,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
         Some(_) => room,
     };
     let mut free = vec![doc! { "$isArray": "$$live" }, room];
-    match queue {
-        Queue::Ignored => {}
-        Queue::First => free.push(turn::nobody_waits()),
-        Queue::Followed => free.push(turn::is_its_turn()),
-    }
+    free.extend(queue.is_its_turn());
     let free = doc! { "$and": free };
     let expires_at = from_now(request.ttl);
     let latest = doc! { "$max": [{ "$max": "$$live.expires_at" }, expires_at.clone()] };
@@ -185,7 +195,9 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
         Access::Shared | Access::Permits { .. } => granted,
     };
     let decision = match queue {
-        Queue::Ignored | Queue::First => doc! { "$cond": [free, granted, "$$ROOT"] },
+        Queue::Ignored | Queue::Empty | Queue::First(_) => {
+            doc! { "$cond": [free, granted, "$$ROOT"] }
+        }
         Queue::Followed => in_turn(request, free, granted),
     };
     vec![doc! { "$replaceWith": { "$let": {

@@ -225,7 +225,7 @@ fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Docume
 
 /// The document of a key without holders. Its clean-up date stays as it was.
 pub(super) fn released() -> Document {
-    let left = doc! { "released_at": "$$NOW", "next": turn::next_after_release() };
+    let left = doc! { "released_at": "$$NOW", "next": turn::NEXT };
     lock("$fence", "$cleanup_at", left)
 }
 
@@ -250,7 +250,7 @@ fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Docum
         ] },
     };
     if effect == Effect::MakesRoom {
-        held.insert("next", turn::next_after_release());
+        held.insert("next", turn::NEXT);
     }
     let list = lock(
         "$fence",
