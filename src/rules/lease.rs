@@ -10,7 +10,7 @@ use crate::{
         ConvertAnswer, ConvertRequest, MinHold, ReleaseAnswer, ReleaseRequest, RenewAnswer,
         RenewRequest,
     },
-    model::{Conversion, Error, Held, LeaseId, LockRecord, Mode, after},
+    model::{Conversion, Error, Held, Holder, LeaseId, LockRecord, Mode, after},
 };
 
 /// Gives a live lease its ttl anew, counted from now. A lease whose expiry is later than that keeps its expiry.
@@ -95,6 +95,9 @@ pub fn convert(
         (Conversion::Upgrade, Mode::Shared, Some(fence)) if !others => {
             (mine.mode, mine.fence) = (Mode::Exclusive, fence);
             converted.fence = fence;
+            // The others have expired.
+            let is_mine = |holder: &Holder| holder.lease == request.lease;
+            converted.holders.retain(is_mine);
         }
         _ => return unchanged(),
     }

@@ -125,6 +125,11 @@ fn an_upgrade_is_for_the_only_holder_and_has_a_new_fence() {
         .unwrap();
     assert_eq!(mine.mode, Mode::Exclusive);
     assert!(mine.fence > both.fence && mine.fence == upgraded.fence);
+    assert_eq!(
+        upgraded.holders.len(),
+        1,
+        "the other one has expired, and goes"
+    );
     let again = convert(Some(&upgraded), &upgrade, at(10_001));
     assert_eq!(again.write, Write::Keep);
     assert!(matches!(again.answer, ConvertAnswer::Converted(grant) if grant.fence == mine.fence));
