@@ -11,7 +11,7 @@ mod renew;
 
 pub(crate) use self::renew::{only_renewal, renewal_left_out};
 pub use self::{
-    acquire::{AcquireAnswer, AcquireRequest, Grant, Turn},
+    acquire::{AcquireAnswer, AcquireRequest, Grant, KnownPlace, Turn},
     batch::{BatchAnswer, BatchAnswers, BatchRequest, MAX_BATCH},
     convert::{ConvertAnswer, ConvertRequest},
     evict::Eviction,

@@ -46,9 +46,9 @@ use crate::model::{Error, Key, LockState};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, Grant, KnownGrant, ListRequest, MAX_BATCH, MAX_RENEWALS, MinHold,
-        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-        RenewAnswers, RenewRequest, Turn,
+        ConvertRequest, Eviction, Grant, KnownGrant, KnownPlace, ListRequest, MAX_BATCH,
+        MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
+        RenewAnswer, RenewAnswers, RenewRequest, Turn,
     },
     model::{
         Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Place, Quota,

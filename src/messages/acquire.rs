@@ -35,9 +35,9 @@ pub struct AcquireRequest {
     pub likely_held: bool,
     /// How the request stands to other processes that wait for the key.
     pub turn: Turn,
-    /// Whether its process may have a [place](crate::store::Place) already, so that the key may be kept for it. A store may
-    /// then look for the place first. It makes no difference to what is granted.
-    pub has_place: bool,
+    /// What the client knows of the [place](crate::store::Place) of its process. It makes no difference to what is granted:
+    /// a store may choose its statement by it.
+    pub place: KnownPlace,
     /// Whether a grant leaves the place of its process where it is, because other tasks of that process wait in it, and
     /// the lease lets them in beside it. An exclusive lease does not, so its grant ends the place all the same.
     pub keeps_place: bool,
@@ -58,6 +58,17 @@ pub enum Turn {
         /// [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The process asks again before that.
         stays: Duration,
     },
+}
+
+/// What a client knows of the place of its process in the queue of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownPlace {
+    /// No request has taken it.
+    None,
+    /// It may be there, so that the key may be kept for it.
+    Taken,
+    /// The same, and a refusal is going to write it again, because some of its time is over.
+    Due,
 }
 
 impl Turn {
@@ -85,7 +96,7 @@ impl AcquireRequest {
             fresh: false,
             likely_held: false,
             turn: Turn::Behind,
-            has_place: false,
+            place: KnownPlace::None,
             keeps_place: false,
         }
     }
@@ -135,9 +146,9 @@ impl AcquireRequest {
         self
     }
 
-    /// The same for a process that may [have a place](AcquireRequest#structfield.has_place).
-    pub fn with_place(mut self) -> Self {
-        self.has_place = true;
+    /// The same for a process that [knows](AcquireRequest#structfield.place) this of its place.
+    pub fn place(mut self, place: KnownPlace) -> Self {
+        self.place = place;
         self
     }
 

@@ -32,8 +32,8 @@ use self::concern::Collections;
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
-        Eviction, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
-        RenewAnswers, RenewRequest,
+        Eviction, KnownPlace, ListRequest, Page, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Error, Key, LockState, WaiterId},
     rules,
@@ -209,9 +209,9 @@ impl Store for MongoStore {
         {
             return Ok(AcquireAnswer::Held(held));
         }
-        if request.fresh
-            && let Some(answer) = self.acquire_fresh(request).await?
-        {
+        // The place has to be written, which only the full statement does.
+        let is_short = request.fresh && request.place != KnownPlace::Due;
+        if is_short && let Some(answer) = self.acquire_fresh(request).await? {
             return Ok(answer);
         }
         self.acquire_again(request).await

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::pace::Pace;
 use crate::{
-    messages::Turn,
+    messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
     retry,
-    rules::turn::long_enough,
+    rules::turn::{WORTH_A_WRITE, long_enough},
 };
 
 /// How much longer than the pause before the next request a place counts at least.
@@ -41,6 +41,8 @@ pub(super) struct OwnPlace {
     next: Option<NonZero<usize>>,
     /// For how long the place counts after the last request.
     stays: Duration,
+    /// Whether the pause after the last request is so long that the next one has to write the place again.
+    is_due: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +65,7 @@ struct KeptForOthers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlaceToAsk {
     pub(crate) turn: Turn,
-    /// Whether an earlier request may have taken the place.
-    pub(crate) is_taken: bool,
+    pub(crate) known: KnownPlace,
     /// Whether a grant is to leave the place where it is.
     pub(crate) is_kept: bool,
 }
@@ -103,6 +104,7 @@ impl OwnPlace {
             more: None,
             next: None,
             stays: for_pause(retry::WAITING),
+            is_due: false,
         }
     }
 
@@ -117,7 +119,11 @@ impl OwnPlace {
         let (waiter, stays) = (self.waiter, self.stays);
         PlaceToAsk {
             turn: Turn::InTurn { waiter, stays },
-            is_taken: self.may_be_taken,
+            known: match self.may_be_taken {
+                false => KnownPlace::None,
+                true if self.is_due => KnownPlace::Due,
+                true => KnownPlace::Taken,
+            },
             is_kept: self.next.is_some(),
         }
     }
@@ -204,6 +210,7 @@ impl OwnPlace {
         // If the place is over before that, the next request goes earlier, and takes the place for longer.
         let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK + took));
         self.stays = for_pause(wanted.max(SLACK) + took);
+        self.is_due = pause >= WORTH_A_WRITE;
         pause
     }
 }

@@ -2,6 +2,7 @@
 
 mod oplog;
 mod plans;
+mod turns;
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{AcquireOperation, too_late};
 use crate::{
     acquire::attempt::Attempt,
-    messages::Turn,
+    messages::{KnownPlace, Turn},
     model::{Access, Error, Held, WaitPolicy},
     retry::TRIES,
     waiters::{WaitOutcome, Waiter, WaiterKind, ensure_listener},
@@ -54,13 +54,14 @@ impl AcquireOperation {
                     if let Some(place) = waiter.place_to_ask() {
                         let request = Arc::make_mut(&mut self.request);
                         request.turn = place.turn;
-                        request.has_place = place.is_taken;
+                        request.place = place.known;
                         request.keeps_place = place.is_kept;
-                        // Whoever is first asks when the key is about to be free.
+                        // Whoever is first asks when the key is about to be free. A look is of no use where the place has
+                        // to be written again.
                         let is_behind = |held: &Held| held.ahead() > 0;
                         let last = waiter.last_answer();
-                        request.likely_held =
-                            last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
+                        request.likely_held = place.known != KnownPlace::Due
+                            && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
                     }
                     // The holder that offers its lease waits for the answer to this very request. So no offer is taken
                     // while earlier requests are under way, because the next answer may be to one of those.

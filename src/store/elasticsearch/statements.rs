@@ -32,7 +32,7 @@ use super::scripts::{
     ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, REMOVE_EXPIRED, RENEW, Script,
 };
 use crate::{
-    messages::{AcquireRequest, ConvertRequest, ReleaseRequest, RenewRequest, Turn},
+    messages::{AcquireRequest, ConvertRequest, KnownPlace, ReleaseRequest, RenewRequest, Turn},
     model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
 };
@@ -299,7 +299,8 @@ impl Statements {
 /// refuses a free key whose first place is another's, unless the request is [barging](Turn::Barging), and takes no place.
 /// So a process that waits goes to it at first, when the key is likely to be free, and when it is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
-    let waits_already = request.turn.waiter().is_some() && request.likely_held;
+    let has_to_write = request.likely_held || request.place == KnownPlace::Due;
+    let waits_already = request.turn.waiter().is_some() && has_to_write;
     is_whole(request) && request.in_place_of.is_none() && !waits_already
 }
 

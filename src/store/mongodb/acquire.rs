@@ -10,7 +10,7 @@ use super::{
     statements::{self, Form},
 };
 use crate::{
-    messages::{AcquireAnswer, AcquireRequest},
+    messages::{AcquireAnswer, AcquireRequest, KnownPlace},
     model::{Cause, Error, Held, Key, LockRecord, WaiterId},
     rules::{self, Decision, Write},
     store::explained,
@@ -53,10 +53,9 @@ impl MongoStore {
         let sent = Instant::now();
         let take_over = statements::take_over_sole(request, self.retention);
         let is_take_over = take_over.is_some();
-        let form = if request.has_place {
-            Form::First
-        } else {
-            Form::Short
+        let form = match request.place {
+            KnownPlace::None => Form::Short,
+            KnownPlace::Taken | KnownPlace::Due => Form::First,
         };
         let update =
             take_over.unwrap_or_else(|| statements::acquire(request, form, self.retention));

@@ -1,0 +1,56 @@
+//! How many commands a process sends that waits in turn.
+
+use std::time::Duration;
+
+use leasehold::{
+    Key, MongoStore, Store,
+    store::{AcquireAnswer, AcquireRequest, KnownPlace, LeaseId, ReleaseRequest, Turn, WaiterId},
+};
+
+use super::{Engine, Fixture, LONG};
+
+/// A place that loses so much of its time from one request to the next that it is always written again.
+const STAYS: Duration = Duration::from_secs(50);
+
+fn ask() -> AcquireRequest {
+    let (key, lease) = (Key::new("key").unwrap(), LeaseId::random());
+    AcquireRequest::exclusive(key, lease, "me".into(), LONG).fresh()
+}
+
+#[tokio::test]
+async fn who_waits_sends_one_command_each_time_that_it_asks() {
+    for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
+        let (collection, commands) = Fixture::new(engine).watched().await;
+        let store = MongoStore::new(&collection);
+        let holder = ask();
+        store.acquire(&holder).await.unwrap();
+        let [first, second] = [(); 2].map(|()| WaiterId::random());
+        let turn = |waiter| Turn::InTurn {
+            waiter,
+            stays: STAYS,
+        };
+        let sent = async |request: &AcquireRequest, granted: bool| {
+            commands.take();
+            let answer = store.acquire(request).await.unwrap();
+            let is_granted = matches!(answer, AcquireAnswer::Granted(_));
+            assert_eq!(is_granted, granted, "{answer:?}");
+            commands.names()
+        };
+        // The short statement takes no place.
+        for waiter in [first, second] {
+            let names = sent(&ask().turn(turn(waiter)), false).await;
+            assert_eq!(names, ["findAndModify", "findAndModify"]);
+        }
+        let [due, again] = [first, second].map(|it| ask().turn(turn(it)).place(KnownPlace::Due));
+        for request in [&due, &again] {
+            assert_eq!(sent(request, false).await, ["findAndModify"]);
+        }
+        let release = ReleaseRequest::new(holder.key.clone(), holder.lease);
+        store.release(&release).await.unwrap();
+        let own = ask().turn(turn(first)).place(KnownPlace::Taken);
+        assert_eq!(sent(&own, true).await, ["findAndModify"]);
+        let state = store.inspect(&holder.key).await.unwrap().unwrap();
+        let left: Vec<_> = state.waiters.iter().map(|place| place.waiter).collect();
+        assert_eq!(left, [second], "the grant has ended its place");
+    }
+}
