@@ -20,7 +20,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// `None` of nobody.
+    /// `None` if there are no values.
     pub fn of(granted: &[Granted]) -> Option<Self> {
         let mut waits: Vec<Duration> = granted.iter().map(|grant| grant.waited).collect();
         waits.sort();

@@ -30,9 +30,9 @@ const KEY: &str = "wanted";
 /// What becomes of the key that they wait for.
 #[derive(Clone, Copy)]
 enum Held {
-    /// Somebody else has it all the time.
+    /// One holder has the key for the whole measurement.
     ByAnother,
-    /// Whoever is granted it has it for so many milliseconds, releases it, and waits again.
+    /// Each process that is granted the key holds it for so many milliseconds, releases it, and waits again.
     For(u64),
 }
 
