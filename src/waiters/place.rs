@@ -346,6 +346,24 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_due_after_a_long_pause() {
+        let otherwise = Duration::from_millis(10);
+        let mut place = OwnPlace::new();
+        let mut known = |millis| {
+            let held = held(millis, 1);
+            place.refused(&held, Instant::now());
+            // A pause may be cut short where the place would be over before.
+            for _ in 0..2 {
+                place.pause(refusal(&held, 1, otherwise), Instant::now(), 1.0);
+            }
+            place.turn(0).known
+        };
+        assert_eq!(known(5), KnownPlace::Taken);
+        assert_eq!(known(60_000), KnownPlace::Due);
+        assert_eq!(OwnPlace::new().turn(0).known, KnownPlace::None);
+    }
+
+    #[test]
     fn a_full_queue_has_no_place() {
         let mut place = OwnPlace::new();
         assert_eq!(place.refused(&held(5, MAX_PLACES), Instant::now()), None);
