@@ -13,6 +13,7 @@ pub struct Held {
     holders: Vec<Holder>,
     now: DateTime<Utc>,
     ahead: usize,
+    turns: usize,
     binds_for: Duration,
 }
 
@@ -24,13 +25,20 @@ impl Held {
             holders,
             now,
             ahead: 0,
+            turns: 0,
             binds_for: Duration::ZERO,
         }
     }
 
     /// The same with so many processes ahead, which keep a free key from others for so long.
     pub fn behind(mut self, ahead: usize, binds_for: Duration) -> Self {
-        (self.ahead, self.binds_for) = (ahead, binds_for);
+        (self.ahead, self.turns, self.binds_for) = (ahead, ahead, binds_for);
+        self
+    }
+
+    /// The same if some of those ahead share the key with each other or with the request, so that they take so many turns.
+    pub(crate) fn in_turns(mut self, turns: usize) -> Self {
+        self.turns = turns;
         self
     }
 
@@ -61,6 +69,11 @@ impl Held {
     /// How many other processes wait for the key, and come first.
     pub fn ahead(&self) -> usize {
         self.ahead
+    }
+
+    /// How many times the key changes hands until all those ahead have had it who do not share it with the request.
+    pub(crate) fn turns_ahead(&self) -> usize {
+        self.turns
     }
 
     /// For how long those [ahead](Self::ahead) come first although nobody has the key, counted from the server's answer.

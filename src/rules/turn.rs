@@ -30,6 +30,8 @@ pub const WORTH_A_WRITE: Duration = Duration::from_millis(250);
 pub(super) struct Outlook {
     /// How many places are ahead.
     pub(super) ahead: usize,
+    /// How many turns they take before the request.
+    turns: usize,
     /// Whether they keep the key from the request.
     pub(super) is_behind: bool,
     /// For how long they do so on a free key.
@@ -40,7 +42,9 @@ impl Outlook {
     /// The answer to a request that is refused with these live holders.
     pub(super) fn held(self, record: &LockRecord, now: DateTime<Utc>) -> Held {
         let live = record.live_holders(now).cloned().collect();
-        Held::new(record.key.clone(), live, now).behind(self.ahead, self.binds_for)
+        Held::new(record.key.clone(), live, now)
+            .behind(self.ahead, self.binds_for)
+            .in_turns(self.turns)
     }
 }
 
@@ -59,6 +63,7 @@ pub(super) fn outlook(
     };
     Outlook {
         ahead: ahead(record, request, now).count(),
+        turns: turns(ahead(record, request, now), request.access.mode()),
         is_behind: !before.is_empty() && (!is_free || binds_for > Duration::ZERO),
         binds_for,
     }
@@ -73,6 +78,18 @@ fn ahead<'a>(
     let mine = request.turn.waiter();
     let is_other = move |place: &&Place| Some(place.waiter) != mine;
     record.live_places(now).take_while(is_other)
+}
+
+/// How many times the key changes hands until these have had it, before a request of this mode. Readers one after the other
+/// have it at the same time, and so have those right before a request to share it.
+fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
+    let (mut turns, mut is_shared) = (0, false);
+    for place in places {
+        let is_beside = is_shared && place.mode == Mode::Shared;
+        is_shared = place.mode == Mode::Shared;
+        turns += usize::from(!is_beside);
+    }
+    turns - usize::from(is_shared && mode == Mode::Shared)
 }
 
 /// The places that have to be granted the key before the request.

@@ -4,7 +4,7 @@
 //! Invariants:
 //!
 //! - A process that asks after its turn has come keeps the key from those behind it. So no pause is longer than [`MOST`]
-//!   for each process ahead, or than the key has been held, or, on a free key, than [`FREE`] for each process ahead. A
+//!   for each turn ahead, or than the key has been held, or, on a free key, than [`FREE`] for each turn ahead. A
 //!   pause that grew with the delays of the others would bring the next delay: all would be late for ever.
 //! - No process pauses for longer than [`LONGEST`], so that each hears in time that it is the first, but for one that has
 //!   no place.
@@ -22,13 +22,13 @@ use crate::{
 
 /// The pause of the first one on a key that changes hands all the time.
 const FIRST: Duration = Duration::from_millis(1);
-/// The shortest pause for each process ahead.
+/// The shortest pause for each turn ahead.
 const LEAST: Duration = Duration::from_millis(2);
-/// The pause for each process ahead, as long as the speed of the queue is not known.
+/// The pause for each turn ahead, as long as the speed of the queue is not known.
 const AT_FIRST: Duration = Duration::from_millis(5);
-/// The longest pause for each process ahead, unless the key has been held for longer.
+/// The longest pause for each turn ahead, unless the key has been held for longer.
 const MOST: Duration = Duration::from_millis(10);
-/// The longest pause for each process ahead on a free key, which the first one is about to take.
+/// The longest pause for each turn ahead on a free key, which the first one is about to take.
 const FREE: Duration = Duration::from_millis(5);
 /// The share of the expected time until its turn after which a process looks again.
 const SHARE: f64 = 0.7;
@@ -41,6 +41,30 @@ const WITHOUT_PLACE: Duration = Duration::from_secs(30);
 /// The shortest pause before something that is about to happen.
 const SOON: Duration = Duration::from_millis(1);
 
+/// What a request stands behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Behind {
+    pub(super) processes: usize,
+    /// How many times the key changes hands until they have had it.
+    pub(super) turns: usize,
+}
+
+impl Behind {
+    /// A request that overtakes competes with those ahead, and is not behind them.
+    pub(super) const NOBODY: Self = Self {
+        processes: 0,
+        turns: 0,
+    };
+
+    /// What a request in turn stands behind that was refused so.
+    pub(super) fn others(held: &Held) -> Self {
+        Self {
+            processes: held.ahead(),
+            turns: held.turns_ahead(),
+        }
+    }
+}
+
 /// The speed of a queue, as one process in it sees it.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -51,7 +75,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Records how many processes are ahead.
+    /// Records how many turns are ahead.
     pub(super) fn see(&mut self, ahead: usize, now: Instant) {
         let Some((since, before)) = self.seen else {
             self.seen = Some((now, ahead));
@@ -69,19 +93,21 @@ impl Pace {
         }
     }
 
-    /// The pause after a refusal of a request that stands behind so many others. `chance` is a random number from 0 to 1.
-    pub(super) fn pause(&self, held: &Held, behind: usize, chance: f64) -> Duration {
-        let ahead = u32::try_from(behind).unwrap_or(u32::MAX);
+    /// The pause after this refusal of a request that stands behind so many others. `chance` is a random number from 0 to 1.
+    pub(super) fn pause(&self, held: &Held, behind: Behind, chance: f64) -> Duration {
+        let ahead = u32::try_from(behind.turns).unwrap_or(u32::MAX);
         let pause = match held.held_for() {
             None => self.turns(ahead).min(FREE.saturating_mul(ahead)),
             Some(time) => {
-                let more = ahead.saturating_add(1);
-                let shares = (time / 4).saturating_mul(more).min(time);
+                let shares = match ahead {
+                    0 => time / 8,
+                    _ => (time / 4).saturating_mul(ahead.saturating_add(1)).min(time),
+                };
                 let least = LEAST.saturating_mul(ahead);
                 self.turns(ahead).max(shares).max(least)
             }
         };
-        let pause = pause.min(longest(behind)).max(SOON);
+        let pause = pause.min(longest(behind.processes)).max(SOON);
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
         let is_first = ahead == 0;
         // Whoever is first asks when a holder expires. The others ask when the places on a free key are over.
@@ -92,7 +118,7 @@ impl Pace {
         }
     }
 
-    /// A share of the time until the turn of a process that has so many ahead.
+    /// A share of the time until the turn of a process that has so many turns ahead.
     fn turns(&self, ahead: u32) -> Duration {
         let each = self.each.map_or(AT_FIRST, |each| each.mul_f64(SHARE));
         let each = each.clamp(LEAST, MOST);
@@ -105,11 +131,11 @@ impl Pace {
 }
 
 /// The longest pause of a process that has so many ahead.
-fn longest(behind: usize) -> Duration {
-    if behind >= MAX_PLACES {
+fn longest(ahead: usize) -> Duration {
+    if ahead >= MAX_PLACES {
         return WITHOUT_PLACE;
     }
-    let ahead = u32::try_from(behind).unwrap_or(u32::MAX);
+    let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
     (retry::WAITING.saturating_mul(ahead.max(2)) / 2).min(LONGEST)
 }
 
@@ -142,8 +168,15 @@ mod tests {
         free.behind(1, millis(binds_for))
     }
 
+    fn behind(ahead: usize) -> Behind {
+        Behind {
+            processes: ahead,
+            turns: ahead,
+        }
+    }
+
     fn pauses(pace: &Pace, held: &Held) -> [u128; 6] {
-        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, ahead, 1.0).as_millis())
+        [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, behind(ahead), 1.0).as_millis())
     }
 
     /// The pace of a queue in which each has taken so long.
@@ -167,9 +200,9 @@ mod tests {
             pauses(&pace, &long),
             [1_000, 1_000, 1_000, 2_500, 3_000, 3_000]
         );
-        assert_eq!(pace.pause(&long, MAX_PLACES, 1.0), WITHOUT_PLACE);
+        assert_eq!(pace.pause(&long, behind(MAX_PLACES), 1.0), WITHOUT_PLACE);
         assert_eq!(
-            pace.pause(&long, MAX_PLACES, 0.0),
+            pace.pause(&long, behind(MAX_PLACES), 0.0),
             WITHOUT_PLACE.mul_f64(0.75)
         );
     }
@@ -188,13 +221,29 @@ mod tests {
         let slow = seen(&[9_000]);
         for time in [20, 300, 1_000] {
             for ahead in 0..9 {
-                let pause = slow.pause(&held(time), ahead, 1.0);
+                let pause = slow.pause(&held(time), behind(ahead), 1.0);
                 let bound = millis(time).max(MOST * ahead as u32);
                 assert!(pause <= bound, "{time} {ahead}: {pause:?}");
             }
         }
         assert_eq!(pauses(&slow, &free(4_000)), [1, 5, 10, 25, 100, 495]);
         assert_eq!(pauses(&slow, &free(7)), [1, 5, 7, 7, 7, 7]);
+    }
+
+    /// Readers behind readers ask as early as the first of them, but no more often in all while a long job has the key.
+    #[test]
+    fn who_shares_a_turn_asks_with_the_first() {
+        let readers = Behind {
+            processes: 20,
+            turns: 0,
+        };
+        let pause = |held: &Held, behind| Pace::default().pause(held, behind, 1.0);
+        for time in [3, 100, 1_000] {
+            let held = held(time);
+            assert_eq!(pause(&held, readers), pause(&held, behind(0)));
+        }
+        let long = held(60_000);
+        assert_eq!(pause(&long, readers), pause(&long, behind(20)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{num::NonZero, time::Duration};
 
 use tokio::time::Instant;
 
-use super::pace::Pace;
+use super::pace::{Behind, Pace};
 use crate::{
     messages::{KnownPlace, Turn},
     model::{Held, MAX_PLACE_TIME, MAX_PLACES, WaiterId},
@@ -74,8 +74,7 @@ pub(crate) struct PlaceToAsk {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
     pub(super) held: &'a Held,
-    /// How many other processes the request stands behind.
-    pub(super) behind: usize,
+    pub(super) behind: Behind,
     /// The pause of a process that competes with no other.
     pub(super) otherwise: Duration,
     /// How long the answer took.
@@ -201,7 +200,7 @@ impl OwnPlace {
             took,
         } = refusal;
         self.had_others_ahead |= held.ahead() > 0;
-        self.pace.see(behind, now);
+        self.pace.see(behind.turns, now);
         let wanted = if self.had_others_ahead {
             self.pace.pause(held, behind, chance)
         } else {
@@ -240,7 +239,10 @@ mod tests {
     fn refusal(held: &Held, behind: usize, otherwise: Duration) -> Refusal<'_> {
         Refusal {
             held,
-            behind,
+            behind: Behind {
+                processes: behind,
+                turns: behind,
+            },
             otherwise,
             took: Duration::ZERO,
         }

@@ -25,6 +25,7 @@ use self::last_answer::LastAnswer;
 use super::{
     handoff::{HandoffOffer, HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
+    pace::Behind,
     place::{EndedTurn, OwnPlace, PlaceToAsk, Refusal},
 };
 use crate::{
@@ -236,8 +237,10 @@ impl Queue {
             self.pauses = 0;
         }
         let pause = self.next_pause(least, expires_in);
-        // A request that overtakes competes with those ahead, and is not behind them.
-        let behind = if is_in_turn { held.ahead() } else { 0 };
+        let behind = match is_in_turn {
+            true => Behind::others(&held),
+            false => Behind::NOBODY,
+        };
         let taken_behind = is_in_turn.then(|| self.place.refused(&held, now)).flatten();
         let refusal = Refusal {
             held: &held,

@@ -58,7 +58,7 @@ impl AcquireOperation {
                         request.keeps_place = place.is_kept;
                         // Whoever is first asks when the key is about to be free. A look is of no use where the place has
                         // to be written again.
-                        let is_behind = |held: &Held| held.ahead() > 0;
+                        let is_behind = |held: &Held| held.turns_ahead() > 0;
                         let last = waiter.last_answer();
                         request.likely_held = place.known != KnownPlace::Due
                             && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));

@@ -148,6 +148,26 @@ fn readers_queue_behind_a_writer_and_not_behind_readers() {
 
 /// The tasks of a process that wait for a lease which lets others in beside it, all in one place.
 #[test]
+fn readers_one_after_the_other_take_one_turn() {
+    let [one, two, three, four, five] = processes();
+    let read = |waiter| wait(waiter).shared();
+    let some = |waiter| wait(waiter).permits(1, 9);
+    let turns = |queue: &[AcquireRequest], request: &AcquireRequest| {
+        let (held, _) = refused(&held_with(queue), request, 1);
+        (held.ahead(), held.turns_ahead())
+    };
+    let readers = [read(one), read(two)];
+    assert_eq!(turns(&readers, &read(five)), (2, 0));
+    assert_eq!(turns(&readers, &wait(five)), (2, 1));
+    let mixed = [read(one), read(two), wait(three), read(four)];
+    assert_eq!(turns(&mixed, &read(five)), (4, 2));
+    assert_eq!(turns(&mixed, &wait(five)), (4, 3));
+    assert_eq!(turns(&mixed, &read(two)), (1, 0));
+    let others = [wait(one), wait(two), some(three), some(four)];
+    assert_eq!(turns(&others, &some(five)), (4, 4));
+}
+
+#[test]
 fn a_process_may_keep_its_place_for_readers_and_not_for_writers() {
     let [readers, writer] = processes();
     let keeps = |request: AcquireRequest| request.keeping_place();
