@@ -6,6 +6,7 @@ mod backpressure;
 mod builder;
 mod cleanup;
 mod context;
+mod once;
 mod operation;
 mod options;
 mod refused;
@@ -17,6 +18,7 @@ pub use self::{
     all::AcquireAll,
     attempt::Attempt,
     builder::{Acquire, TryAcquire},
+    once::{Once, OnceError, RunOnce},
     resume::{Resume, Resumed},
     with::WithError,
 };

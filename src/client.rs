@@ -2,6 +2,7 @@
 
 mod builder;
 mod call;
+mod jobs;
 mod leases;
 
 pub use self::{builder::LeasesBuilder, leases::Leases};

@@ -1,6 +1,7 @@
 //! The guard of one lease, the guard of a set of leases, and the ticket of a lease that goes to another process; and
 //! the registry of the leases of a client, which the close releases.
 
+mod complete;
 mod guard;
 mod registry;
 mod requests;

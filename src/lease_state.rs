@@ -32,7 +32,7 @@ use self::{
     validity::{Validity, deadline},
 };
 use crate::{
-    messages::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest},
+    messages::{AcquireRequest, DoneTick, Grant, KnownGrant, RenewAnswer, RenewRequest},
     model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     telemetry::{self, LeaseFields},
 };
@@ -58,6 +58,8 @@ pub(crate) struct LeaseState {
     /// For how long, counted from the grant, the key stays held although the lease is released. It is set when the
     /// lease comes to its caller, so that the release of a lease that no caller got frees the key at once.
     min_hold: OnceLock<Duration>,
+    /// The tick that was done under the lease. It is set before the lease is released.
+    done: OnceLock<DoneTick>,
     /// Whether the lease is renewed in the background.
     kept: AtomicBool,
     /// Whether another acquire of the lease may still be on its way to the server.
@@ -83,6 +85,7 @@ impl LeaseState {
             since,
             state: Sender::new(state),
             min_hold: OnceLock::new(),
+            done: OnceLock::new(),
             kept: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
@@ -119,6 +122,16 @@ impl LeaseState {
             // A lease comes to its caller once, so the value is not set yet.
             let _ = self.min_hold.set(min_hold);
         }
+    }
+
+    pub(crate) fn done(&self) -> Option<DoneTick> {
+        self.done.get().copied()
+    }
+
+    /// Records that a tick was done under the lease, for its release to write.
+    pub(crate) fn set_done(&self, done: DoneTick) {
+        // The caller releases the lease at once, so this is called once.
+        let _ = self.done.set(done);
     }
 
     pub(crate) fn acquired_at(&self) -> DateTime<Utc> {

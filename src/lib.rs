@@ -105,12 +105,18 @@ pub use crate::store::sqlite::SqliteStore;
 #[cfg(feature = "metrics")]
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
-    acquire::{Acquire, AcquireAll, Attempt, Resume, Resumed, TryAcquire, WithError},
+    acquire::{
+        Acquire, AcquireAll, Attempt, Once, OnceError, Resume, Resumed, RunOnce, TryAcquire,
+        WithError,
+    },
     client::{Leases, LeasesBuilder},
     lease::{Lease, LeaseSet, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,
-    model::{Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode},
+    model::{
+        Done, Error, ErrorKind, Fence, Held, Holder, Key, LockState, LossReason, Mode, Tick,
+        TickKind,
+    },
     store::{Store, memory::MemoryStore},
 };
 

@@ -17,6 +17,6 @@ pub use self::{
     evict::Eviction,
     list::{Filter, ListRequest, Page},
     permit::{PermitAnswer, PermitRequest},
-    release::{MinHold, ReleaseAnswer, ReleaseRequest},
+    release::{DoneTick, MinHold, ReleaseAnswer, ReleaseRequest},
     renew::{KnownGrant, MAX_RENEWALS, RenewAnswer, RenewAnswers, RenewRequest},
 };

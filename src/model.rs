@@ -13,6 +13,7 @@ mod mode;
 mod place;
 mod quota;
 mod record;
+mod tick;
 mod time;
 pub(crate) mod validation;
 mod wait_policy;
@@ -42,6 +43,7 @@ pub use self::{
     place::Place,
     quota::{Quota, WindowKind},
     record::{Holder, LimiterRecord, LockRecord},
+    tick::{Done, LastDone, Tick, TickKind},
 };
 pub(crate) use self::{
     time::{after, between},

@@ -8,6 +8,7 @@
 
 mod admin;
 mod decision;
+mod done;
 mod grant;
 mod lease;
 mod permit;
@@ -22,6 +23,7 @@ pub(crate) use self::permit::YEAR;
 pub use self::{
     admin::{answer_evict, evict, inspect, matches, remove_expired},
     decision::{Decision, Write, next_fence},
+    done::answer_release_done,
     grant::{acquire, answer_acquire, is_full},
     lease::{answer_convert, answer_renew, convert, release, renew},
     permit::{CLOCK_STEP, answer_permit, is_over, permit},

@@ -46,13 +46,13 @@ use crate::model::{Error, Key, LockState};
 pub use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, Grant, KnownGrant, KnownPlace, ListRequest, MAX_BATCH,
+        ConvertRequest, DoneTick, Eviction, Grant, KnownGrant, KnownPlace, ListRequest, MAX_BATCH,
         MAX_RENEWALS, MinHold, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest,
         RenewAnswer, RenewAnswers, RenewRequest, Turn,
     },
     model::{
-        Access, Cause, Conversion, LeaseId, LimiterRecord, LockRecord, PermitId, Place, Quota,
-        SCHEMA, WaiterId, WindowKind,
+        Access, Cause, Conversion, LastDone, LeaseId, LimiterRecord, LockRecord, PermitId, Place,
+        Quota, SCHEMA, WaiterId, WindowKind,
     },
 };
 
@@ -96,7 +96,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes this lease, and no other, from the holders of its key. If the lease is live and its minimum hold is
     /// not over, the holder stays until the minimum hold ends, under the [placeholder
-    /// id](MinHold#structfield.placeholder) of the request.
+    /// id](MinHold#structfield.placeholder) of the request. A release with a tick that
+    /// [was done](ReleaseRequest#structfield.done) writes that in the same step, and only if the lease is live.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
     /// The state of a key; `None` if it was never locked or has been cleaned up.

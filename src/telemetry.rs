@@ -28,6 +28,7 @@ mod limiter;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod store;
+mod tick;
 mod turn;
 mod words;
 
@@ -45,6 +46,7 @@ pub(crate) use self::{
         call, called, close, evicted, listener_failed, listener_opened, listener_unsupported,
         purged, released_owner, removed, store_failed,
     },
+    tick::{tick_done, tick_ran, tick_running},
     turn::{place_given_up, place_taken, places_passed, turn_came},
     words::Outcome,
 };

@@ -56,7 +56,7 @@ impl Leftover {
     fn of(answer: &Result<AcquireAnswer, Error>) -> Self {
         match answer {
             Ok(AcquireAnswer::Granted(_)) => Self::Granted,
-            Ok(AcquireAnswer::Held(_)) => Self::Nothing,
+            Ok(AcquireAnswer::Held(_) | AcquireAnswer::Done(_)) => Self::Nothing,
             Err(error) => Self::of_error(error),
         }
     }

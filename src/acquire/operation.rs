@@ -276,6 +276,8 @@ impl AcquireOperation {
                 self.ahead.get_or_insert(held.ahead());
                 return Ok(Attempt::Held(held));
             }
+            // Not a failure of the store, so no event tells of it.
+            AcquireAnswer::Done(done) => return Err(Error::Done(done)),
         };
         let terms = GrantTerms {
             request: self.request.clone(),

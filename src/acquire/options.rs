@@ -5,7 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::context::AcquireContext;
 use crate::{
     messages::{AcquireRequest, Turn},
-    model::{Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, validation},
+    model::{
+        Access, Error, Key, LeaseId, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, Tick, validation,
+    },
     telemetry::AcquireFields,
 };
 
@@ -20,6 +22,8 @@ pub(crate) struct LeaseOptions {
     pub(crate) reentrant: bool,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
+    /// The tick that is to be done under the lease.
+    pub(crate) tick: Option<Tick>,
     /// Whether the acquire comes before the processes that wait for the key.
     pub(crate) barging: bool,
     pub(crate) keep_alive: bool,
@@ -37,6 +41,7 @@ impl LeaseOptions {
             reentrant: false,
             min_hold: None,
             note: None,
+            tick: None,
             barging: false,
             keep_alive: false,
             waits_for_renewals: false,
@@ -82,6 +87,7 @@ impl LeaseOptions {
         request.access = self.access;
         request.reentrant = self.reentrant;
         request.note = self.note.clone();
+        request.tick = self.tick;
         if self.barging {
             request.turn = Turn::Barging;
         }

@@ -51,7 +51,7 @@ const MAX_CONCURRENT_RELEASES: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Leases {
-    acquires: Arc<AcquireContext>,
+    pub(super) acquires: Arc<AcquireContext>,
     limiters: Arc<LimiterContext>,
 }
 

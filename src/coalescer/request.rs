@@ -51,11 +51,12 @@ impl Request {
         }
     }
 
-    /// Whether the request must not go in a batch, because an earlier one failed.
+    /// Whether the request must not go in a batch: because an earlier one failed, or because it writes what is done, which
+    /// no batch does.
     pub(super) fn is_single(&self) -> bool {
         match self {
             Self::Acquire(request) => !request.fresh,
-            Self::Release(release) => release.is_repeated,
+            Self::Release(release) => release.is_repeated || release.request.done.is_some(),
         }
     }
 

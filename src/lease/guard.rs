@@ -57,8 +57,8 @@ pub enum Upgrade {
 /// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    registry: Arc<LeaseRegistry>,
-    state: Arc<LeaseState>,
+    pub(super) registry: Arc<LeaseRegistry>,
+    pub(super) state: Arc<LeaseState>,
 }
 
 impl Lease {

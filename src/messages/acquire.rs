@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
-use crate::model::{Access, Fence, Held, Key, LeaseId, WaiterId, between};
+use crate::model::{Access, Done, Fence, Held, Key, LeaseId, Tick, WaiterId, between};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct AcquireRequest {
     pub reentrant: bool,
     /// A remark for people, which the store keeps with the holder.
     pub note: Option<Arc<str>>,
+    /// The tick that is to be done under the lease. If it is done, or a later one is, the store refuses, whoever has the key.
+    pub tick: Option<Tick>,
     /// The lease to replace, in one step. If it is not among the holders, the store refuses, even if the key is free,
     /// unless this request's own lease was granted before.
     pub in_place_of: Option<LeaseId>,
@@ -92,6 +94,7 @@ impl AcquireRequest {
             access: Access::Exclusive,
             reentrant: false,
             note: None,
+            tick: None,
             in_place_of: None,
             fresh: false,
             likely_held: false,
@@ -125,6 +128,12 @@ impl AcquireRequest {
     /// The same with a remark for people.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
         self.note = Some(note.into());
+        self
+    }
+
+    /// The same for a [tick](AcquireRequest#structfield.tick).
+    pub fn tick(mut self, tick: Tick) -> Self {
+        self.tick = Some(tick);
         self
     }
 
@@ -180,6 +189,9 @@ pub enum AcquireAnswer {
     /// it would replace is not among the holders, or other processes come first. Nothing but a
     /// [place](Turn::InTurn) was written.
     Held(Held),
+    /// The tick of the request is done, or a later one is. Nothing was written. Only a request for a
+    /// [tick](AcquireRequest#structfield.tick) has this answer.
+    Done(Done),
 }
 
 /// A live lease, as the store has it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Key, LeaseId};
+use crate::model::{Key, LeaseId, Tick};
 
 /// A request for [`Store::release`](crate::Store::release).
 #[derive(Clone, Debug)]
@@ -14,10 +14,22 @@ pub struct ReleaseRequest {
     pub lease: LeaseId,
     /// For how long, counted from the grant, the key stays held all the same.
     pub min_hold: Option<MinHold>,
+    /// The tick that was done under the lease. The store writes it in the step that releases a live lease, and releases no
+    /// other: nothing is done under a lease that was lost. There is no minimum hold then.
+    pub done: Option<DoneTick>,
     /// A hint that the lease is likely to be the only holder of its key. A wrong hint costs a second command, and
     /// changes no result.
     pub likely_sole: bool,
     undoable: bool,
+}
+
+/// A tick that was done under a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoneTick {
+    /// The tick.
+    pub tick: Tick,
+    /// For how long the store keeps that it is done, in whole milliseconds.
+    pub kept_for: Duration,
 }
 
 /// A minimum hold: the holder that stays after an early release.
@@ -36,6 +48,7 @@ impl ReleaseRequest {
             key,
             lease,
             min_hold: None,
+            done: None,
             likely_sole: false,
             undoable: false,
         }
@@ -44,6 +57,12 @@ impl ReleaseRequest {
     /// The same with a time, counted from the grant, for which the key stays held.
     pub fn min_hold(mut self, time: Duration, placeholder: LeaseId) -> Self {
         self.min_hold = Some(MinHold { time, placeholder });
+        self
+    }
+
+    /// The same with a tick that was done under the lease, which the store keeps for so long.
+    pub fn done(mut self, tick: Tick, kept_for: Duration) -> Self {
+        self.done = Some(DoneTick { tick, kept_for });
         self
     }
 
@@ -59,10 +78,16 @@ impl ReleaseRequest {
         self
     }
 
+    /// Whether a store may look for a sole holder only: the lease is likely to be that, and leaves nothing behind.
+    pub(crate) fn is_of_a_sole_lease(&self) -> bool {
+        self.likely_sole && self.min_hold.is_none() && self.done.is_none()
+    }
+
     /// Whether a failover may undo the release. A store may acknowledge such a release before other members of a
-    /// replica set have it. A release with a minimum hold is none: without it the key would be free too early.
+    /// replica set have it. A release with a minimum hold is none: without it the key would be free too early. Nor is one with
+    /// a tick that was done: it would be done again.
     pub fn is_undoable(&self) -> bool {
-        self.undoable && self.min_hold.is_none()
+        self.undoable && self.min_hold.is_none() && self.done.is_none()
     }
 }
 

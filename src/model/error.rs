@@ -11,6 +11,7 @@ use super::{
     key::Key,
     limits::{MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_TTL, MAX_WINDOW},
     lock_state::Held,
+    tick::{Done, Tick},
 };
 
 /// Why an operation did not do what it was asked.
@@ -64,6 +65,36 @@ pub enum Error {
         /// The refused time.
         min_hold: Duration,
     },
+
+    /// The text is no tick. Nothing was sent.
+    #[error(
+        "{text:?} is no tick: give a whole number, a date as 2026-11-24, a time as 2026-11-24T03:00:00Z, or a version as 1.2.3"
+    )]
+    InvalidTick {
+        /// The refused text, at most its first 64 characters.
+        text: String,
+    },
+
+    /// The tick is of another kind than the one that is done already, so that it cannot be told whether it is done too.
+    /// Nothing was changed.
+    #[error(
+        "the tick {tick} is a {}, and the last one done for {key} is {done}, a {}: use ticks of one kind, or another key",
+        tick.kind(),
+        done.kind()
+    )]
+    OtherTickKind {
+        /// The key.
+        key: Key,
+        /// The tick that was asked for.
+        tick: Tick,
+        /// The tick that is done.
+        done: Tick,
+    },
+
+    /// The tick is done, so its job does not run. [`RunOnce::run`](crate::RunOnce::run) gives this as an answer and not as
+    /// an error.
+    #[error("{0}")]
+    Done(Done),
 
     /// The limit of a limiter is 0, so it would never grant a permit. Nothing was sent.
     #[error("a limiter lets through at least one call a window: a limit of 0 is none")]

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Held,
     /// The limiter lets no call through in the time that was allowed for waiting. A retry can help.
     LimitReached,
+    /// The tick of a job is done.
+    Done,
     /// The lease is over, or the resource has seen a newer one.
     Lost,
     /// The handle was closed.
@@ -55,6 +57,7 @@ impl ErrorKind {
             Self::NotTaken => "not_taken",
             Self::Held => "held",
             Self::LimitReached => "limit_reached",
+            Self::Done => "done",
             Self::Lost => "lost",
             Self::Closed => "closed",
             Self::Misconfigured => "misconfigured",
@@ -82,6 +85,7 @@ impl Error {
             | ErrorKind::LimitReached
             | ErrorKind::TransactionAborted => true,
             ErrorKind::InvalidInput
+            | ErrorKind::Done
             | ErrorKind::Lost
             | ErrorKind::Closed
             | ErrorKind::Misconfigured
@@ -105,6 +109,8 @@ impl Error {
             | Self::InvalidNote { .. }
             | Self::InvalidMinHold { .. }
             | Self::InvalidLimit
+            | Self::InvalidTick { .. }
+            | Self::OtherTickKind { .. }
             | Self::InvalidWindow { .. }
             | Self::InvalidBurst { .. }
             | Self::InvalidTtl { .. }
@@ -116,6 +122,7 @@ impl Error {
             Self::NotTaken { .. } => ErrorKind::NotTaken,
             Self::WaitTimedOut { .. } | Self::TooManyHolders { .. } => ErrorKind::Held,
             Self::LimitReached { .. } => ErrorKind::LimitReached,
+            Self::Done(_) => ErrorKind::Done,
             Self::Lost { .. } | Self::Fenced { .. } => ErrorKind::Lost,
             Self::Closed => ErrorKind::Closed,
             Self::Denied { .. }

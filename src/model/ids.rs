@@ -68,6 +68,17 @@ impl PermitId {
     pub(crate) const NONE: Self = Self(Uuid::nil());
 }
 
+impl LeaseId {
+    /// The name that stands for none where a document lacks it.
+    #[cfg(any(
+        feature = "mongodb",
+        feature = "elasticsearch",
+        feature = "opensearch",
+        feature = "sqlite"
+    ))]
+    pub(crate) const NONE: Self = Self(Uuid::nil());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::{fence::Fence, key::Key, place::Place, record::Holder, time::between};
+use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
 
 /// The live holders of a key that could not be granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,8 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// The processes that wait for the key, in the order in which they are to have it.
     pub waiters: Vec<Place>,
+    /// The newest tick of a job that is done; `None` if none is.
+    pub done: Option<Done>,
     /// The server's time as it answered.
     pub now: DateTime<Utc>,
 }

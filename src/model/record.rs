@@ -10,6 +10,7 @@ use super::{
     key::Key,
     mode::Mode,
     place::Place,
+    tick::LastDone,
 };
 
 /// One holder of a key, in the document of its lock.
@@ -82,6 +83,8 @@ pub struct LockRecord {
     /// The processes that wait for the key, in the order in which they are to have it. Places that do not count any more
     /// stay until the next change of the list.
     pub waiters: Vec<Place>,
+    /// The newest tick that is done.
+    pub done: LastDone,
 }
 
 impl LockRecord {
@@ -94,6 +97,7 @@ impl LockRecord {
             expires_at,
             evicted: Vec::new(),
             waiters: Vec::new(),
+            done: LastDone::Nothing,
         }
     }
 

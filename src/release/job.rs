@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     coalescer::PlannedRelease,
     lease_state::LeaseState,
-    messages::{MinHold, ReleaseRequest},
+    messages::{DoneTick, MinHold, ReleaseRequest},
     model::{Fence, Key, LeaseId, Mode},
     telemetry::ReleaseFields,
 };
@@ -34,6 +34,8 @@ pub(crate) struct HeldLease {
     pub(super) deadline: Instant,
     /// For how long, counted from the grant, the key stays held all the same.
     pub(super) min_hold: Option<MinHold>,
+    /// The tick that was done under it.
+    pub(super) done: Option<DoneTick>,
 }
 
 impl ReleaseJob {
@@ -53,6 +55,7 @@ impl ReleaseJob {
                     time,
                     placeholder: LeaseId::random(),
                 }),
+                done: state.done(),
             }),
         }
     }
@@ -69,8 +72,8 @@ impl ReleaseJob {
 
     /// Whether the next waiter may be granted the key in the place of this lease.
     ///
-    /// Only the release of an exclusive lease is sure to free the key. One with a minimum hold has to leave that behind,
-    /// and one that a late acquire may be granted anew is released more than once.
+    /// Only the release of an exclusive lease is sure to free the key. One with a minimum hold, or with a tick that was
+    /// done, has to leave that behind, and one that a late acquire may be granted anew is released more than once.
     pub(super) fn can_hand_off(&self) -> bool {
         self.is_exclusive && self.undoable_until().is_some()
     }
@@ -80,10 +83,12 @@ impl ReleaseJob {
     ///
     /// After the deadline another may have been granted the key by a new primary, while a former one, which still takes
     /// itself for the primary, would answer that the lease is released. `None`, so never, for a lease that leaves a
-    /// minimum hold, that a late acquire may be granted anew, or that never came to a caller: then it is not known how
+    /// minimum hold or a tick that was done, that a late acquire may be granted anew, or that never came to a caller: then it is not known how
     /// long the key would stay taken, or the minimum hold would be lost.
     fn undoable_until(&self) -> Option<Instant> {
-        let held = self.held.filter(|held| held.min_hold.is_none())?;
+        let held = self
+            .held
+            .filter(|held| held.min_hold.is_none() && held.done.is_none())?;
         (!self.maybe_in_flight).then_some(held.deadline)
     }
 
@@ -91,6 +96,7 @@ impl ReleaseJob {
     pub(crate) fn first_request(&self) -> PlannedRelease {
         let mut request = ReleaseRequest::new(self.key.clone(), self.lease);
         request.min_hold = self.held.and_then(|held| held.min_hold);
+        request.done = self.held.and_then(|held| held.done);
         request.likely_sole = self.is_exclusive;
         PlannedRelease {
             request,
@@ -99,11 +105,12 @@ impl ReleaseJob {
         }
     }
 
-    /// A later request; `answered` says whether one was answered already. After that no request leaves a minimum hold
-    /// behind: it releases what a late acquire was granted, under which no work was done.
+    /// A later request; `answered` says whether one was answered already. After that no request leaves a minimum hold or
+    /// a tick behind: it releases what a late acquire was granted, under which no work was done.
     pub(super) fn repeated_request(&self, answered: bool) -> PlannedRelease {
         let mut again = self.first_request();
         again.request.min_hold = again.request.min_hold.filter(|_| !answered);
+        again.request.done = again.request.done.filter(|_| !answered);
         again.is_repeated = true;
         again
     }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::decision::{Decision, Write, next_fence, no_next_fence};
 use crate::{
     messages::{Eviction, Filter},
-    model::{Error, LockRecord, LockState, after},
+    model::{Error, LastDone, LockRecord, LockState, after},
 };
 
 /// Ends each live lease and raises the fence, so that resources can refuse the writes of evicted holders.
@@ -36,6 +36,7 @@ pub fn evict(
     let mut evicted = LockRecord::new(record.key.clone(), fence, Vec::new(), now);
     evicted.evicted = record.live_holders(now).cloned().collect();
     evicted.waiters = record.waiters.clone();
+    evicted.done = record.done.clone();
     Decision {
         answer: Ok(Some(answer_evict(&evicted))),
         write: Write::Put(evicted),
@@ -51,7 +52,7 @@ pub fn answer_evict(record: &LockRecord) -> Eviction {
 }
 
 /// Removes the document if the retention has passed since its last holder expired or was released, and since the clock
-/// passed its fence.
+/// passed its fence. What is done keeps it for as long as its caller said.
 ///
 /// Without a document the next grant takes its fence from the clock. So the clock has to be past each fence that was
 /// given out. A fence can be ahead of the clock if a key is granted more than a thousand times a second, for example.
@@ -60,7 +61,14 @@ pub fn remove_expired(
     retention: Duration,
     now: DateTime<Utc>,
 ) -> Decision<bool> {
-    let is_old = record.is_some_and(|record| after(removable_from(record), retention) <= now);
+    let is_old = record.is_some_and(|record| {
+        let is_forgotten = match &record.done {
+            LastDone::Nothing => true,
+            LastDone::Tick(done) => done.until <= now,
+            LastDone::Unreadable => false,
+        };
+        is_forgotten && after(removable_from(record), retention) <= now
+    });
     Decision {
         write: if is_old { Write::Remove } else { Write::Keep },
         answer: is_old,
@@ -81,6 +89,10 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
         fence: record.fence,
         holders: record.live_holders(now).cloned().collect(),
         waiters: record.live_places(now).cloned().collect(),
+        done: match &record.done {
+            LastDone::Tick(done) => Some(done.clone()),
+            LastDone::Nothing | LastDone::Unreadable => None,
+        },
         now,
     }
 }

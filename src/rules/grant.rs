@@ -6,11 +6,11 @@ use super::{
     decision::{
         Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
     },
-    turn,
+    done, turn,
 };
 use crate::{
     messages::{AcquireAnswer, AcquireRequest},
-    model::{Access, Error, Held, Holder, LockRecord, MAX_HOLDERS, Mode, after},
+    model::{Access, Error, Held, Holder, LastDone, LockRecord, MAX_HOLDERS, Mode, after},
 };
 
 /// Grants the lease if no live holder conflicts with it, the key has fewer than [`MAX_HOLDERS`] live holders, and no
@@ -25,12 +25,17 @@ use crate::{
 /// the places bind only for a moment ([`turn`]), so that processes that are gone block nobody. An owner that
 /// enters again, and a lease in the place of another, come before all.
 ///
+/// A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick is done, or a later one is, whoever has the
+/// key: it takes no place then.
+///
 /// The lease to [replace](AcquireRequest::in_place_of), live or not, goes in the same step. If it is not there, it was
 /// released or taken over. Its holder has to be told, so nothing is granted then.
 ///
 /// # Errors
 ///
-/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live.
+/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live; and to a
+/// request for a tick if the document does not tell which one is done. It is [`Error::OtherTickKind`] if the two cannot be
+/// compared.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
@@ -43,6 +48,12 @@ pub fn acquire(
         .filter(|holder| Some(holder.lease) != replaced)
         .collect();
     let mine = holders.iter().any(|holder| holder.lease == request.lease);
+    if let Some(answer) = record
+        .filter(|_| !mine)
+        .and_then(|it| done::refusal(it, request))
+    {
+        return kept(answer);
+    }
     let answer = match record {
         None => replaced.map(|_| {
             Ok(AcquireAnswer::Held(Held::new(
@@ -88,6 +99,7 @@ pub fn acquire(
     let newest = newest.map_or(fence, |newest| newest.max(fence));
     let expires_at = latest_expiry(&holders, now);
     let mut granted = LockRecord::new(request.key.clone(), newest, holders, expires_at);
+    granted.done = record.map_or_else(LastDone::default, |it| it.done.clone());
     granted.waiters = record.map_or_else(Vec::new, |it| turn::leave_place(it, request, now));
     Decision {
         answer: answer_acquire(&granted, request, now),
@@ -163,10 +175,12 @@ pub fn answer_acquire(
 ) -> Result<AcquireAnswer, Error> {
     match live(record, request.lease, now) {
         Some(holder) => Ok(AcquireAnswer::Granted(grant(holder, now))),
-        None if is_last(record.fence) => Err(no_next_fence(&record.key)),
-        None => {
+        None => done::refusal(record, request).unwrap_or_else(|| {
+            if is_last(record.fence) {
+                return Err(no_next_fence(&record.key));
+            }
             let held = turn::outlook(record, request, now).held(record, now);
             Ok(AcquireAnswer::Held(held))
-        }
+        }),
     }
 }

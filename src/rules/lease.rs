@@ -2,8 +2,11 @@
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{
-    Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+use super::{
+    decision::{
+        Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+    },
+    done,
 };
 use crate::{
     messages::{
@@ -145,12 +148,16 @@ pub fn answer_convert(
 /// Removes one lease from the holders, and changes neither the other holders nor the fence.
 ///
 /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease
-/// id that no other request names. An expired lease is removed in any case.
+/// id that no other request names. An expired lease is removed in any case, but by a release with a tick that
+/// [was done](ReleaseRequest#structfield.done), which changes nothing then.
 pub fn release(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,
     now: DateTime<Utc>,
 ) -> Decision<ReleaseAnswer> {
+    if let Some(tick) = request.done {
+        return done::release_done(record, request, tick, now);
+    }
     let Some(record) = record.filter(|record| holder(record, request.lease).is_some()) else {
         return Decision {
             write: Write::Keep,

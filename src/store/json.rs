@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::model::Holder;
 #[cfg(feature = "sqlite")]
-use crate::model::{LIMITER_SCHEMA, LockRecord, Mode, Place, SCHEMA};
+use crate::model::{LIMITER_SCHEMA, LastDone, LockRecord, Mode, Place, SCHEMA};
 use crate::{
     model::{Error, Key, LimiterRecord},
     store::stored::{self, Field, Fields, Found, time_of},
@@ -71,6 +71,10 @@ impl Fields for Json<'_> {
         self.read(field, |value| number(value).map(time_of))
     }
 
+    fn document(&self, field: &str) -> Field<Self> {
+        self.read(field, |value| value.is_object().then_some(Json(value)))
+    }
+
     fn list(&self, field: &str) -> Field<Vec<Self>> {
         self.read(field, |value| {
             Some(value.as_array()?.iter().map(Json).collect())
@@ -119,6 +123,19 @@ struct WrittenLock<'a> {
     evicted: Vec<WrittenEntry<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     waiters: Vec<WrittenPlace<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<WrittenDone<'a>>,
+}
+
+#[cfg(feature = "sqlite")]
+#[derive(Serialize)]
+struct WrittenDone<'a> {
+    kind: &'static str,
+    tick: i64,
+    at: i64,
+    by: &'a str,
+    lease: String,
+    until: i64,
 }
 
 /// One of several holders.
@@ -202,6 +219,17 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
         released_at,
         evicted: lock.evicted.iter().map(entry).collect(),
         waiters: lock.waiters.iter().map(place).collect(),
+        done: match &lock.done {
+            LastDone::Tick(done) => Some(WrittenDone {
+                kind: done.tick.kind().as_str(),
+                tick: done.tick.number(),
+                at: done.at.timestamp_millis(),
+                by: &done.by,
+                lease: done.lease.to_string(),
+                until: done.until.timestamp_millis(),
+            }),
+            LastDone::Nothing | LastDone::Unreadable => None,
+        },
     })
 }
 

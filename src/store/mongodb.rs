@@ -244,7 +244,7 @@ impl Store for MongoStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
-        if request.likely_sole && request.min_hold.is_none() && self.release_sole(request).await? {
+        if request.is_of_a_sole_lease() && self.release_sole(request).await? {
             return Ok(ReleaseAnswer::Released);
         }
         self.release_beside(request).await

@@ -10,6 +10,8 @@
 //!   id, mode, number of permits, fence or expiry that makes sense, or the last expiry in the list is another one than
 //!   `expires_at`, the document is damaged and no lock.
 //! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
+//! - What is `done` has a kind, a tick and an end that make sense, or it is unreadable. Its other fields count as missing if
+//!   they make no sense.
 //! - A place in `waiters` that lacks an id, a mode, a number of permits or a time that makes sense counts as missing.
 //!
 //! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers
@@ -18,8 +20,8 @@
 use chrono::{DateTime, Utc};
 
 use crate::model::{
-    Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LeaseId, LimiterRecord, LockRecord, Mode,
-    PermitId, Place, SCHEMA, USED_END, WaiterId,
+    Done, Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LastDone, LeaseId, LimiterRecord,
+    LockRecord, Mode, PermitId, Place, SCHEMA, Tick, TickKind, USED_END, WaiterId,
 };
 
 /// The value of a field.
@@ -66,6 +68,8 @@ pub(super) trait Fields: Sized {
     fn whole(&self, field: &str) -> Field<i64>;
     /// A time. A time that the calendar does not reach becomes its first or last time.
     fn time(&self, field: &str) -> Field<DateTime<Utc>>;
+    /// A document, as the value of a field.
+    fn document(&self, field: &str) -> Field<Self>;
     /// A list of documents. An element that is no document counts as one without fields.
     fn list(&self, field: &str) -> Field<Vec<Self>>;
 }
@@ -166,10 +170,11 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     }
     // Without an expiry the key is free, whatever the list says.
     damage = damage.filter(|_| expires_at.is_some());
-    let waiters = places(document);
+    let (waiters, done) = (places(document), last_done(document));
     let record = LockRecord {
         holders,
         waiters,
+        done,
         ..free
     };
     Ok(Found { record, damage })
@@ -195,6 +200,30 @@ fn place(entry: &impl Fields) -> Result<Place, Damage> {
         entry.time("since").required("since")?,
         entry.time("until").required("until")?,
     ))
+}
+
+/// The newest tick that is done.
+fn last_done(document: &impl Fields) -> LastDone {
+    match document.document("done") {
+        Field::Missing => LastDone::Nothing,
+        Field::Wrong => LastDone::Unreadable,
+        Field::Is(fields) => done(&fields).map_or(LastDone::Unreadable, LastDone::Tick),
+    }
+}
+
+fn done(fields: &impl Fields) -> Result<Done, Damage> {
+    let kind = TickKind::parse(fields.text("kind").required("kind")?);
+    let tick = Tick::stored(
+        kind.ok_or(Damage("kind"))?,
+        fields.whole("tick").required("tick")?,
+    );
+    let until = fields.time("until").required("until")?;
+    let lease = fields.text("lease").or_missing().and_then(LeaseId::parse);
+    let by = fields.text("by").or_missing().unwrap_or_default();
+    let at = fields.time("at").or_missing();
+    let lease = lease.unwrap_or(LeaseId::NONE);
+    let at = at.unwrap_or(DateTime::UNIX_EPOCH);
+    Ok(Done::new(tick, (lease, by.into()), at, until))
 }
 
 /// Reads the evicted holders from the document of a lock as the eviction left it.

@@ -30,6 +30,7 @@ const LOSSES: &str = "leasehold_losses_total";
 const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
 const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
 const PERMIT_WAIT: &str = "leasehold_permit_wait_seconds";
+const TICKS: &str = "leasehold_ticks_total";
 const STORE_ERRORS: &str = "leasehold_store_errors_total";
 
 /// Tells the recorder of the `metrics` crate what each metric of this crate means, and its unit.
@@ -118,6 +119,11 @@ pub fn describe_metrics() {
         "From the first poll of a request for permits to its end, by outcome"
     );
     describe_counter!(
+        TICKS,
+        count,
+        "Jobs that were to run once a tick, by what became of them"
+    );
+    describe_counter!(
         STORE_ERRORS,
         count,
         "Calls to the store that failed or were not answered in time, by operation"
@@ -146,7 +152,8 @@ macro_rules! key_by {
     ($outcome:expr, $($rest:tt)*) => {
         key_by!(
             @ $outcome,
-            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Lost Error],
+            [Granted Held TimedOut Full Closed Cancelled Released HandedOver NotHeld Renewed Done Lost
+             Error],
             ($($rest)*)
         )
     };
@@ -255,6 +262,11 @@ pub(super) fn permit_request_ended(outcome: Outcome, waited: Duration) {
         count(recorder, key_by!(outcome, PERMIT_REQUESTS));
         record(recorder, key_by!(outcome, PERMIT_WAIT), waited);
     });
+}
+
+pub(super) fn tick(outcome: &'static str) {
+    // A tick is rare, so the cost of a new label for each does not matter.
+    metrics::counter!(TICKS, "outcome" => outcome).increment(1);
 }
 
 pub(super) fn store_failed(operation: &'static str) {

@@ -21,6 +21,8 @@ pub(crate) enum Outcome {
     HandedOver,
     NotHeld,
     Renewed,
+    /// The tick of the request was done before.
+    Done,
     Lost,
     Error,
 }
@@ -38,6 +40,7 @@ impl Outcome {
             Self::HandedOver => "handed_over",
             Self::NotHeld => "not_held",
             Self::Renewed => "renewed",
+            Self::Done => "done",
             Self::Lost => "lost",
             Self::Error => "error",
         }
@@ -48,6 +51,7 @@ impl Outcome {
         match error {
             Error::WaitTimedOut { .. } => Self::TimedOut,
             Error::LimitReached { .. } => Self::Full,
+            Error::Done(_) => Self::Done,
             Error::Closed => Self::Closed,
             Error::Lost { .. } => Self::Lost,
             _ => Self::Error,

@@ -65,7 +65,10 @@ impl AcquireOperation {
                     }
                     // The holder that offers its lease waits for the answer to this very request. So no offer is taken
                     // while earlier requests are under way, because the next answer may be to one of those.
-                    let offer = waiter.begin_to_ask().filter(|_| self.calls.is_empty());
+                    // A request for a tick may find it done, and then leaves the lease of that holder alone.
+                    let offer = waiter
+                        .begin_to_ask()
+                        .filter(|_| self.calls.is_empty() && self.request.tick.is_none());
                     from = offer.as_ref().map(|offer| (offer.from(), offer.streak()));
                     match offer {
                         Some(offer) => self.take(offer).await,

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// A script of this crate, with the name of its file. Scripts about locks begin with the functions of `lock.painless`,
 /// of `holders.painless` if they have to do with several holders, and of `place.painless` and `places.painless` if with
-/// those that wait.
+/// those that wait, and of `done.painless` if with what is done.
 pub(crate) struct Script {
     name: &'static str,
     /// The functions that it uses.
@@ -83,6 +83,9 @@ pub(super) const PLACE: &str = include_str!("place.painless");
 /// Functions about all places.
 pub(super) const PLACES: &str = include_str!("places.painless");
 
+/// Functions about the tick that is done.
+pub(super) const DONE: &str = include_str!("done.painless");
+
 macro_rules! scripts {
     ($($constant:ident = [$($functions:ident),*] $file:literal;)*) => {
         $(pub(crate) static $constant: Script =
@@ -94,15 +97,16 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE = [LOCK, PLACE] "acquire";
-    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACE, PLACES] "acquire_beside";
+    ACQUIRE_BESIDE = [LOCK, HOLDERS, PLACE, PLACES, DONE] "acquire_beside";
     LEAVE = [LOCK, HOLDERS, PLACE, PLACES] "leave";
     RENEW = [LOCK, HOLDERS] "renew";
     CONVERT = [LOCK, HOLDERS] "convert";
     RELEASE = [LOCK, HOLDERS] "release";
+    RELEASE_DONE = [LOCK, HOLDERS] "release_done";
     EVICT = [LOCK, HOLDERS] "evict";
     INSPECT = [] "inspect";
-    REMOVE_EXPIRED = [LOCK] "remove_expired";
-    PURGE = [LOCK] "purge";
+    REMOVE_EXPIRED = [LOCK, DONE] "remove_expired";
+    PURGE = [LOCK, DONE] "purge";
     PERMIT = [] "permit";
     NOW = [] "now";
     GUARDED_CLAIM = [] "guarded_claim";

@@ -29,10 +29,13 @@ pub(crate) use self::{
     request::{Body, Method, Query, Request, encoded, probe_of},
 };
 use super::scripts::{
-    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, REMOVE_EXPIRED, RENEW, Script,
+    ACQUIRE, ACQUIRE_BESIDE, CONVERT, EVICT, INSPECT, LEAVE, RELEASE, RELEASE_DONE, REMOVE_EXPIRED,
+    RENEW, Script,
 };
 use crate::{
-    messages::{AcquireRequest, ConvertRequest, KnownPlace, ReleaseRequest, RenewRequest, Turn},
+    messages::{
+        AcquireRequest, ConvertRequest, DoneTick, KnownPlace, ReleaseRequest, RenewRequest, Turn,
+    },
     model::{Access, Key, MAX_HOLDERS, MAX_PLACE_TIME, MAX_PLACES, SCHEMA, WaiterId},
     rules::turn,
 };
@@ -136,6 +139,8 @@ impl Statements {
             params["enough"] = json!(millis(turn::long_enough(stays)));
         }
         params["max_places"] = json!(MAX_PLACES);
+        params["kind"] = json!(request.tick.map(|tick| tick.kind().as_str()));
+        params["tick"] = json!(request.tick.map(|tick| tick.number()));
         params["all_bind"] = json!(millis(turn::LONGEST));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
         // Many processes may come to wait at once, and each takes a place.
@@ -177,6 +182,9 @@ impl Statements {
     }
 
     pub(crate) fn release(&self, request: &ReleaseRequest) -> Change {
+        if let Some(done) = request.done {
+            return self.release_done(request, done);
+        }
         let params = json!({
             "schema": SCHEMA,
             "lease": request.lease.to_string(),
@@ -201,6 +209,19 @@ impl Statements {
 
     /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the
     /// deletion, if a request asks for a document that its script deletes.
+    fn release_done(&self, request: &ReleaseRequest, done: DoneTick) -> Change {
+        let params = json!({
+            "schema": SCHEMA,
+            "lease": request.lease.to_string(),
+            "kind": done.tick.kind().as_str(),
+            "tick": done.tick.number(),
+            "kept_for": millis(done.kept_for),
+        });
+        self.change(&request.key, &RELEASE_DONE, params)
+            .in_a_crowd()
+            .showing(json!(false))
+    }
+
     pub(crate) fn remove_expired(&self, key: &Key) -> Change {
         self.change(key, &REMOVE_EXPIRED, json!({ "schema": SCHEMA }))
             .showing(json!(false))
@@ -295,13 +316,14 @@ impl Statements {
     }
 }
 
-/// Whether a request goes to a lean script, which knows neither several holders nor who of those that wait counts. It
+/// Whether a request goes to a lean script, which knows neither several holders nor who of those that wait counts, and
+/// nothing of ticks. It
 /// refuses a free key whose first place is another's, unless the request is [barging](Turn::Barging), and takes no place.
 /// So a process that waits goes to it at first, when the key is likely to be free, and when it is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let has_to_write = request.likely_held || request.place == KnownPlace::Due;
     let waits_already = request.turn.waiter().is_some() && has_to_write;
-    is_whole(request) && request.in_place_of.is_none() && !waits_already
+    is_whole(request) && request.in_place_of.is_none() && request.tick.is_none() && !waits_already
 }
 
 /// Whether a request is for a lease that no other may stand beside.

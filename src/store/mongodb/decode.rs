@@ -139,6 +139,10 @@ impl Fields for Raw<'_> {
         })
     }
 
+    fn document(&self, field: &str) -> Field<Self> {
+        self.read(field, |value| Some(Raw(Some(value.as_document()?))))
+    }
+
     fn list(&self, field: &str) -> Field<Vec<Self>> {
         self.read(field, |value| {
             let elements = value.as_array()?.into_iter();

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     messages::{ReleaseAnswer, ReleaseRequest},
     model::{Cause, Error, Holder, after},
+    rules,
     store::explained,
 };
 
@@ -60,6 +61,9 @@ impl MongoStore {
         &self,
         request: &ReleaseRequest,
     ) -> Result<ReleaseAnswer, Error> {
+        if request.done.is_some() {
+            return self.release_done(request).await;
+        }
         if self
             .update(request, statements::release(request, self.retention))
             .await?
@@ -68,6 +72,15 @@ impl MongoStore {
         }
         explained(self.explain_refusal(&request.key).await)?;
         Ok(ReleaseAnswer::NotHeld)
+    }
+
+    /// Releases a lease under which a tick was done. The answer to a repeated request is confirmed by a majority, as is a
+    /// change: the server waits for that also if it had nothing to change.
+    async fn release_done(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        let update = statements::release(request, self.retention);
+        let found = self.change(&request.key, update, false).await?;
+        let record = found.map(|(record, _)| record);
+        Ok(rules::answer_release_done(record.as_ref(), request))
     }
 
     /// Whether a release is one of many that may go by one statement: of an exclusive lease, without a minimum hold,

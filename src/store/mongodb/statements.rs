@@ -9,6 +9,7 @@
 //! In a pipeline, text that comes from outside always stands in `$literal`: a key such as `$fence` would
 //! otherwise be read as a path.
 
+mod done;
 mod expressions;
 mod grant;
 mod hold;
@@ -117,6 +118,7 @@ fn removable(retention: Duration) -> Document {
         is_lock(),
         { "$lte": [{ "$ifNull": ["$expires_at", "$released_at"] }, since.clone()] },
         { "$lt": ["$fence", { "$toLong": since }] },
+        done::is_forgotten(),
     ] }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Table<R> {
     key: fn(&str) -> Option<Key>,
     decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
     encode: fn(&R) -> Value,
-    /// The fields of later versions, which every write keeps.
+    /// The fields that a write keeps as they are, unless the record has them.
     kept: &'static [&'static str],
 }
 
@@ -198,7 +198,7 @@ impl<'a> WriteTransaction<'a> {
                 for name in table.kept {
                     let other = found.as_mut().and_then(|found| found.get_mut(name));
                     if let (Some(other), Some(fields)) = (other, document.as_object_mut()) {
-                        fields.insert((*name).to_owned(), other.take());
+                        fields.entry(*name).or_insert_with(|| other.take());
                     }
                 }
                 self.execute(table.put, params![name, document.to_string()])?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
+    done,
     expressions::{
         any, cleanup_at, from_now, has_next_fence, holders, is_free, is_held, is_lease, is_listed,
         is_live, is_new, is_sole, literal, lock, make_sense, next_fence, replace_if,
@@ -35,12 +36,13 @@ pub(crate) enum Form {
 /// the request is for the place of another lease.
 pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
     let queue = Queue::of(request, form);
-    match request.access {
+    let statement = match request.access {
         Access::Exclusive if !request.reentrant && queue != Queue::Followed => {
             exclusive(request, queue, retention)
         }
         _ => beside(request, queue, retention),
-    }
+    };
+    done::if_to_be_done(statement, request.tick)
 }
 
 /// What the statement makes of the processes that wait.
@@ -86,7 +88,10 @@ pub(crate) fn take_over_sole(
     let from = request.in_place_of?;
     let whole = request.access == Access::Exclusive && !request.reentrant;
     let held = doc! { "$and": [is_sole(from), has_next_fence()] };
-    whole.then(|| replace_if(held, sole(request, Queue::Ignored, retention)))
+    whole.then(|| {
+        let statement = replace_if(held, sole(request, Queue::Ignored, retention));
+        done::if_to_be_done(statement, request.tick)
+    })
 }
 
 /// Grants the lease if the key has no live holder.

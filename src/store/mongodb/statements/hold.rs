@@ -9,6 +9,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
+    done::release_done_or,
     expressions::{
         MAX_DURATION_MILLIS, any, bounded, cleanup_at, from_now, has_next_fence, holders, is_held,
         is_lease, is_listed, is_live, is_lock, is_sole, lock, make_sense, millis, next_fence,
@@ -121,7 +122,7 @@ pub(crate) fn release_sole(request: &ReleaseRequest) -> Vec<Document> {
 }
 
 /// Drops the lease from the holders. If it is live and its minimum hold is not over, the holder stays until then,
-/// under another lease id, which no request has.
+/// under another lease id, which no request has. With a tick that was done, a lease that has expired stays.
 pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     release_or(request, retention, "$$ROOT".into())
 }
@@ -133,7 +134,7 @@ pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> 
     // the document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$lease" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
-    if request.likely_sole && request.min_hold.is_none() {
+    if request.is_of_a_sole_lease() {
         release_sole_or(request, fails)
     } else {
         release_or(request, retention, fails)
@@ -170,6 +171,9 @@ fn release_sole_or(request: &ReleaseRequest, otherwise: Bson) -> Vec<Document> {
 }
 
 fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) -> Vec<Document> {
+    if let Some(done) = request.done {
+        return release_done_or(request, done, retention, otherwise);
+    }
     let lease = request.lease;
     let other = doc! { "$not": [is_lease(lease)] };
     let (sole, list) = match request.min_hold {
@@ -210,7 +214,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     } } }]
 }
 
-fn holders_that(condition: Document) -> Document {
+pub(super) fn holders_that(condition: Document) -> Document {
     doc! { "$filter": { "input": "$holders", "cond": condition } }
 }
 
@@ -231,7 +235,7 @@ pub(super) fn released() -> Document {
 
 /// What a change of the holders is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
+pub(super) enum Effect {
     /// Others may be granted the key after it.
     MakesRoom,
     MakesNoRoom,
@@ -239,7 +243,7 @@ enum Effect {
 
 /// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
 /// moves to no later date, whatever the holders say.
-fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
+pub(super) fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
     let mut held = doc! {
         "holders": "$$holders",

@@ -1,0 +1,305 @@
+//! `Tick` and `Done`: which run of a job is done.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use chrono::{DateTime, NaiveDate, SecondsFormat, TimeDelta, Utc};
+
+use super::{error::Error, ids::LeaseId};
+
+/// Which run of a job: the scheduled time, the date, the version or the number by which all processes know that they mean
+/// the same run. Ticks of one kind are ordered; a later one is a later run.
+///
+/// ```
+/// use chrono::NaiveDate;
+/// use leasehold::Tick;
+///
+/// let day: Tick = "2026-11-24".parse()?;
+/// assert_eq!(day, Tick::from(NaiveDate::from_ymd_opt(2026, 11, 24).unwrap()));
+/// assert!(Tick::version(1, 10, 0) > Tick::version(1, 9, 3));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tick {
+    kind: TickKind,
+    number: i64,
+}
+
+/// What kind of value a [`Tick`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TickKind {
+    /// An instant, in whole milliseconds.
+    Time,
+    /// A day of the calendar.
+    Date,
+    /// A version of three numbers.
+    Version,
+    /// A number that is counted up.
+    Counter,
+}
+
+/// The bits of each but the first number of a version.
+const PART: u32 = 16;
+
+impl Tick {
+    /// The tick of a version.
+    pub const fn version(major: u16, minor: u16, patch: u16) -> Self {
+        let number = ((major as i64) << (2 * PART)) | ((minor as i64) << PART) | patch as i64;
+        let kind = TickKind::Version;
+        Self { kind, number }
+    }
+
+    /// The tick of a number that is counted up.
+    pub const fn counter(number: i64) -> Self {
+        let kind = TickKind::Counter;
+        Self { kind, number }
+    }
+
+    /// A tick as a store keeps it: its kind, and the [number](Tick::number) by which ticks of that kind are ordered.
+    pub const fn stored(kind: TickKind, number: i64) -> Self {
+        Self { kind, number }
+    }
+
+    /// What kind of tick it is.
+    pub const fn kind(self) -> TickKind {
+        self.kind
+    }
+
+    /// The number by which ticks of a kind are ordered: of a time the milliseconds since 1970, of a date the days since
+    /// then.
+    pub const fn number(self) -> i64 {
+        self.number
+    }
+}
+
+impl TickKind {
+    pub(crate) const ALL: [Self; 4] = [Self::Time, Self::Date, Self::Version, Self::Counter];
+
+    /// The kind as a word, as it stands in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Date => "date",
+            Self::Version => "version",
+            Self::Counter => "counter",
+        }
+    }
+
+    /// The kind of this word; `None` for any other word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+impl fmt::Display for TickKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialOrd for Tick {
+    /// Ticks of different kinds have no order.
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        (self.kind == other.kind).then(|| self.number.cmp(&other.number))
+    }
+}
+
+impl From<DateTime<Utc>> for Tick {
+    fn from(time: DateTime<Utc>) -> Self {
+        Self::stored(TickKind::Time, time.timestamp_millis())
+    }
+}
+
+impl From<NaiveDate> for Tick {
+    fn from(date: NaiveDate) -> Self {
+        let days = date.signed_duration_since(NaiveDate::default()).num_days();
+        Self::stored(TickKind::Date, days)
+    }
+}
+
+impl From<i64> for Tick {
+    fn from(number: i64) -> Self {
+        Self::counter(number)
+    }
+}
+
+impl From<u32> for Tick {
+    fn from(number: u32) -> Self {
+        Self::counter(number.into())
+    }
+}
+
+impl fmt::Display for Tick {
+    /// As [`parse`](str::parse) reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.number;
+        match self.kind {
+            TickKind::Time => match DateTime::from_timestamp_millis(number) {
+                Some(time) => f.write_str(&time.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
+                None => write!(f, "{number} ms"),
+            },
+            TickKind::Date => match day(number) {
+                Some(date) => write!(f, "{date}"),
+                None => write!(f, "day {number}"),
+            },
+            TickKind::Version => {
+                let part = |places: u32| number >> (places * PART) & i64::from(u16::MAX);
+                let major = number >> (2 * PART);
+                write!(f, "{major}.{}.{}", part(1), part(0))
+            }
+            TickKind::Counter => write!(f, "{number}"),
+        }
+    }
+}
+
+fn day(number: i64) -> Option<NaiveDate> {
+    NaiveDate::default().checked_add_signed(TimeDelta::try_days(number)?)
+}
+
+impl FromStr for Tick {
+    type Err = Error;
+
+    /// Reads a whole number as a counter, `2026-11-24` as a date, `2026-11-24T03:00:00Z` (RFC 3339) as a time, and `1.2.3`
+    /// or `1.2` as a version.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidTick`] for anything else.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let version = || {
+            let parts: Option<Vec<u16>> = text.split('.').map(|it| it.parse().ok()).collect();
+            match *parts? {
+                [major, minor] => Some(Self::version(major, minor, 0)),
+                [major, minor, patch] => Some(Self::version(major, minor, patch)),
+                _ => None,
+            }
+        };
+        let time = || DateTime::parse_from_rfc3339(text).ok();
+        let number = text.parse().ok().map(Self::counter);
+        number
+            .or_else(|| text.parse().ok().map(|date: NaiveDate| date.into()))
+            .or_else(|| time().map(|time| time.to_utc().into()))
+            .or_else(version)
+            .ok_or_else(|| Error::InvalidTick {
+                text: text.chars().take(64).collect(),
+            })
+    }
+}
+
+/// A tick that is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Done {
+    /// The newest tick that is done.
+    pub tick: Tick,
+    /// When it was done, on the server's clock.
+    pub at: DateTime<Utc>,
+    /// The owner of the lease under which it was done.
+    pub by: Arc<str>,
+    /// That lease.
+    pub lease: LeaseId,
+    /// Until when the store keeps this, on the server's clock.
+    pub until: DateTime<Utc>,
+}
+
+impl Done {
+    /// A tick that was done under this lease of this owner, and is kept until then.
+    pub fn new(
+        tick: Tick,
+        (lease, by): (LeaseId, Arc<str>),
+        at: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            tick,
+            at,
+            by,
+            lease,
+            until,
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        write!(f, "{} was done by {} at {at}", self.tick, self.by)
+    }
+}
+
+/// What the document of a lock says of the newest tick that is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LastDone {
+    /// No tick is done, or what was done is forgotten.
+    #[default]
+    Nothing,
+    /// This tick is done, and so are all before it.
+    Tick(Done),
+    /// Something that makes no sense. No job runs then, because it may be done, and no clean-up removes the document.
+    Unreadable,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_is_read_as_it_is_shown() {
+        for (text, kind) in [
+            ("17", TickKind::Counter),
+            ("-3", TickKind::Counter),
+            ("20261124", TickKind::Counter),
+            ("2026-11-24", TickKind::Date),
+            ("1969-12-31", TickKind::Date),
+            ("2026-11-24T03:00:00Z", TickKind::Time),
+            ("2026-11-24T03:00:00.250Z", TickKind::Time),
+            ("1.20.3", TickKind::Version),
+            ("65535.0.65535", TickKind::Version),
+        ] {
+            let tick: Tick = text.parse().unwrap();
+            assert_eq!((tick.kind(), &*tick.to_string()), (kind, text));
+            assert_eq!(Tick::stored(tick.kind(), tick.number()), tick);
+        }
+        let version: Tick = "1.2".parse().unwrap();
+        assert_eq!(version, Tick::version(1, 2, 0));
+        for text in [
+            "",
+            "daily",
+            "1.2.3.4",
+            "1.70000.0",
+            "2026-13-01",
+            "1.2-rc1",
+            " 1",
+        ] {
+            let error = text.parse::<Tick>().unwrap_err();
+            assert!(matches!(error, Error::InvalidTick { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn ticks_of_a_kind_are_in_order_and_others_are_not() {
+        let in_order = [
+            ["9", "10"],
+            ["2026-09-30", "2026-10-01"],
+            ["2026-11-24T03:00:00Z", "2026-11-24T03:00:00.001Z"],
+            ["1.9.9", "1.10.0"],
+            ["1.65535.65535", "2.0.0"],
+        ];
+        for pair in in_order {
+            let [one, other] = pair.map(|text| text.parse::<Tick>().unwrap());
+            assert!(one < other && other > one, "{pair:?}");
+        }
+        let [number, date] = ["20261124", "2026-11-24"].map(|text| text.parse::<Tick>().unwrap());
+        assert_eq!(number.partial_cmp(&date), None);
+    }
+
+    #[test]
+    fn a_number_that_no_calendar_has_can_be_shown() {
+        for kind in TickKind::ALL {
+            for number in [i64::MIN, i64::MAX] {
+                assert!(!Tick::stored(kind, number).to_string().is_empty());
+            }
+            assert_eq!(TickKind::parse(kind.as_str()), Some(kind));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The rules of jobs that run once a tick as update pipelines of MongoDB.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{
+    expressions::{
+        MAX_DURATION_MILLIS, any, is_held, is_lease, is_listed, is_live, is_lock, is_sole, millis,
+    },
+    hold::{Effect, holders_that, released, with_holders},
+};
+use crate::{
+    messages::{DoneTick, ReleaseRequest},
+    model::{LeaseId, Tick, TickKind},
+};
+
+/// Whether the document says of no tick that it is done.
+fn is_missing() -> Document {
+    doc! { "$in": [{ "$type": "$done" }, ["missing", "null", "undefined"]] }
+}
+
+/// Whether what is done has a kind, a tick and an end that make sense.
+fn makes_sense() -> Document {
+    let kinds = TickKind::ALL.map(|kind| Bson::from(kind.as_str())).to_vec();
+    doc! { "$and": [
+        { "$eq": [{ "$type": "$done" }, "object"] },
+        { "$in": ["$done.kind", kinds] },
+        { "$in": [{ "$type": "$done.tick" }, ["int", "long"]] },
+        { "$eq": [{ "$type": "$done.until" }, "date"] },
+    ] }
+}
+
+/// Whether what is done does not keep the document any more.
+pub(super) fn is_forgotten() -> Document {
+    let is_over = doc! { "$and": [makes_sense(), { "$lte": ["$done.until", "$$NOW"] }] };
+    doc! { "$or": [is_missing(), is_over] }
+}
+
+/// The statement of an acquire, if this tick is still to be done; otherwise it changes nothing.
+pub(super) fn if_to_be_done(statement: Vec<Document>, tick: Option<Tick>) -> Vec<Document> {
+    let Some(tick) = tick else {
+        return statement;
+    };
+    let is_before = doc! { "$and": [
+        makes_sense(),
+        { "$eq": ["$done.kind", tick.kind().as_str()] },
+        { "$lt": ["$done.tick", tick.number()] },
+    ] };
+    let to_be_done = doc! { "$or": [is_missing(), is_before] };
+    let only = |mut stage: Document| {
+        let then = stage.remove("$replaceWith").unwrap_or(Bson::Null);
+        doc! { "$replaceWith": { "$cond": [to_be_done.clone(), then, "$$ROOT"] } }
+    };
+    statement.into_iter().map(only).collect()
+}
+
+/// Drops a live lease, and writes which tick was done under it.
+pub(super) fn release_done_or(
+    request: &ReleaseRequest,
+    done: DoneTick,
+    retention: Duration,
+    otherwise: Bson,
+) -> Vec<Document> {
+    let lease = request.lease;
+    let others = holders_that(doc! { "$not": [is_lease(lease)] });
+    let list = with_holders(others, Effect::MakesRoom, retention);
+    let list = doc! { "$let": {
+        "vars": { "mine": { "$arrayElemAt": [holders_that(is_lease(lease)), 0] } },
+        "in": { "$mergeObjects": [list, written(done, lease, "$$mine.owner")] },
+    } };
+    let sole = doc! { "$mergeObjects": [released(), written(done, lease, "$owner")] };
+    let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
+    vec![doc! { "$replaceWith": { "$switch": {
+        "branches": [
+            { "case": { "$and": [is_sole(lease), is_held(), is_lock()] }, "then": sole },
+            { "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] }, "then": list },
+        ],
+        "default": otherwise,
+    } } }]
+}
+
+/// The fields that a tick leaves that is done. The document is not cleaned up before it may be forgotten; the expiries of
+/// other holders are in the clean-up date already, which never goes down.
+fn written(done: DoneTick, lease: LeaseId, by: &str) -> Document {
+    let kept_for = millis(done.kept_for).min(MAX_DURATION_MILLIS);
+    let until = doc! { "$add": ["$$NOW", kept_for] };
+    doc! {
+        "cleanup_at": { "$max": ["$cleanup_at", until.clone()] },
+        "done": {
+            "kind": done.tick.kind().as_str(),
+            "tick": done.tick.number(),
+            "at": "$$NOW",
+            "by": by,
+            "lease": lease.to_string(),
+            "until": until,
+        },
+    }
+}

@@ -1,0 +1,33 @@
+//! Telemetry of jobs that run once a tick.
+
+use tracing::{debug, warn};
+
+#[cfg(feature = "metrics")]
+use super::metrics;
+use super::words::TARGET;
+use crate::model::{Done, Key, Tick};
+
+/// Reports that the work of a tick has ended: well, and the tick is done, or for this reason not.
+pub(crate) fn tick_ran(key: &Key, tick: Tick, failure: Option<&'static str>) {
+    let key = key.as_str();
+    match failure {
+        None => debug!(target: TARGET, key, %tick, outcome = "ran", "a tick is done"),
+        Some(outcome) => warn!(target: TARGET, key, %tick, outcome, "a tick is not done"),
+    }
+    #[cfg(feature = "metrics")]
+    metrics::tick(failure.unwrap_or("ran"));
+}
+
+/// Reports that the work of a tick did not run, because the tick was done before, or a later one was.
+pub(crate) fn tick_done(key: &Key, tick: Tick, done: &Done) {
+    debug!(target: TARGET, key = key.as_str(), %tick, outcome = "done", %done, "a tick was done before");
+    #[cfg(feature = "metrics")]
+    metrics::tick("done");
+}
+
+/// Reports that the work of a tick did not run, because somebody has the key.
+pub(crate) fn tick_running(key: &Key, tick: Tick) {
+    debug!(target: TARGET, key = key.as_str(), %tick, outcome = "running", "a tick is running");
+    #[cfg(feature = "metrics")]
+    metrics::tick("running");
+}
