@@ -24,7 +24,7 @@ use crate::{
         AcquireRequest, ConvertRequest, Filter, ListRequest, PermitRequest, ReleaseRequest,
         RenewRequest, Turn,
     },
-    model::{Key, LeaseId, PermitId, Quota, WaiterId},
+    model::{Key, LeaseId, PermitId, Quota, Tick, WaiterId},
 };
 
 const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
@@ -95,6 +95,21 @@ pub(crate) fn release() -> ReleaseRequest {
 
 pub(crate) fn release_with_a_minimum_hold() -> ReleaseRequest {
     release().min_hold(Duration::from_secs(60), other_lease())
+}
+
+/// The tick of a day.
+fn tick() -> Tick {
+    "2026-11-24".parse().unwrap()
+}
+
+/// An acquire for a tick.
+pub(crate) fn acquire_for_a_tick() -> AcquireRequest {
+    AcquireRequest::exclusive(key(), lease(), "worker-3".into(), TTL).tick(tick())
+}
+
+/// A release that writes that its tick is done, for 30 days.
+pub(crate) fn release_with_a_tick() -> ReleaseRequest {
+    release().done(tick(), Duration::from_secs(30 * 24 * 60 * 60))
 }
 
 /// A request for the second page of the locks of an owner.

@@ -114,6 +114,8 @@ fn requests() -> Vec<Statement> {
         "acquire in turn",
         one(statements.acquire_in_full(&in_turn())),
     );
+    let tick = fixed::acquire_for_a_tick();
+    add("acquire tick", one(statements.acquire(&tick)));
     let behind = statements.acquire_in_full(&fixed::acquires()[0].1);
     add("acquire again", one(behind));
     add("leave", one(statements.leave(&fixed::key(), waiter())));
@@ -123,6 +125,8 @@ fn requests() -> Vec<Statement> {
     add("release", one(statements.release(&fixed::release())));
     let held_on = fixed::release_with_a_minimum_hold();
     add("release min hold", one(statements.release(&held_on)));
+    let done = fixed::release_with_a_tick();
+    add("release done", one(statements.release(&done)));
     for (name, request) in fixed::conversions() {
         add(name, one(statements.convert(&request)));
     }

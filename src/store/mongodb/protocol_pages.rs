@@ -14,10 +14,11 @@ use super::{
 use crate::store::protocol_pages::{self as fixed, Statement, Tree};
 
 /// The statements that stand on the page as patches, each with the one that it resembles.
-const PATCHES: [(&str, &str); 5] = [
+const PATCHES: [(&str, &str); 6] = [
     ("const holdersMakeSense", "const allMakeSense"),
     ("acquire handover", "acquire"),
     ("acquire permits", "acquire shared"),
+    ("acquire tick", "acquire"),
     ("release min hold", "release"),
     ("permit smooth", "permit"),
 ];
@@ -201,6 +202,8 @@ fn statements() -> Vec<Statement> {
             ),
         }
     }
+    let tick = statements::acquire(&fixed::acquire_for_a_tick(), Form::Short, fixed::RETENTION);
+    add("acquire tick", change(tick, true));
     let in_turn = statements::acquire(&fixed::in_turn(), Form::Full, fixed::RETENTION);
     add("acquire in turn", change(in_turn, true));
     let left = statements::leave(fixed::waiter());
@@ -234,6 +237,11 @@ fn statements() -> Vec<Statement> {
     add(
         "release min hold",
         update(statements::release(&held_on, fixed::RETENTION)),
+    );
+    let done = fixed::release_with_a_tick();
+    add(
+        "release done",
+        change(statements::release(&done, fixed::RETENTION), false),
     );
     let together = statements::release_together(&[&release]);
     add("release together", batch_with(vec![together], undoable()));
