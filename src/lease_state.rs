@@ -5,6 +5,7 @@
 //! ends, and only the caller of that one releases it. This state reports a loss to telemetry at most once, and none
 //! after the end. No event is made under the lock of the status, because the subscriber is code of the application.
 
+mod holds;
 mod number;
 mod status;
 pub(crate) mod timing;
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::{number::LeaseNumber, status::EndReason, watcher::LossWatcher};
 use self::{
     status::{Phase, Status, Upgrades},
-    validity::{Validity, deadline},
+    validity::{Validity, deadline, granted_at},
 };
 use crate::{
     messages::{AcquireRequest, DoneTick, Grant, KnownGrant, RenewAnswer, RenewRequest},
@@ -52,6 +53,8 @@ pub(crate) struct LeaseState {
     number: LeaseNumber,
     terms: GrantTerms,
     acquired_at: DateTime<Utc>,
+    /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
+    granted_at: Instant,
     /// When the answer with the grant was taken in. The time that the lease was held counts from here.
     since: Instant,
     state: Sender<Status>,
@@ -82,6 +85,7 @@ impl LeaseState {
             number: LeaseNumber::next(),
             terms,
             acquired_at: grant.acquired_at,
+            granted_at: granted_at(sent, grant),
             since,
             state: Sender::new(state),
             min_hold: OnceLock::new(),
@@ -110,28 +114,6 @@ impl LeaseState {
 
     pub(crate) fn ttl(&self) -> Duration {
         self.request().ttl
-    }
-
-    pub(crate) fn min_hold(&self) -> Option<Duration> {
-        self.min_hold.get().copied()
-    }
-
-    /// Sets the minimum hold that the caller asked for. To be called when the lease has come to its caller.
-    pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
-        if let Some(min_hold) = min_hold {
-            // A lease comes to its caller once, so the value is not set yet.
-            let _ = self.min_hold.set(min_hold);
-        }
-    }
-
-    pub(crate) fn done(&self) -> Option<DoneTick> {
-        self.done.get().copied()
-    }
-
-    /// Records that a tick was done under the lease, for its release to write.
-    pub(crate) fn set_done(&self, done: DoneTick) {
-        // The caller releases the lease at once, so this is called once.
-        let _ = self.done.set(done);
     }
 
     pub(crate) fn acquired_at(&self) -> DateTime<Utc> {
@@ -215,9 +197,15 @@ impl LeaseState {
     }
 
     /// Whether the lease is kept alive, is live, and was not given up. No other lease is worth a renewal.
-    pub(crate) fn wants_renewal(&self) -> bool {
+    pub(crate) fn is_kept_alive(&self) -> bool {
         let state = self.state.borrow();
         self.is_kept() && state.phase == Phase::Held && state.validity.is_live(Instant::now())
+    }
+
+    /// Whether the lease lasts until its maximum hold is over. It is not renewed in the background then, because that
+    /// would only keep the key held on the server.
+    pub(crate) fn reaches_end(&self) -> bool {
+        self.state.borrow().validity.reaches_end()
     }
 
     /// Records that another acquire of the lease may still be on its way to the server. The release is then repeated
@@ -236,8 +224,11 @@ impl LeaseState {
     }
 
     /// When the lease is to be renewed next: a third of its ttl after the request that last gave it its ttl was sent,
-    /// or `now` if that is past.
+    /// or `now` if that is past. The deadline, if no renewal can put that off.
     pub(crate) fn next_renewal(&self, now: Instant) -> Instant {
+        if self.reaches_end() {
+            return self.deadline();
+        }
         let left = self.remaining(now) + self.terms.clock_margin;
         now + left.saturating_sub(timing::after_renewal(self.ttl()))
     }

@@ -33,7 +33,8 @@ use crate::{
 /// As for [`Acquire`](crate::Acquire), for the first key that was not granted, and [`Error::Lost`] if one lease
 /// was lost while the acquire waited for another key. The leases that were granted are released before the error is
 /// returned; a release that fails goes on in the background. A [`min_hold`](AcquireAll::min_hold) does not apply to
-/// these leases: it applies once the whole set is granted, and counts from the grant of each lease.
+/// these leases: it applies once the whole set is granted, and counts from the grant of each lease. Nor does a
+/// [`max_hold`](AcquireAll::max_hold), which counts from the last grant of the set, for all leases.
 ///
 /// # Cancel safety
 ///
@@ -82,8 +83,12 @@ impl AcquireAll {
             Some(taken) => taken,
             None => self.take_in_order(&keys, start).await?,
         };
-        for lease in taken.leases() {
-            lease.state().set_min_hold(self.options.min_hold);
+        let states = || taken.leases().iter().map(|lease| lease.state());
+        if let Some(granted) = states().map(|state| state.granted_at()).max() {
+            for state in states() {
+                state.set_min_hold(self.options.min_hold);
+                state.set_max_hold(self.options.max_hold, granted);
+            }
         }
         Ok(taken)
     }
@@ -109,7 +114,7 @@ impl AcquireAll {
         }
         let asked = keys.iter().map(|key| {
             let (options, key) = (self.options.clone(), Ok(key.clone()));
-            start::acquire_without_min_hold(options, key, WaitPolicy::None, Retries::None)
+            start::acquire_without_holds(options, key, WaitPolicy::None, Retries::None)
         });
         let coalescer = &self.options.context.coalescer;
         let answers = coalescer.send_together(join_all(asked)).await;
@@ -146,7 +151,7 @@ impl AcquireAll {
                 wait_policy => wait_policy,
             };
             let key = Ok(key.clone());
-            let outcome = start::acquire_without_min_hold(options, key, wait_policy, Retries::Some);
+            let outcome = start::acquire_without_holds(options, key, wait_policy, Retries::Some);
             match outcome.await.and_then(Attempt::acquired) {
                 Ok(lease) => taken.push(lease),
                 Err(error) => return Err(taken.give_back(error).await),

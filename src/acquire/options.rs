@@ -21,6 +21,7 @@ pub(crate) struct LeaseOptions {
     pub(crate) access: Access,
     pub(crate) reentrant: bool,
     pub(crate) min_hold: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Option<Arc<str>>,
     /// The tick that is to be done under the lease.
     pub(crate) tick: Option<Tick>,
@@ -40,6 +41,7 @@ impl LeaseOptions {
             access: Access::Exclusive,
             reentrant: false,
             min_hold: None,
+            max_hold: None,
             note: None,
             tick: None,
             barging: false,
@@ -78,6 +80,10 @@ impl LeaseOptions {
         }
         if let Some(min_hold) = self.min_hold.filter(|time| *time > MAX_TTL) {
             return Err(Error::InvalidMinHold { min_hold });
+        }
+        if let Some(max_hold) = self.max_hold.filter(|time| *time < self.ttl) {
+            let ttl = self.ttl;
+            return Err(Error::InvalidMaxHold { max_hold, ttl });
         }
         let bytes = self.note.as_ref().map_or(0, |note| note.len());
         if bytes > MAX_NOTE_BYTES {
@@ -167,6 +173,42 @@ macro_rules! lease_options {
             /// that the caller did not take, nor to the leases of a set that was not granted as a whole.
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.options.min_hold = Some(time);
+                self
+            }
+
+            /// Bounds how long the lease is held: this long after the grant it is lost, with
+            /// [`LossReason::HeldTooLong`](crate::LossReason::HeldTooLong), whatever renewals say. Use this with
+            /// [`keep_alive`](Self::keep_alive), so that a holder whose work hangs, but whose process still renews,
+            /// does not have the key for ever.
+            ///
+            /// The time counts on the clock of this process, from the instant before the request was sent that was
+            /// granted. For a set it counts from the last grant. It is at least the ttl: otherwise the acquire gives
+            /// [`Error::InvalidMaxHold`](crate::Error::InvalidMaxHold). [`at_risk`](crate::Lease::at_risk)
+            /// warns when a third of the ttl is left.
+            ///
+            /// Once a renewal has made the lease live until that end, no more are sent in the background. So an
+            /// eviction after the last of them is noticed only at the end. On the server the key is free when the
+            /// guard is dropped or released; if the holder hangs with its guard, when the ttl of the last renewal
+            /// is over. That is about a third of the ttl after the end, or a ttl at most after a late
+            /// [`renew`](crate::Lease::renew).
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// # async fn publish() -> std::io::Result<u32> { Ok(3) }
+            /// // A publish that takes longer than ten minutes is stopped.
+            /// let acquire = leases.acquire("report:42", Duration::from_secs(30));
+            /// let acquire = acquire.max_hold(Duration::from_secs(600));
+            /// let published = acquire.with(async |_| publish().await).await?;
+            /// # assert_eq!(published, 3);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn max_hold(mut self, time: std::time::Duration) -> Self {
+                self.options.max_hold = Some(time);
                 self
             }
 

@@ -23,7 +23,7 @@ use crate::{
 pub enum Resumed {
     /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
-    /// The lease was lost before it was resumed.
+    /// The lease was lost before it was resumed. If its [`max_hold`](crate::Acquire::max_hold) is over, it is released.
     Gone(LossReason),
 }
 
@@ -94,8 +94,15 @@ impl Resume {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
         state.set_min_hold(self.ticket.min_hold());
-        let lease = Lease::resumed(context.registry.clone(), state, self.keep_alive)?;
-        Ok(Resumed::Live(lease))
+        state.set_max_hold(self.ticket.max_hold(), state.granted_at());
+        let loss = state.loss(Instant::now());
+        let keep_alive = self.keep_alive && loss.is_none();
+        let lease = Lease::resumed(context.registry.clone(), state, keep_alive)?;
+        Ok(match loss {
+            None => Resumed::Live(lease),
+            // The drop of the guard releases what the renewal has kept.
+            Some(reason) => Resumed::Gone(reason),
+        })
     }
 }
 

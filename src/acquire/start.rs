@@ -19,23 +19,26 @@ use crate::{
     telemetry::AcquireSpan,
 };
 
-/// Acquires one key. The minimum hold applies as soon as the caller has the lease.
+/// Acquires one key. The minimum and the maximum hold apply as soon as the caller has the lease.
 pub(super) async fn acquire(
     options: LeaseOptions,
     key: Result<Key, Error>,
     wait_policy: WaitPolicy,
 ) -> Result<Attempt, Error> {
-    let min_hold = options.min_hold;
-    let end = acquire_without_min_hold(options, key, wait_policy, Retries::Some).await;
+    let (min_hold, max_hold) = (options.min_hold, options.max_hold);
+    let end = acquire_without_holds(options, key, wait_policy, Retries::Some).await;
     if let Ok(Attempt::Acquired(lease)) = &end {
-        lease.state().set_min_hold(min_hold);
+        let state = lease.state();
+        state.set_min_hold(min_hold);
+        state.set_max_hold(max_hold, state.granted_at());
     }
     end
 }
 
-/// Acquires one key, and leaves the minimum hold to the caller. If another key of a set is not granted, the set
-/// releases this key and asks for it again; a minimum hold would keep the key from the set itself.
-pub(super) async fn acquire_without_min_hold(
+/// Acquires one key, and leaves the minimum and the maximum hold to the caller. If another key of a set is not granted,
+/// the set releases this key and asks for it again; a minimum hold would keep the key from the set itself. And the time
+/// in which the set waits for its other keys is no hold of the caller.
+pub(super) async fn acquire_without_holds(
     options: LeaseOptions,
     key: Result<Key, Error>,
     wait_policy: WaitPolicy,

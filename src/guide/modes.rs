@@ -11,6 +11,7 @@
 //! - Several keys, all or none: [`Leases::acquire_all`](crate::Leases::acquire_all).
 //! - A job that must run once per tick: [`min_hold`](crate::Acquire::min_hold), or a key that names the tick and
 //!   [`Lease::detach`](crate::Lease::detach).
+//! - Work that may hang while its process goes on to renew the lease: [`max_hold`](crate::Acquire::max_hold).
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`](crate::Lease::into_ticket) and
 //!   [`Leases::resume`](crate::Leases::resume).
 //!

@@ -52,7 +52,8 @@ pub enum Upgrade {
 ///
 /// A lease is lost when it expires on the clock of this process, which is before it expires on the server;
 /// when the store answers a renewal or a conversion that the lease has expired, was evicted or was taken
-/// over; or when the client [closes](crate::Leases::close). A lost lease stays lost. [`lost`](Lease::lost)
+/// over; when its [maximum hold](crate::Acquire::max_hold) is over; or when the client
+/// [closes](crate::Leases::close). A lost lease stays lost. [`lost`](Lease::lost)
 /// waits for the loss, [`cancellation_token`](Lease::cancellation_token) tells other tasks of the loss, and
 /// [`at_risk`](Lease::at_risk) warns before the loss.
 #[must_use = "a lease that is dropped is released at once"]
@@ -153,9 +154,16 @@ impl Lease {
     }
 
     /// The instant at which the lease is lost unless it is renewed, on the clock of this process. The lease
-    /// may be lost earlier: see [`is_live`](Lease::is_live).
+    /// may be lost earlier: see [`is_live`](Lease::is_live). It is never later than the
+    /// [`max_hold_deadline`](Lease::max_hold_deadline).
     pub fn deadline(&self) -> Instant {
         self.state.deadline()
+    }
+
+    /// The instant at which the [maximum hold](crate::Acquire::max_hold) is over, on the clock of this process: no
+    /// renewal puts the [`deadline`](Lease::deadline) past it. `None` if the lease has no maximum hold.
+    pub fn max_hold_deadline(&self) -> Option<Instant> {
+        self.state.max_hold_deadline()
     }
 
     /// Whether the holder may still count on the lease. Once this is `false` it stays so.
@@ -181,9 +189,11 @@ impl Lease {
     ///
     /// A lease is at risk when about a third of its ttl is left, and either the last renewal failed, or the
     /// lease is kept alive and its renewal, which was due at two thirds, has not succeeded. A lease that is not
-    /// kept alive, and of which no renewal failed, is not at risk before it is lost.
+    /// kept alive, and of which no renewal failed, is not at risk before it is lost. A lease with a
+    /// [maximum hold](crate::Acquire::max_hold) is also at risk when a third of its ttl is left before the end of
+    /// that.
     ///
-    /// A renewal may still succeed after that: ask [`remaining`](Lease::remaining), or wait again.
+    /// A renewal may still succeed after that, unless the maximum hold is the reason: ask [`remaining`](Lease::remaining), or wait again.
     ///
     /// # Cancel safety
     ///
@@ -385,7 +395,9 @@ impl Lease {
     }
 
     /// Gives up the guard without a release, and returns the ticket with which another process can go on with the
-    /// lease until its ttl is over: see [`Leases::resume`](crate::Leases::resume). Nothing is sent.
+    /// lease until its ttl is over: see [`Leases::resume`](crate::Leases::resume). Nothing is sent. The resumed lease
+    /// has the same minimum and [maximum hold](crate::Acquire::max_hold), which count from the grant by the server's
+    /// clock.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(&self.state);
         self.detach();

@@ -26,12 +26,19 @@ pub struct Ticket {
     ttl_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     min_hold_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_hold_ms: Option<u64>,
 }
 
 impl Ticket {
     /// For how long, counted from the grant, the key stays held although the lease is released.
     pub(crate) fn min_hold(&self) -> Option<Duration> {
         self.min_hold_ms.map(Duration::from_millis)
+    }
+
+    /// For how long, counted from the grant, the lease is held at most.
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        self.max_hold_ms.map(Duration::from_millis)
     }
 
     pub(crate) fn of(state: &LeaseState) -> Self {
@@ -46,6 +53,7 @@ impl Ticket {
             fence: state.fence(),
             ttl_ms: millis(request.ttl),
             min_hold_ms: state.min_hold().map(millis),
+            max_hold_ms: state.max_hold().map(millis),
         }
     }
 

@@ -133,7 +133,10 @@ impl Status {
 
     /// Takes out whether the lease is at risk because a renewal failed, if that was not reported yet.
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
-        let risk = self.validity.risk(ttl, None).is_some_and(|at| at <= now);
+        let risk = self
+            .validity
+            .renewal_risk(ttl, None)
+            .is_some_and(|at| at <= now);
         let is_new = risk
             && self.reported == Reported::Nothing
             && self.validity.is_live(now)

@@ -10,8 +10,19 @@ use tokio::time::Instant;
 
 use crate::{
     messages::Grant,
-    model::{Error, LossReason},
+    model::{Error, LossReason, between},
 };
+
+/// The instant of the grant on the clock of this process, or a little earlier. `sent` is the instant before the request
+/// was sent.
+///
+/// The answer to a repeated request, and that to the renewal of a lease that is resumed, may be of a lease that was
+/// granted a while ago, which the server's clock tells.
+pub(crate) fn granted_at(sent: Instant, grant: &Grant) -> Instant {
+    let since = between(grant.acquired_at, grant.now);
+    // If the clock cannot express so early an instant, the answer is nonsensical, and the request counts.
+    sent.checked_sub(since).unwrap_or(sent)
+}
 
 /// The instant from which a lease must not be counted on any more.
 ///
@@ -27,7 +38,10 @@ pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> 
 /// Until when a lease may be counted on. Once it is lost it stays lost, for the first reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Validity {
+    /// Not later than `end`.
     deadline: Instant,
+    /// When the maximum hold is over, if the lease has one: the deadline that no renewal puts off.
+    end: Option<Instant>,
     lost: Option<LossReason>,
     /// The last error of a renewal, if none succeeded since; or why a renewal that is due was not sent.
     trouble: Option<Error>,
@@ -37,6 +51,7 @@ impl Validity {
     pub(crate) fn until(deadline: Instant) -> Self {
         Self {
             deadline,
+            end: None,
             lost: None,
             trouble: None,
         }
@@ -44,6 +59,24 @@ impl Validity {
 
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// When the maximum hold is over; `None` if the lease has none.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        self.end
+    }
+
+    /// Sets when the maximum hold is over. A lease that is over already stays lost for its own reason.
+    pub(crate) fn limit(&mut self, end: Instant, now: Instant) {
+        if self.is_live(now) {
+            self.end = Some(end);
+            self.deadline = self.deadline.min(end);
+        }
+    }
+
+    /// Whether the lease lasts until its maximum hold is over, so that no renewal can put off its deadline.
+    pub(crate) fn reaches_end(&self) -> bool {
+        self.end == Some(self.deadline)
     }
 
     /// Whether the lease may be counted on at this instant.
@@ -58,6 +91,8 @@ impl Validity {
         }
         Some(match (&self.lost, &self.trouble) {
             (Some(reason), _) => reason.clone(),
+            // Renewals that failed were not needed any more.
+            (None, _) if self.reaches_end() => LossReason::HeldTooLong,
             (None, Some(error)) => LossReason::Unreachable(Box::new(error.clone())),
             (None, None) => LossReason::Expired,
         })
@@ -71,9 +106,22 @@ impl Validity {
         self.deadline.saturating_duration_since(now)
     }
 
-    /// From when on the lease is at risk: when a third of the ttl is left, if a renewal has failed; otherwise when
-    /// `unrenewed` is left. `None` if neither applies.
+    /// From when on the lease is at risk: a third of the ttl before its maximum hold is over, or before that because of
+    /// [its renewals](Self::renewal_risk). `None` if neither comes before the deadline.
     pub(crate) fn risk(&self, ttl: Duration, unrenewed: Option<Duration>) -> Option<Instant> {
+        let of_end = self.end.map(|end| end.checked_sub(ttl / 3).unwrap_or(end));
+        let of_renewals = self.renewal_risk(ttl, unrenewed);
+        let first = of_end.into_iter().chain(of_renewals).min();
+        first.filter(|at| *at < self.deadline)
+    }
+
+    /// From when on the lease is at risk because it was not renewed: when a third of the ttl is left, if a renewal has
+    /// failed; otherwise when `unrenewed` is left. `None` if neither applies.
+    pub(crate) fn renewal_risk(
+        &self,
+        ttl: Duration,
+        unrenewed: Option<Duration>,
+    ) -> Option<Instant> {
         let left = match self.trouble {
             Some(_) => ttl / 3,
             None => unrenewed?,
@@ -83,11 +131,13 @@ impl Validity {
     }
 
     /// Takes in a renewal. An answer after the deadline comes too late, because the holder may already have
-    /// acted on the loss. Of two renewals that cross, the later deadline counts.
+    /// acted on the loss. Of two renewals that cross, the later deadline counts, and none is later than the end of the
+    /// maximum hold.
     pub(crate) fn renewed(&mut self, deadline: Instant, now: Instant) -> Result<(), LossReason> {
         if let Some(reason) = self.loss(now) {
             return Err(self.lost.insert(reason).clone());
         }
+        let deadline = self.end.map_or(deadline, |end| deadline.min(end));
         self.deadline = self.deadline.max(deadline);
         self.trouble = None;
         Ok(())
@@ -138,6 +188,18 @@ mod tests {
         let end = deadline(sent, &grant(SECOND), margin);
         assert_eq!(end - sent, Duration::from_millis(900));
         assert_eq!(deadline(sent, &grant(margin / 2), margin), sent);
+    }
+
+    #[test]
+    fn the_grant_may_be_older_than_the_request_that_was_answered() {
+        let sent = Instant::now() + 100 * SECOND;
+        let mut grant = grant(SECOND);
+        assert_eq!(granted_at(sent, &grant), sent);
+        grant.now = after(grant.acquired_at, 60 * SECOND);
+        assert_eq!(granted_at(sent, &grant), sent - 60 * SECOND);
+        // The clock of a server that took over may be behind.
+        grant.now = grant.acquired_at - SECOND;
+        assert_eq!(granted_at(sent, &grant), sent);
     }
 
     #[test]
@@ -208,5 +270,66 @@ mod tests {
         );
         let loss = validity.loss(start + SECOND);
         assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
+    }
+
+    #[test]
+    fn no_renewal_puts_the_deadline_past_the_end_of_the_maximum_hold() {
+        let start = Instant::now();
+        let end = start + 5 * SECOND;
+        let mut validity = Validity::until(start + 3 * SECOND);
+        validity.limit(end, start);
+        assert_eq!(validity.deadline(), start + 3 * SECOND);
+        assert!(!validity.reaches_end());
+        validity.renewed(start + 4 * SECOND, start).unwrap();
+        assert!(!validity.reaches_end());
+        validity.renewed(start + 9 * SECOND, start).unwrap();
+        assert_eq!((validity.deadline(), validity.end()), (end, Some(end)));
+        assert!(validity.reaches_end() && validity.is_live(end - SECOND));
+        // A renewal that fails now, and one that succeeds too late, change nothing about it.
+        validity.failed(Error::NoRuntime, end - SECOND);
+        let loss = validity.loss(end);
+        assert!(matches!(loss, Some(LossReason::HeldTooLong)), "{loss:?}");
+        let late = validity.renewed(end + SECOND, end);
+        assert!(matches!(late, Err(LossReason::HeldTooLong)), "{late:?}");
+    }
+
+    #[test]
+    fn a_lease_that_ends_before_its_maximum_hold_is_lost_for_its_own_reason() {
+        let start = Instant::now();
+        let mut validity = Validity::until(start + SECOND);
+        validity.limit(start + 2 * SECOND, start);
+        let loss = validity.loss(start + SECOND);
+        assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
+        validity.failed(Error::NoRuntime, start);
+        let loss = validity.loss(start + SECOND);
+        assert!(matches!(loss, Some(LossReason::Unreachable(_))), "{loss:?}");
+
+        let mut expired = Validity::until(start);
+        expired.limit(start - SECOND, start);
+        let loss = expired.loss(start);
+        assert!(matches!(loss, Some(LossReason::Expired)), "{loss:?}");
+
+        let mut over = Validity::until(start + SECOND);
+        over.limit(start, start);
+        let loss = over.loss(start);
+        assert!(matches!(loss, Some(LossReason::HeldTooLong)), "{loss:?}");
+    }
+
+    #[test]
+    fn the_end_of_the_maximum_hold_is_a_risk_of_its_own() {
+        let (start, ttl) = (Instant::now(), 3 * SECOND);
+        let mut validity = Validity::until(start + 3 * SECOND);
+        validity.limit(start + 5 * SECOND, start);
+        // Without a renewal the lease is lost before.
+        assert_eq!(validity.risk(ttl, None), None);
+        let unrenewed = Some(SECOND / 2);
+        let first = validity.risk(ttl, unrenewed);
+        assert_eq!(first, Some(start + SECOND * 5 / 2));
+        validity.renewed(start + 6 * SECOND, start).unwrap();
+        for unrenewed in [None, unrenewed] {
+            let risk = validity.risk(ttl, unrenewed);
+            assert_eq!(risk, Some(start + 4 * SECOND));
+        }
+        assert_eq!(validity.renewal_risk(ttl, None), None);
     }
 }

@@ -96,6 +96,15 @@ pub enum Error {
     #[error("{0}")]
     Done(Done),
 
+    /// The maximum hold is shorter than the ttl. Nothing was sent.
+    #[error("a maximum hold is at least the ttl of {ttl:?}, this one is {max_hold:?}")]
+    InvalidMaxHold {
+        /// The refused time.
+        max_hold: Duration,
+        /// The time to live that was asked for.
+        ttl: Duration,
+    },
+
     /// The limit of a limiter is 0, so it would never grant a permit. Nothing was sent.
     #[error("a limiter lets through at least one call a window: a limit of 0 is none")]
     InvalidLimit,
@@ -411,6 +420,9 @@ pub enum LossReason {
     /// The lease expired while its renewals failed. This is the last error.
     #[error("it could not be renewed in time: {0}")]
     Unreachable(#[source] Box<Error>),
+    /// The lease was held for all of its [`max_hold`](crate::Acquire::max_hold), so that it was not renewed any more.
+    #[error("it was held for as long as its maximum hold allows")]
+    HeldTooLong,
     /// [`Leases::close`](crate::Leases::close) released the lease.
     #[error("its leases were closed, which released it")]
     Closed,

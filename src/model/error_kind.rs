@@ -108,6 +108,7 @@ impl Error {
             | Self::InvalidConversion
             | Self::InvalidNote { .. }
             | Self::InvalidMinHold { .. }
+            | Self::InvalidMaxHold { .. }
             | Self::InvalidLimit
             | Self::InvalidTick { .. }
             | Self::OtherTickKind { .. }

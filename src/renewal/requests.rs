@@ -49,6 +49,7 @@ pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNu
         let outcome = lease
             .upgrade()
             .map(|lease| match lease.apply_renewal(sent, answer) {
+                Ok(()) if lease.reaches_end() => Outcome::Final(lease.deadline()),
                 Ok(()) => Outcome::Renewed(lease.deadline()),
                 Err(Error::Lost { .. }) => Outcome::Lost,
                 Err(_) => Outcome::Failed,

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, or to be sent once more.
+//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, to be sent once more, or not to be
+//!   sent any more, because its maximum hold ends with its deadline.
 //! - A lease is due at a third of its ttl. Leases that will be due soon go along as far as the batch has room. So
 //!   leases that were acquired at different moments come to be renewed together, and cost as few commands as those
 //!   that were acquired at once. Where one batch is not enough, the batches are sent at different times, so that they
@@ -48,7 +49,8 @@ const SLACK: u32 = 12;
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseNumber, Entry<T>>,
-    /// The leases that are renewed later, by when they are due.
+    /// The leases that are renewed later, by when they are due; and those that are not renewed any more, by their
+    /// deadline, at which their loss is told.
     planned: BTreeSet<(Instant, LeaseNumber)>,
     /// The leases that are due and wait for a place, by their deadline.
     ready: BTreeSet<(Instant, LeaseNumber)>,
@@ -77,6 +79,8 @@ enum State {
     Ready,
     Sent(BatchId),
     Repeat,
+    /// The lease is planned for its deadline, and is not renewed before.
+    Final,
 }
 
 /// The work that is due now.
@@ -104,6 +108,8 @@ pub(crate) struct Batch<T> {
 pub(crate) enum Outcome {
     /// The lease is live until this deadline.
     Renewed(Instant),
+    /// The lease is live until this deadline, which no renewal can put off.
+    Final(Instant),
     /// The renewal may be tried again.
     Failed,
     /// The lease is lost.
@@ -117,7 +123,7 @@ pub(crate) struct Load {
     pub(crate) kept: usize,
     /// How many of them are due and wait for a place.
     pub(crate) waiting: usize,
-    /// How many have less than a third of their ttl left.
+    /// How many have less than a third of their ttl left, without those that are not renewed any more.
     pub(crate) at_risk: usize,
 }
 
@@ -135,6 +141,7 @@ impl<T: Clone> Schedule<T> {
     }
 
     /// Takes in a lease, or replaces it. `due` is when it is renewed first, `deadline` until when it has to be renewed.
+    /// A lease that is due at its deadline is not renewed any more.
     pub(crate) fn insert(
         &mut self,
         id: LeaseNumber,
@@ -149,7 +156,11 @@ impl<T: Clone> Schedule<T> {
             ttl,
             due,
             deadline,
-            state: State::Planned,
+            state: if due < deadline {
+                State::Planned
+            } else {
+                State::Final
+            },
             errors: 0,
         };
         self.planned.insert((due, id));
@@ -251,13 +262,13 @@ impl<T: Clone> Schedule<T> {
             return;
         };
         match entry.state {
-            State::Planned => drop(self.planned.remove(&(entry.due, id))),
+            State::Planned | State::Final => drop(self.planned.remove(&(entry.due, id))),
             State::Ready => drop(self.ready.remove(&(entry.deadline, id))),
             State::Sent(_) | State::Repeat => {}
         }
         (entry.state, entry.due) = (state, due);
         match state {
-            State::Planned => drop(self.planned.insert((due, id))),
+            State::Planned | State::Final => drop(self.planned.insert((due, id))),
             State::Ready => drop(self.ready.insert((entry.deadline, id))),
             State::Sent(_) | State::Repeat => {}
         }
@@ -266,6 +277,7 @@ impl<T: Clone> Schedule<T> {
 
 impl<T> Entry<T> {
     fn is_at_risk(&self, now: Instant) -> bool {
-        self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
+        self.state != State::Final
+            && self.deadline.saturating_duration_since(now) < self.ttl / PERIOD
     }
 }

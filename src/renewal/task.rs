@@ -98,7 +98,7 @@ impl RenewalTask {
         }
         for lease in due.expired.iter().filter_map(Weak::upgrade) {
             // The holder has renewed the lease by itself, so that it is live for longer than the schedule knows.
-            if lease.wants_renewal() {
+            if lease.is_kept_alive() {
                 self.state.with(|work| work.plan(&lease, now));
             } else {
                 lease.check_loss();
@@ -114,7 +114,11 @@ impl RenewalTask {
         let mut outcomes = Vec::new();
         for (number, lease) in batch.leases {
             match lease.upgrade() {
-                Some(lease) if lease.wants_renewal() => leases.push(lease),
+                // The holder has renewed the lease by itself until its maximum hold is over.
+                Some(lease) if lease.is_kept_alive() && lease.reaches_end() => {
+                    outcomes.push((number, Outcome::Final(lease.deadline())));
+                }
+                Some(lease) if lease.is_kept_alive() => leases.push(lease),
                 over => {
                     over.iter().for_each(|lease| lease.check_loss());
                     outcomes.push((number, Outcome::Lost));

@@ -165,6 +165,7 @@ fn label(reason: &LossReason) -> &'static str {
         LossReason::Expired => "expired",
         LossReason::TakenOver => "taken_over",
         LossReason::Unreachable(_) => "unreachable",
+        LossReason::HeldTooLong => "held_too_long",
         LossReason::Closed => "closed",
     }
 }

@@ -16,6 +16,7 @@ mod limit_faults;
 mod limits;
 mod loss;
 mod many;
+mod max_hold;
 mod observe;
 mod queue;
 mod release;

@@ -119,7 +119,10 @@ impl<T: Clone> Schedule<T> {
             self.leases.get(id).is_some_and(|entry| {
                 let first = *ttl.get_or_insert(entry.ttl);
                 let alike = entry.ttl / 2 <= first && first / 2 <= entry.ttl;
-                let is_soon = |due| entry.errors == 0 && due <= now + entry.ttl / STEP;
+                let is_soon = |due| {
+                    let is_planned = entry.state == State::Planned && entry.errors == 0;
+                    is_planned && due <= now + entry.ttl / STEP
+                };
                 alike && soon.is_none_or(is_soon)
             })
         };

@@ -34,6 +34,7 @@ impl<T: Clone> Schedule<T> {
         for (id, outcome) in outcomes {
             match *outcome {
                 Outcome::Renewed(deadline) => self.renewed(*id, sent, deadline, chance),
+                Outcome::Final(deadline) => self.wait_for_end(*id, deadline),
                 Outcome::Failed => self.failed(batch, *id, now, chance),
                 Outcome::Lost => drop(self.remove(*id)),
             }
@@ -79,6 +80,17 @@ impl<T: Clone> Schedule<T> {
             Duration::ZERO
         };
         self.set_state(id, State::Planned, sent + period - earlier);
+    }
+
+    /// Plans no more renewals of a lease, which stays in the schedule until its deadline.
+    fn wait_for_end(&mut self, id: LeaseNumber, deadline: Instant) {
+        let Some(entry) = self.leases.get_mut(&id) else {
+            return;
+        };
+        self.ready.remove(&(entry.deadline, id));
+        entry.deadline = deadline;
+        entry.errors = 0;
+        self.set_state(id, State::Final, deadline);
     }
 
     /// Plans a renewal that has failed once more, after a pause.

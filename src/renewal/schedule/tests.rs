@@ -293,6 +293,33 @@ fn what_is_past_its_deadline_is_given_back_and_forgotten() {
     assert!(schedule.leases.capacity() < 100, "the room goes back");
 }
 
+#[test]
+fn a_lease_that_reaches_its_end_is_not_renewed_and_is_given_back_there() {
+    let start = Instant::now();
+    let mut schedule = with(2, start);
+    let now = start + TTL / 3;
+    let batch = schedule.take_due(now).batches.remove(0);
+    let end = now + TTL;
+    let [(ending, lease), (other, _)] = batch.leases[..] else {
+        panic!("{batch:?}");
+    };
+    let outcomes = [(ending, Outcome::Final(end)), (other, Outcome::Lost)];
+    schedule.answered(batch.id, &outcomes, now, CHANCE);
+    assert_eq!(schedule.next(now), Some(end));
+    // It does not go along with others, nor is it at risk.
+    insert(&mut schedule, 7, end - TTL / 3 - SECOND);
+    let near = end - SECOND;
+    assert_eq!(sizes(&schedule.take_due(near)), [1]);
+    assert_eq!(schedule.load(near), load(2, 0, 0));
+    assert_eq!(schedule.take_due(end).expired, [lease]);
+
+    // A lease that has reached its end before it was kept.
+    let number = LeaseNumber::next();
+    schedule.insert(number, 8, TTL, end + SECOND, end + SECOND);
+    assert_eq!(schedule.load(end), load(2, 0, 0));
+    assert_eq!(schedule.take_due(end + SECOND).expired, [8]);
+}
+
 /// The process was suspended for longer than the ttl of the short lease, and the call was dropped with its runtime.
 #[test]
 fn a_batch_that_is_forgotten_leaves_no_live_lease_behind() {

@@ -320,6 +320,17 @@ async fn each_loss_counts_once() {
     store.fates_now([]);
     drop(unreachable);
 
+    let acquire = leases.acquire("hung", TTL).keep_alive();
+    let hung = acquire.max_hold(TTL * 2).await.unwrap();
+    sleep(TTL * 2 + MOMENT).await;
+    let moved = meter.moved();
+    assert_eq!(
+        moved[&loss("held_too_long")],
+        [1.0],
+        "noticed by the renewal task: {moved:?}"
+    );
+    drop(hung);
+
     let closed = leases.acquire("closed", TTL).await.unwrap();
     meter.moved();
     leases.close().await;
