@@ -84,6 +84,11 @@ pub struct Run {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub min_hold: Option<Duration>,
 
+    /// End the command in time so that the key is held for no longer than this, also by a command that hangs. At
+    /// least the ttl
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub max_hold: Option<Duration>,
+
     /// Who this is, as others see it; otherwise the host and the process
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
     pub owner: Option<String>,

@@ -117,6 +117,9 @@ async fn acquire(run: &Run, leases: &Leases) -> Result<Lease, Error> {
     if let Some(time) = run.min_hold {
         acquire = acquire.min_hold(time);
     }
+    if let Some(time) = run.max_hold {
+        acquire = acquire.max_hold(time);
+    }
     if let Some(owner) = &run.owner {
         acquire = acquire.owner(&**owner);
     }
@@ -236,13 +239,13 @@ impl SupervisorProcess {
                 }
                 signal = signals.next() => self.send(Instruction::Signal(signal)),
                 line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
-                    Some(line) => self.take_report(&line),
+                    Some(line) => self.take_report(&line, lease),
                     None => is_connected = false,
                 },
             }
         };
         while let Ok(Some(line)) = self.reports.next_line().await {
-            self.take_report(&line);
+            self.take_report(&line, lease);
         }
         if !self.is_over {
             out::say("the parent of the command was killed, and so is the command");
@@ -264,11 +267,15 @@ impl SupervisorProcess {
         self.send(Instruction::Until(until));
     }
 
-    fn take_report(&mut self, line: &str) {
+    fn take_report(&mut self, line: &str, lease: &Lease) {
         match Report::parse(line) {
             Some(Report::Stopped) => {
                 self.stopped = true;
-                out::say("the lease was not renewed in time, and the command is ended");
+                out::say(if lease.max_hold_deadline() == Some(lease.deadline()) {
+                    "the key was held for its --max-hold, and the command is ended"
+                } else {
+                    "the lease was not renewed in time, and the command is ended"
+                });
             }
             Some(Report::Over) => self.is_over = true,
             None => {}
