@@ -18,7 +18,7 @@ pub use self::{
     all::AcquireAll,
     attempt::Attempt,
     builder::{Acquire, TryAcquire},
-    once::{Once, OnceError, RunOnce},
+    once::{Once, OnceAttempt, OnceError, OnceLease, RunOnce},
     resume::{Resume, Resumed},
     with::WithError,
 };

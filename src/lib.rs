@@ -106,8 +106,8 @@ pub use crate::store::sqlite::SqliteStore;
 pub use crate::telemetry::describe_metrics;
 pub use crate::{
     acquire::{
-        Acquire, AcquireAll, Attempt, Once, OnceError, Resume, Resumed, RunOnce, TryAcquire,
-        WithError,
+        Acquire, AcquireAll, Attempt, Once, OnceAttempt, OnceError, OnceLease, Resume, Resumed,
+        RunOnce, TryAcquire, WithError,
     },
     client::{Leases, LeasesBuilder},
     lease::{Lease, LeaseSet, Ticket, Upgrade},

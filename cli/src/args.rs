@@ -4,6 +4,7 @@ use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use leasehold::Tick;
 
 use super::exit::CODES;
 
@@ -88,6 +89,19 @@ pub struct Run {
     /// least the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_hold: Option<Duration>,
+
+    /// Do this once: a date, a time, a version or a number, which names the run. If it was done before, on any
+    /// host, or a later one was, the command does not run. It is done when the command has ended with 0
+    #[arg(long, value_name = "TICK", conflicts_with_all = ["every", "shared", "permits", "min_hold"])]
+    pub tick: Option<Tick>,
+
+    /// Do this once in each period of so long, from 1s on, counted from 1970 on the server's clock
+    #[arg(long, value_name = "TIME", value_parser = period, conflicts_with_all = ["shared", "permits", "min_hold"])]
+    pub every: Option<Duration>,
+
+    /// For how long the store keeps what is done; otherwise 30d. After that it may be done again
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub kept_for: Option<Duration>,
 
     /// Who this is, as others see it; otherwise the host and the process
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
@@ -199,6 +213,15 @@ pub struct Supervise {
 /// Parses a time such as 30s, 5m or 1h 30m.
 fn time(text: &str) -> Result<Duration, humantime::DurationError> {
     humantime::parse_duration(text)
+}
+
+/// Parses the length of a period.
+fn period(text: &str) -> Result<Duration, String> {
+    let period = time(text).map_err(|error| error.to_string())?;
+    if period < Duration::from_secs(1) {
+        return Err("a period is at least 1s".to_owned());
+    }
+    Ok(period)
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {

@@ -5,11 +5,11 @@ use std::{fmt, io, process::ExitCode};
 use leasehold::Error;
 use rustix::process::Signal;
 
-use super::address::AddressError;
+use super::{address::AddressError, args::OnHeld};
 
 /// The text about exit codes and the environment for the help and the manual.
 pub const CODES: &str = "Exit codes:
-    0         done; for `run`, the command ended with 0
+    0         done; for `run`, the command ended with 0, or its --tick was done before
     1         no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
     2         the command line is wrong
     69        the store cannot be reached, or does not answer
@@ -85,6 +85,15 @@ impl Code {
 impl From<Signal> for Code {
     fn from(signal: Signal) -> Self {
         Self::of_signal(signal.as_raw())
+    }
+}
+
+impl From<OnHeld> for Code {
+    fn from(how: OnHeld) -> Self {
+        match how {
+            OnHeld::Exit0 => Self::Done,
+            OnHeld::Exit75 => Self::Held,
+        }
     }
 }
 

@@ -25,6 +25,7 @@ mod state;
 mod supervisor;
 mod terms;
 mod text;
+mod tick;
 mod watch;
 
 use std::{env, ffi::OsString, process::ExitCode, time::Duration};

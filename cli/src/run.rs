@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Lease, Leases};
+use leasehold::{Error, Lease, Leases, OnceAttempt};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{
@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    args::{OnHeld, Run},
+    args::Run,
     clock::{self, ClockSamples},
     exit::{Code, Failure},
     out, process_tree,
@@ -35,6 +35,7 @@ use super::{
     supervisor::{AFTER_KILL, Instruction, Report},
     terms::Terms,
     text,
+    tick::{self, RunLease},
 };
 
 /// For how long clock samples are kept: longer than an answer to a renewal is waited for.
@@ -60,29 +61,31 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         }
     };
     let lease = match lease {
-        Ok(lease) => lease,
+        Ok(Ok(lease)) => lease,
+        Ok(Err(code)) => return Ok(code),
         Err(error @ (Error::WaitTimedOut { .. } | Error::TooManyHolders { .. })) => {
             out::say(&held(&error));
-            return Ok(match run.on_held {
-                OnHeld::Exit0 => Code::Done,
-                OnHeld::Exit75 => Code::Held,
-            });
+            return Ok(run.on_held.into());
         }
         Err(error) => return Err(error.into()),
     };
     // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
-    let key = lease.key().clone();
-    let ended = match SupervisorProcess::start(&run, &lease, &terms, samples).await {
-        Ok(supervisor) => Ok(supervisor.wait(&lease, &mut signals).await),
+    let (key, tick) = (lease.lease().key().clone(), lease.tick());
+    let ended = match SupervisorProcess::start(&run, lease.lease(), &terms, samples).await {
+        Ok(supervisor) => Ok(supervisor.wait(lease.lease(), &mut signals).await),
         Err(error) => Err(error),
     };
+    let is_done = matches!(ended, Ok((Code::Of(0), false)));
     let released = tokio::select! {
-        released = timeout(RELEASE_TIMEOUT, lease.release()) => released.unwrap_or(Err(Error::TimedOut {
+        released = timeout(RELEASE_TIMEOUT, lease.end(is_done)) => released.unwrap_or(Err(Error::TimedOut {
             operation: "release",
             limit: RELEASE_TIMEOUT,
         })),
-        _ = signals.end() => Ok(()),
+        signal = signals.end() => match tick {
+            Some(_) if is_done => return Ok(signal.into()),
+            _ => Ok(()),
+        },
     };
     let (code, stopped) = ended?;
     match released {
@@ -92,6 +95,12 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
                 "{key} was lost before the command had ended: {reason}"
             ));
             Ok(Code::Lost)
+        }
+        Err(error) if let Some(tick) = tick.filter(|_| is_done) => {
+            out::say(&format!(
+                "the command has ended with 0, and it is not known whether {tick} of {key} is done: {error}"
+            ));
+            Ok(Code::Unavailable)
         }
         Err(error) => {
             out::say(&format!(
@@ -103,7 +112,24 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     }
 }
 
-async fn acquire(run: &Run, leases: &Leases) -> Result<Lease, Error> {
+/// Acquires the lease under which the command is to run; or gives the code of a command that is not to run.
+async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code>, Error> {
+    Ok(match tick::acquire(run, leases).await.transpose()? {
+        None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
+        Some(OnceAttempt::Acquired(lease)) => Ok(RunLease::Once(lease)),
+        Some(OnceAttempt::Done(done)) => {
+            out::say(&format!("{}: {done}", run.key));
+            Err(Code::Done)
+        }
+        Some(OnceAttempt::Held(held)) => {
+            let waited = run.wait;
+            out::say(&self::held(&Error::WaitTimedOut { waited, held }));
+            Err(run.on_held.into())
+        }
+    })
+}
+
+async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {
     let mut acquire = leases
         .acquire(&run.key, run.ttl)
         .keep_alive()

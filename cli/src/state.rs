@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use leasehold::{Holder, LockState, Mode, store::Place};
+use leasehold::{Done, Holder, LockState, Mode, store::Place};
 use serde_json::{Value, json};
 
 use super::text;
@@ -40,6 +40,9 @@ pub fn table(locks: &[LockState]) -> String {
         for holder in &lock.holders {
             table.add_row(row(lock, holder));
         }
+        if let Some(done) = &lock.done {
+            table.add_row(done_row(lock, done));
+        }
         for place in &lock.waiters {
             table.add_row(waiting(lock, place));
         }
@@ -66,6 +69,15 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
         Cell::new(holder.fence),
         Cell::new(text::visible(holder.note.as_deref().unwrap_or_default())),
     ]
+}
+
+/// The newest tick that is done.
+fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
+    let (key, by) = (text::visible(lock.key.as_str()), text::visible(&done.by));
+    let mode = format!("done: {}", done.tick);
+    let since = format!("{} ago", text::short(between(done.at, lock.now)));
+    let row = [&*key, &mode, &*by, &since, "", "", ""];
+    row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
 }
 
 /// A process that waits for the key.
@@ -95,7 +107,19 @@ pub fn json(lock: &LockState) -> Value {
         "fence": lock.fence.get(),
         "now": time(lock.now),
         "holders": lock.holders.iter().map(|it| holder(it, lock.now)).collect::<Vec<_>>(),
+        "done": lock.done.as_ref().map(done),
         "waiters": lock.waiters.iter().map(|it| waiter(it, lock.now)).collect::<Vec<_>>(),
+    })
+}
+
+fn done(done: &Done) -> Value {
+    json!({
+        "tick": done.tick.to_string(),
+        "kind": done.tick.kind().as_str(),
+        "at": time(done.at),
+        "by": &*done.by,
+        "lease": done.lease.to_string(),
+        "until": time(done.until),
     })
 }
 

@@ -5,7 +5,7 @@
 //! - The tick is written as done only after the work has ended well, by the release of the live lease under which it ran.
 //! - Work that fails, panics or is dropped, and work whose lease is lost, leaves the tick as it was.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
 use super::{attempt::Attempt, context::AcquireContext, options::LeaseOptions, start};
 use crate::{
@@ -114,6 +114,13 @@ impl RunOnce {
         self
     }
 
+    /// Ends the work when its lease was held for so long, also if it hangs and renewals go on; see
+    /// [`Acquire::max_hold`](crate::Acquire::max_hold). The tick is not done then.
+    pub fn max_hold(mut self, time: Duration) -> Self {
+        self.options.max_hold = Some(time);
+        self
+    }
+
     /// Waits this long for whoever has the key: until the tick is done, which gives [`Once::Done`], or until that one has
     /// failed or died, and the work runs here. By default nothing is waited for.
     pub fn wait_for(mut self, wait: Duration) -> Self {
@@ -170,33 +177,21 @@ impl RunOnce {
         self,
         work: impl AsyncFnOnce(&Lease) -> Result<T, E>,
     ) -> Result<Once<T>, OnceError<E>> {
-        let done = DoneTick {
-            tick: self.tick,
-            kept_for: self.kept_for,
+        let lease = match self.acquire().await.map_err(OnceError::NotAcquired)? {
+            OnceAttempt::Acquired(lease) => lease,
+            OnceAttempt::Done(done) => return Ok(Once::Done(done)),
+            OnceAttempt::Held(held) => return Ok(Once::Running(held)),
         };
-        let key = self.key.map_err(OnceError::NotAcquired)?;
-        let granted = start::acquire(self.options, Ok(key.clone()), self.wait_policy).await;
-        let lease = match granted {
-            Ok(Attempt::Acquired(lease)) => lease,
-            Ok(Attempt::Held(held)) | Err(Error::WaitTimedOut { held, .. }) => {
-                telemetry::tick_running(&key, done.tick);
-                return Ok(Once::Running(held));
-            }
-            Err(Error::Done(before)) => {
-                telemetry::tick_done(&key, done.tick, &before);
-                return Ok(Once::Done(before));
-            }
-            Err(error) => return Err(OnceError::NotAcquired(error)),
-        };
+        let key = lease.key().clone();
         let outcome = tokio::select! {
             // If the lease is lost and the work has ended, the loss counts.
             biased;
-            reason = lease.lost() => Err(OnceError::Lost { key: key.clone(), reason }),
+            reason = lease.lost() => Err(OnceError::Lost { key, reason }),
             outcome = work(&lease) => outcome.map_err(OnceError::Work),
         };
-        let outcome = match outcome {
-            Ok(value) => match lease.complete(done).await {
-                Ok(()) => Ok(value),
+        match outcome {
+            Ok(value) => match lease.complete().await {
+                Ok(()) => Ok(Once::Ran(value)),
                 Err(Error::Lost { key, reason }) => Err(OnceError::Lost { key, reason }),
                 Err(error) => Err(OnceError::NotConfirmed(error)),
             },
@@ -205,25 +200,116 @@ impl RunOnce {
                 let _ = lease.release().await;
                 Err(error)
             }
+        }
+    }
+
+    /// Asks for the lease under which the tick is to be done, for work that does not fit into a closure.
+    /// [`OnceLease::complete`] writes the tick as done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TryAcquire`](crate::TryAcquire), and [`Error::OtherTickKind`] if the tick is of another kind than the last
+    /// one that was done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future at any point leaves no lock behind.
+    pub async fn acquire(self) -> Result<OnceAttempt, Error> {
+        let done = DoneTick {
+            tick: self.tick,
+            kept_for: self.kept_for,
         };
-        telemetry::tick_ran(
-            &key,
-            done.tick,
-            outcome.as_ref().err().map(OnceError::label),
-        );
-        outcome.map(Once::Ran)
+        let key = self.key?;
+        match start::acquire(self.options, Ok(key.clone()), self.wait_policy).await {
+            Ok(Attempt::Acquired(lease)) => Ok(OnceAttempt::Acquired(OnceLease { lease, done })),
+            Ok(Attempt::Held(held)) | Err(Error::WaitTimedOut { held, .. }) => {
+                telemetry::tick_running(&key, done.tick);
+                Ok(OnceAttempt::Held(held))
+            }
+            Err(Error::Done(before)) => {
+                telemetry::tick_done(&key, done.tick, &before);
+                Ok(OnceAttempt::Done(before))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
-impl<E> OnceError<E> {
-    /// The error as one word, for telemetry.
-    fn label(&self) -> &'static str {
-        match self {
-            Self::NotAcquired(_) => "not_acquired",
-            Self::Lost { .. } => "lost",
-            Self::NotConfirmed(_) => "not_confirmed",
-            Self::Work(_) => "failed",
-        }
+/// The answer to [`RunOnce::acquire`].
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released at once"]
+pub enum OnceAttempt {
+    /// The tick is to be done under this lease.
+    Acquired(OnceLease),
+    /// The tick was done before, or a later one was.
+    Done(Done),
+    /// Somebody has the key.
+    Held(Held),
+}
+
+/// A lease under which a tick is to be done. It is kept alive, and is a [`Lease`] in all else.
+///
+/// If it is dropped the lease is released, and the tick is not done.
+#[derive(Debug)]
+#[must_use = "a lease that is dropped is released at once"]
+pub struct OnceLease {
+    lease: Lease,
+    done: DoneTick,
+}
+
+impl OnceLease {
+    /// The tick.
+    pub fn tick(&self) -> Tick {
+        self.done.tick
+    }
+
+    /// Writes that the tick is done, and releases the lease in the same step.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease is lost: the tick is not done. After any other error that a retry can mend the request
+    /// is repeated in the background until the ttl is over, so the tick may be done by now, or may be run again.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped after its first poll, the request goes on in the background. Before that the lease is
+    /// dropped, and the tick is not done.
+    pub async fn complete(self) -> Result<(), Error> {
+        let (key, tick) = (self.lease.key().clone(), self.done.tick);
+        let completed = self.lease.complete(self.done).await;
+        let failure = completed.as_ref().err().map(|error| match error {
+            Error::Lost { .. } => "lost",
+            _ => "not_confirmed",
+        });
+        telemetry::tick_ran(&key, tick, failure);
+        completed
+    }
+
+    /// Releases the lease without a tick that was done: whoever asks next runs it again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lease::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Lease::release`].
+    pub async fn release(self) -> Result<(), Error> {
+        let failure = if self.lease.is_live() {
+            "failed"
+        } else {
+            "lost"
+        };
+        telemetry::tick_ran(self.lease.key(), self.done.tick, Some(failure));
+        self.lease.release().await
+    }
+}
+
+impl Deref for OnceLease {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
     }
 }
 

@@ -1,0 +1,121 @@
+//! The tick that `run` is to do, and the lease under which it does it.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use leasehold::{Attempt, Error, Lease, Leases, OnceAttempt, OnceLease, RunOnce, Tick, TickKind};
+
+use super::args::Run;
+
+/// The lease under which a command runs.
+pub enum RunLease {
+    Plain(Lease),
+    /// The command does a tick under it.
+    Once(OnceLease),
+}
+
+impl RunLease {
+    pub fn lease(&self) -> &Lease {
+        match self {
+            Self::Plain(lease) => lease,
+            Self::Once(lease) => lease,
+        }
+    }
+
+    /// The tick that is to be done.
+    pub fn tick(&self) -> Option<Tick> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Once(lease) => Some(lease.tick()),
+        }
+    }
+
+    /// Releases the lease, and writes its tick as done if the command has ended well.
+    pub async fn end(self, is_done: bool) -> Result<(), Error> {
+        match self {
+            Self::Plain(lease) => lease.release().await,
+            Self::Once(lease) if is_done => lease.complete().await,
+            Self::Once(lease) => lease.release().await,
+        }
+    }
+}
+
+/// Asks for the lease of the tick; `None` if the command is for none.
+pub async fn acquire(run: &Run, leases: &Leases) -> Option<Result<OnceAttempt, Error>> {
+    let tick = match (run.tick, run.every) {
+        (Some(tick), _) => Ok(Ok(tick)),
+        (None, Some(every)) => current(run, leases, every).await,
+        (None, None) => return None,
+    };
+    Some(match tick {
+        Ok(Ok(tick)) => once(run, leases, tick).acquire().await,
+        Ok(Err(held)) => Ok(held),
+        Err(error) => Err(error),
+    })
+}
+
+fn once(run: &Run, leases: &Leases, tick: Tick) -> RunOnce {
+    let mut once = leases.once(&run.key, tick).ttl(run.ttl).wait_for(run.wait);
+    if let Some(time) = run.kept_for {
+        once = once.kept_for(time);
+    }
+    if let Some(time) = run.max_hold {
+        once = once.max_hold(time);
+    }
+    if let Some(owner) = &run.owner {
+        once = once.owner(&**owner);
+    }
+    if let Some(note) = &run.note {
+        once = once.note(&**note);
+    }
+    once
+}
+
+/// The tick that has begun last, on the server's clock; or what tells that the key is held.
+///
+/// The answer about a key tells the server's time. A key that was never locked has none, and a short lease tells it.
+async fn current(
+    run: &Run,
+    leases: &Leases,
+    every: Duration,
+) -> Result<Result<Tick, OnceAttempt>, Error> {
+    if let Some(state) = leases.inspect(&run.key).await? {
+        return Ok(Ok(begun_last(state.now, every)));
+    }
+    match leases.try_acquire(&run.key, run.ttl).await? {
+        Attempt::Acquired(lease) => {
+            let now = lease.acquired_at();
+            lease.release().await?;
+            Ok(Ok(begun_last(now, every)))
+        }
+        Attempt::Held(held) => Ok(Err(OnceAttempt::Held(held))),
+    }
+}
+
+fn begun_last(now: DateTime<Utc>, every: Duration) -> Tick {
+    let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX).max(1);
+    let now = now.timestamp_millis();
+    Tick::stored(TickKind::Time, now - now.rem_euclid(every))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_begins_at_a_multiple_of_its_length() {
+        let at = |time: &str| time.parse::<DateTime<Utc>>().unwrap();
+        let hour = Duration::from_secs(3_600);
+        for time in ["2026-11-24T03:00:00Z", "2026-11-24T03:59:59.999Z"] {
+            assert_eq!(
+                begun_last(at(time), hour),
+                at("2026-11-24T03:00:00Z").into()
+            );
+        }
+        let day = 24 * hour;
+        assert_eq!(
+            begun_last(at("1969-12-31T05:00:00Z"), day),
+            at("1969-12-31T00:00:00Z").into()
+        );
+    }
+}
