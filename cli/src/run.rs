@@ -96,17 +96,17 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
             ));
             Ok(Code::Lost)
         }
-        Err(error) if let Some(tick) = tick.filter(|_| is_done) => {
+        Err(error) => {
+            let Some(tick) = tick.filter(|_| is_done) else {
+                out::say(&format!(
+                    "{key} could not be released, its ttl will: {error}"
+                ));
+                return Ok(code);
+            };
             out::say(&format!(
                 "the command has ended with 0, and it is not known whether {tick} of {key} is done: {error}"
             ));
             Ok(Code::Unavailable)
-        }
-        Err(error) => {
-            out::say(&format!(
-                "{key} could not be released, its ttl will: {error}"
-            ));
-            Ok(code)
         }
         Ok(()) => Ok(code),
     }

@@ -18,6 +18,7 @@ mod loss;
 mod many;
 mod max_hold;
 mod observe;
+mod once;
 mod queue;
 mod release;
 mod renew;

@@ -8,6 +8,7 @@ mod places;
 mod sessions;
 mod signals;
 mod terminal;
+mod ticks;
 mod trouble;
 
 use std::{

@@ -1,0 +1,77 @@
+//! `--tick` and `--every`: what has ended well is not run again.
+
+use super::Place;
+
+#[test]
+fn a_tick_that_has_ended_well_is_not_run_again() {
+    let place = Place::file();
+    {
+        let run = |tick: &'static str, script: &'static str| {
+            place.leasehold(["run", "report", "--tick", tick, "--", "sh", "-c", script])
+        };
+        // Any other code than 0 leaves it to be done.
+        assert_eq!(run("2026-11-24", "echo failed; exit 3").with(3), "failed");
+        assert_eq!(run("2026-11-24", "echo ran").with(0), "ran");
+        let again = run("2026-11-24", "echo again");
+        assert_eq!(again.with(0), "");
+        assert!(
+            again.err.contains("2026-11-24 was done by"),
+            "{}",
+            again.err
+        );
+        assert_eq!(run("2026-11-23", "echo older").with(0), "");
+        assert_eq!(run("2026-11-25", "echo next").with(0), "next");
+
+        let state = place.json(["inspect", "report", "--json"]);
+        assert_eq!(state["done"]["tick"], "2026-11-25");
+        assert_eq!(state["held"], false);
+        let shown = place.leasehold(["ls", "--all"]);
+        assert!(shown.with(0).contains("done: 2026-11-25"), "{}", shown.out);
+    }
+}
+
+#[test]
+fn a_tick_that_runs_is_told_as_a_key_that_is_held() {
+    let place = Place::file();
+    let runs = place.hold(["report", "--tick", "7"], "read line; exit 0");
+    let run = |words: &[&'static str]| {
+        let all = ["run", "report", "--tick", "7"].iter().chain(words);
+        super::run(place.command(all.copied().chain(["--", "echo", "again"])))
+    };
+    let refused = run(&[]);
+    assert!(refused.saying(75).contains("is held by"), "{}", refused.err);
+    assert_eq!(run(&["--on-held", "exit-0"]).with(0), "");
+    assert_eq!(runs.finish().0, 0);
+    assert_eq!(run(&[]).with(0), "");
+}
+
+#[test]
+fn a_period_is_counted_by_the_clock_of_the_store() {
+    let place = Place::file();
+    // A period that no test lives to see the end of: some 200 years.
+    let run = || place.leasehold(["run", "report", "--every", "80000d", "--", "echo", "ran"]);
+    assert_eq!(run().with(0), "ran");
+    assert_eq!(run().with(0), "");
+    let state = place.json(["inspect", "report", "--json"]);
+    assert_eq!(state["done"]["tick"], "1970-01-01T00:00:00Z");
+}
+
+#[test]
+fn what_is_no_tick_is_refused() {
+    let place = Place::file();
+    for words in [["--tick", "daily"], ["--every", "1ms"]] {
+        let [option, value] = words;
+        let ended = place.leasehold(["run", "report", option, value, "--", "echo", "never"]);
+        ended.saying(2);
+        assert_eq!(ended.out, "");
+    }
+    place
+        .leasehold(["run", "report", "--tick", "1", "--", "true"])
+        .with(0);
+    let other = place.leasehold(["run", "report", "--tick", "1.2.3", "--", "echo", "never"]);
+    assert!(
+        other.saying(2).contains("use ticks of one kind"),
+        "{}",
+        other.err
+    );
+}
