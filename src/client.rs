@@ -3,6 +3,11 @@
 mod builder;
 mod call;
 mod jobs;
+mod leader;
 mod leases;
 
-pub use self::{builder::LeasesBuilder, leases::Leases};
+pub use self::{
+    builder::LeasesBuilder,
+    leader::{Leader, Leading, Term},
+    leases::Leases,
+};

@@ -42,6 +42,7 @@
 //! | a database to keep the locks in | [`guide::stores`]: what each one guarantees, and which versions of its client |
 //! | to hold a lease, keep it alive, release it | [`guide::holding`] |
 //! | readers and a writer, a semaphore, several keys, a job once per tick | [`guide::modes`] |
+//! | one leader among several processes, and to know who it is | [`Leases::leader`] |
 //! | a limit of calls per window, over all processes | [`Leases::limiter`] |
 //! | late writes refused | [`guide::fencing`] |
 //! | to know which errors a retry can fix, and what a dropped future leaves | [`guide::errors`] |
@@ -109,7 +110,7 @@ pub use crate::{
         Acquire, AcquireAll, Attempt, Once, OnceAttempt, OnceError, OnceLease, Resume, Resumed,
         RunOnce, TryAcquire, WithError,
     },
-    client::{Leases, LeasesBuilder},
+    client::{Leader, Leading, Leases, LeasesBuilder, Term},
     lease::{Lease, LeaseSet, Ticket, Upgrade},
     limiter::{Limiter, Permit, PermitAttempt, TakePermit},
     messages::Filter,

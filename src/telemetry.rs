@@ -23,6 +23,7 @@ tracing::Span::none()
 }
 
 mod acquire;
+mod leader;
 mod lease;
 mod limiter;
 #[cfg(feature = "metrics")]
@@ -36,6 +37,7 @@ mod words;
 pub use self::metrics::describe_metrics;
 pub(crate) use self::{
     acquire::{AcquireFields, AcquireSpan, Waiting, acquire_all, acquired_all, slowed_down},
+    leader::{TermOutcome, TermSpan, campaign_failed, leader_changed, leader_unknown},
     lease::{
         KeptLeases, LeaseFields, ReleaseFields, ResumeEnd, at_risk, convert, converted, detached,
         given_up, granted, kept, lost, release, release_failed, released, renew, renewal_failed,

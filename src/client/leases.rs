@@ -12,6 +12,7 @@ use tracing::Instrument;
 use super::{
     builder::{LeasesBuilder, this_process},
     call::call,
+    leader::Leader,
 };
 use crate::{
     acquire::{Acquire, AcquireAll, AcquireContext, RefusedKeys, Resume, TryAcquire},
@@ -114,6 +115,24 @@ impl Leases {
     ) -> AcquireAll {
         let keys = keys.into_iter().map(Key::new);
         AcquireAll::new(self.acquires.clone(), keys, ttl)
+    }
+
+    /// Makes a candidate for the lead: of all that [run](Leader::run) with this key, one leads, and the others wait.
+    ///
+    /// This call sends nothing and checks nothing; [`Leader::run`] does. Key and ttl are as for
+    /// [`Leases::try_acquire`]. The ttl is how long the others are without a leader if it dies.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, Term};
+    /// # async fn lead(term: &Term) -> std::io::Result<()> { Ok(()) }
+    /// # async fn example(leases: Leases) -> Result<(), Error> {
+    /// let leader = leases.leader("scheduler", Duration::from_secs(10));
+    /// leader.run(async |term| lead(term).await).await
+    /// # }
+    /// ```
+    pub fn leader(&self, key: impl AsRef<str>, ttl: Duration) -> Leader {
+        Leader::new(self.acquires.clone(), key.as_ref(), ttl)
     }
 
     /// Continues a lease that this process or another one turned into a ticket, by

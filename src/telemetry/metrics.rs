@@ -31,6 +31,9 @@ const BACKGROUND_RELEASES: &str = "leasehold_background_releases_total";
 const PERMIT_REQUESTS: &str = "leasehold_permit_requests_total";
 const PERMIT_WAIT: &str = "leasehold_permit_wait_seconds";
 const TICKS: &str = "leasehold_ticks_total";
+const LEADING: &str = "leasehold_leading";
+const TERMS: &str = "leasehold_terms_total";
+const TERM_TIME: &str = "leasehold_term_seconds";
 const STORE_ERRORS: &str = "leasehold_store_errors_total";
 
 /// Tells the recorder of the `metrics` crate what each metric of this crate means, and its unit.
@@ -117,6 +120,13 @@ pub fn describe_metrics() {
         PERMIT_WAIT,
         Unit::Seconds,
         "From the first poll of a request for permits to its end, by outcome"
+    );
+    describe_gauge!(LEADING, count, "Terms in which this process leads");
+    describe_counter!(TERMS, count, "Terms that have ended, by outcome");
+    describe_histogram!(
+        TERM_TIME,
+        Unit::Seconds,
+        "From the begin of a term to its end, by outcome"
     );
     describe_counter!(
         TICKS,
@@ -267,6 +277,17 @@ pub(super) fn permit_request_ended(outcome: Outcome, waited: Duration) {
 pub(super) fn tick(outcome: &'static str) {
     // A tick is rare, so the cost of a new label for each does not matter.
     metrics::counter!(TICKS, "outcome" => outcome).increment(1);
+}
+
+pub(super) fn term_began() {
+    with_recorder(|recorder| add(recorder, key!(LEADING), 1.0));
+}
+
+pub(super) fn term_ended(outcome: &'static str, lasted: Duration) {
+    with_recorder(|recorder| add(recorder, key!(LEADING), -1.0));
+    // The end of a term is rare, so the cost of a new label for each does not matter.
+    metrics::counter!(TERMS, "outcome" => outcome).increment(1);
+    metrics::histogram!(TERM_TIME, "outcome" => outcome).record(lasted);
 }
 
 pub(super) fn store_failed(operation: &'static str) {

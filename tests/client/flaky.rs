@@ -4,7 +4,7 @@ use std::{
     collections::{HashSet, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -79,6 +79,7 @@ pub struct FlakyStore {
     /// Of each release that came alone, whether a failover may undo it.
     pub undoable: Arc<Mutex<Vec<bool>>>,
     hanging: Arc<Mutex<Option<Key>>>,
+    reads_fail: Arc<AtomicBool>,
     news: Arc<Mutex<News>>,
     told: broadcast::Sender<Key>,
     streams: Arc<AtomicUsize>,
@@ -97,6 +98,7 @@ impl FlakyStore {
             batched: Arc::default(),
             undoable: Arc::default(),
             hanging: Arc::default(),
+            reads_fail: Arc::default(),
             news: Arc::default(),
             told: broadcast::Sender::new(64),
             streams: Arc::default(),
@@ -135,6 +137,11 @@ impl FlakyStore {
     /// The same instead of what was to come.
     pub fn fates_now(&self, fates: impl IntoIterator<Item = Fate>) {
         *self.fates.lock() = fates.into_iter().collect();
+    }
+
+    /// Whether a look at a key fails from now on.
+    pub fn fail_reads(&self, fail: bool) {
+        self.reads_fail.store(fail, Ordering::SeqCst);
     }
 
     /// The changes that were asked for since the last time.
@@ -285,7 +292,11 @@ impl Store for FlakyStore {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
-        self.memory.inspect(key).await
+        let fate = self
+            .reads_fail
+            .load(Ordering::SeqCst)
+            .then_some(Fate::NotSent);
+        self.carry_out(fate, self.memory.inspect(key)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

@@ -12,6 +12,7 @@ mod ended_runtimes;
 mod handover;
 mod keep_alive;
 mod kinds;
+mod leader;
 mod limit_faults;
 mod limits;
 mod loss;

@@ -8,5 +8,6 @@ mod counted;
 mod documented;
 mod overload;
 mod panics;
+mod terms;
 mod told;
 mod turns;

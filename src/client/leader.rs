@@ -1,0 +1,231 @@
+//! `Leader`: campaigns for a key, runs work while this process leads, and campaigns again when the term is over.
+//!
+//! Invariant: the work runs only under a live lease. Each way out of a term, also a panic and a drop, drops the work
+//! before the guard of its lease.
+
+mod backoff;
+mod term;
+mod watch;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch::Receiver,
+    time::{Instant, sleep},
+};
+use tracing::Instrument;
+
+use self::{backoff::Backoff, term::TermEnd};
+pub use self::{term::Term, watch::Leading};
+use crate::{
+    acquire::{Acquire, AcquireContext},
+    lease::Lease,
+    model::{Error, Key, LossReason},
+    retry,
+    telemetry::{self, TermOutcome, TermSpan},
+};
+
+/// A candidate for the lead, made by [`Leases::leader`](crate::Leases::leader): one of those that campaign for a key
+/// leads, the others wait.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use leasehold::{Error, Leases, MemoryStore, Term};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// # let leases = Leases::new(MemoryStore::new());
+/// let leader = leases.leader("scheduler", Duration::from_secs(10)).note("v7");
+/// # let handle = leases.clone();
+/// let work = async |term: &Term| {
+///     println!("leading with fence {}", term.fence());
+///     # handle.close().await;
+///     Ok::<_, std::io::Error>(())
+/// };
+/// leader.run(work).await // Until the client closes.
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "nobody campaigns until it is run"]
+pub struct Leader {
+    context: Arc<AcquireContext>,
+    key: Arc<str>,
+    ttl: Duration,
+    owner: Option<Arc<str>>,
+    note: Option<Arc<str>>,
+}
+
+impl Leader {
+    pub(super) fn new(context: Arc<AcquireContext>, key: &str, ttl: Duration) -> Self {
+        Self {
+            context,
+            key: key.into(),
+            ttl,
+            owner: None,
+            note: None,
+        }
+    }
+
+    /// The owner that followers see as the leader, 1 to 512 bytes of text. By default the
+    /// [owner of the handle](crate::LeasesBuilder::owner).
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// A note for people and followers, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes: the address
+    /// at which the leader serves, for example. Write no secrets into a note.
+    pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+
+    /// Campaigns, and runs the work while this process leads, again and again until the client
+    /// [closes](crate::Leases::close).
+    ///
+    /// The lease of a term is [kept alive](crate::Acquire::keep_alive). How a term ends, and what follows:
+    ///
+    /// - The work returns `Ok`: the lease is released, and this process campaigns again at once, behind the others that
+    ///   wait. Work that is to lead for as long as it can does not return.
+    /// - The work returns an error: the same after a pause, in which others can lead. The pause grows from 1 s to a
+    ///   minute, and begins anew after a term that lasted for a minute. The error is an event
+    ///   (`docs/observability.md`), so it must not show secrets.
+    /// - [`Term::resign`] is called: the work's future is dropped where it awaits, the lease is released, and this
+    ///   process campaigns again, behind the others that wait.
+    /// - The lease is lost: the work's future is dropped where it awaits, and this process campaigns again.
+    /// - The client closes: the work's future is dropped where it awaits, the close releases the lease, and this call
+    ///   returns `Ok`.
+    /// - The work panics: the panic goes on to the caller, and the lease is released in the background.
+    ///
+    /// When a lease is released, the next leader is granted the key as fast as a waiter of
+    /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and in another one if the store
+    /// [tells of freed keys](crate::Store::freed); otherwise when the waiter asks again, after a second at most. When a
+    /// leader dies, the others wait for the rest of its ttl.
+    ///
+    /// # Errors
+    ///
+    /// Only what a retry cannot mend: an error whose name begins with `Invalid`, [`Error::NoRuntime`] outside a tokio
+    /// runtime, and the error of a store that refuses the credentials, is not prepared, or has a document for the key
+    /// that is not a lock. While a store does not answer, this campaigns on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the campaign. If this process leads, the work is dropped, and the lease is released in
+    /// the background.
+    pub async fn run<E: fmt::Display>(
+        self,
+        mut work: impl AsyncFnMut(&Term) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        let (mut backoff, mut unanswered) = (Backoff::default(), 0);
+        loop {
+            let lease = match self.campaign().await {
+                Ok(lease) => lease,
+                Err(Error::Closed) => return Ok(()),
+                Err(error) if error.is_retryable() => {
+                    let pause = retry::pause(unanswered, retry::WAITING, fastrand::f64());
+                    telemetry::campaign_failed(&self.key, pause, &error);
+                    self.pause(pause).await;
+                    unanswered = unanswered.saturating_add(1);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            unanswered = 0;
+            let began = Instant::now();
+            let span = TermSpan::begin(lease.state().fields(), lease.owner());
+            let term = Term::new(lease);
+            let end = term.run(&mut work).instrument(span.span()).await;
+            let lasted = began.elapsed();
+            backoff.after_term(lasted);
+            match end {
+                TermEnd::Finished => {
+                    span.end(TermOutcome::Finished);
+                    release(term).await;
+                }
+                TermEnd::Resigned => {
+                    span.end(TermOutcome::Resigned);
+                    release(term).await;
+                }
+                TermEnd::Failed(error) => {
+                    let pause = backoff.after_failure(fastrand::f64());
+                    span.end(TermOutcome::Failed {
+                        error: &error,
+                        pause,
+                    });
+                    release(term).await;
+                    self.pause(pause).await;
+                }
+                TermEnd::Lost(LossReason::Closed) => {
+                    span.end(TermOutcome::Closed);
+                    return Ok(());
+                }
+                // The guard is dropped, which releases in the background what the store may still have.
+                TermEnd::Lost(_) => span.end(TermOutcome::Lost),
+            }
+        }
+    }
+
+    /// Who leads, for those who follow: `None` until the first read, and while nobody leads.
+    ///
+    /// A task reads the key twice a second, so a follower hears of a new leader within a second if the store answers in
+    /// time. A term that is shorter than that may be missed. When a read fails, the last value stays, and an event
+    /// tells of it. Whether this process itself leads, only its [`Term`] knows for sure: a value that was read may be
+    /// out of date.
+    ///
+    /// Each call starts a task on the current runtime; clone the receiver instead of calling again. The task ends when
+    /// all receivers are dropped or the client closes: from then on
+    /// [`changed`](tokio::sync::watch::Receiver::changed) gives an error. It gives one at once if the key is invalid,
+    /// or if this is called outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, MemoryStore};
+    /// # async fn example(leases: Leases) {
+    /// let mut leading = leases.leader("scheduler", Duration::from_secs(10)).watch();
+    /// while leading.changed().await.is_ok() {
+    ///     match &*leading.borrow_and_update() {
+    ///         Some(leader) => println!("{} leads since {}", leader.owner, leader.since),
+    ///         None => println!("nobody leads"),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn watch(&self) -> Receiver<Option<Leading>> {
+        watch::watch(&self.context.registry, Key::new(&*self.key))
+    }
+
+    /// Waits until this process leads.
+    async fn campaign(&self) -> Result<Lease, Error> {
+        let key = Key::new(&*self.key);
+        let mut acquire = Acquire::new(self.context.clone(), key, self.ttl).keep_alive();
+        if let Some(owner) = &self.owner {
+            acquire = acquire.owner(owner.clone());
+        }
+        if let Some(note) = &self.note {
+            acquire = acquire.note(note.clone());
+        }
+        acquire.await
+    }
+
+    /// Sleeps for this long, or until the client closes.
+    async fn pause(&self, pause: Duration) {
+        let closing = self.context.registry.lifecycle.closing();
+        let _ = closing.run_until_cancelled(sleep(pause)).await;
+    }
+}
+
+/// Releases the lease of a term, and waits for the answer, so that this process campaigns behind those who wait.
+async fn release(term: Term) {
+    // An error is an event of the release, which goes on in the background if that can help.
+    let _ = term.into_lease().release().await;
+}
+
+impl fmt::Debug for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leader")
+            .field("key", &self.key)
+            .field("ttl", &self.ttl)
+            .field("owner", &self.owner)
+            .field("note", &self.note)
+            .finish_non_exhaustive()
+    }
+}

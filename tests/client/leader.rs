@@ -1,0 +1,423 @@
+//! One leader among several candidates. Each client here stands for a process.
+
+use std::{
+    convert::Infallible,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold::{Error, Fence, Leader, Leases, Term};
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{Fate, FlakyStore, MARGIN, MOMENT, PATIENCE, TTL, flaky::News, is_free, until_free};
+
+/// How late a waiter notices that a key is free, in a store that does not tell.
+const NOTICED: Duration = Duration::from_secs(1);
+
+/// The terms that began, by their owners and fences, and how many of them last.
+#[derive(Clone, Default)]
+struct Terms {
+    begun: Arc<Mutex<Vec<(String, Fence)>>>,
+    lasting: Arc<AtomicUsize>,
+}
+
+/// Counts a term until it is dropped, as the work is that has it.
+struct Lasting(Arc<AtomicUsize>);
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Terms {
+    fn begin(&self, term: &Term) -> Lasting {
+        let begun = (term.owner().to_owned(), term.fence());
+        self.begun.lock().push(begun);
+        self.lasting.fetch_add(1, Ordering::SeqCst);
+        Lasting(self.lasting.clone())
+    }
+
+    fn owners(&self) -> Vec<String> {
+        self.begun
+            .lock()
+            .iter()
+            .map(|(owner, _)| owner.clone())
+            .collect()
+    }
+
+    fn lasting(&self) -> usize {
+        self.lasting.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many terms have begun.
+    async fn until(&self, terms: usize) {
+        while self.begun.lock().len() < terms {
+            sleep(MOMENT).await;
+        }
+    }
+}
+
+fn process(store: &FlakyStore, owner: &str) -> Leases {
+    Leases::builder(store.clone()).owner(owner).build()
+}
+
+fn leader(leases: &Leases) -> Leader {
+    leases.leader("key", TTL)
+}
+
+/// A candidate that leads for as long as it can.
+fn leads(leases: &Leases, terms: &Terms) -> JoinHandle<Result<(), Error>> {
+    let (leader, terms) = (leader(leases), terms.clone());
+    tokio::spawn(leader.run(async move |term: &Term| {
+        let _lasting = terms.begin(term);
+        pending::<Result<(), Infallible>>().await
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_leads_and_the_others_wait() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let clients = ["a", "b", "c"].map(|owner| process(&store, owner));
+    for client in &clients {
+        leads(client, &terms);
+        sleep(MOMENT).await;
+    }
+    sleep(TTL * 10).await;
+    assert_eq!(terms.owners(), ["a"]);
+    assert_eq!(terms.lasting(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_stops_the_work_and_another_leads_with_a_greater_fence() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, second) = (process(&store, "a"), process(&store, "b"));
+    leads(&first, &terms);
+    terms.until(1).await;
+    leads(&second, &terms);
+    sleep(MOMENT).await;
+    second.evict("key").await.unwrap();
+    terms.until(2).await;
+    // The first one learns of it with its next renewal.
+    sleep(TTL / 2).await;
+    assert_eq!(terms.lasting(), 1);
+    let begun = terms.begun.lock().clone();
+    assert_eq!((&*begun[0].0, &*begun[1].0), ("a", "b"));
+    assert!(begun[1].1 > begun[0].1, "{begun:?}");
+    // It campaigns again, and leads when the second one is gone.
+    second.close().await;
+    terms.until(3).await;
+    assert_eq!(terms.owners(), ["a", "b", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_the_work_stops_at_the_deadline_and_the_campaign_goes_on() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let leases = process(&store, "a");
+    let start = Instant::now();
+    let running = leads(&leases, &terms);
+    terms.until(1).await;
+    store.next([Fate::NotSent; 1_000]);
+    while terms.lasting() == 1 {
+        sleep(MOMENT).await;
+    }
+    assert!(start.elapsed() >= TTL - MARGIN);
+    assert!(start.elapsed() <= TTL - MARGIN + MOMENT * 2);
+    terms.until(2).await;
+    assert!(!running.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_retry_cannot_mend_ends_the_campaign() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    store.next([Fate::Denied]);
+    let denied = leads(&process(&store, "a"), &terms).await.unwrap();
+    assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
+    let leases = process(&store, "a");
+    let work = async |_: &Term| -> Result<(), Infallible> { panic!("it runs") };
+    let invalid = leases.leader("", TTL).run(work).await;
+    assert!(
+        matches!(invalid, Err(Error::InvalidKey { .. })),
+        "{invalid:?}"
+    );
+    let invalid = leader(&leases).owner("").run(work).await;
+    assert!(
+        matches!(invalid, Err(Error::InvalidOwner { .. })),
+        "{invalid:?}"
+    );
+    assert_eq!(terms.owners().len(), 0);
+}
+
+/// Work that ends is one way out of a term, and to resign is another.
+#[tokio::test(start_paused = true)]
+async fn a_term_that_ends_hands_over_to_those_who_wait() {
+    for resigns in [true, false] {
+        let (store, terms) = (FlakyStore::new(), Terms::default());
+        let clients = ["a", "b"].map(|owner| process(&store, owner));
+        for client in &clients {
+            let (leader, terms) = (leader(client), terms.clone());
+            tokio::spawn(leader.run(async move |term: &Term| {
+                let _lasting = terms.begin(term);
+                sleep(TTL).await;
+                if resigns {
+                    term.resign();
+                    pending::<()>().await;
+                }
+                Ok::<_, Infallible>(())
+            }));
+            sleep(MOMENT).await;
+        }
+        let start = Instant::now();
+        terms.until(5).await;
+        assert_eq!(terms.owners(), ["a", "b", "a", "b", "a"]);
+        assert!(
+            start.elapsed() <= (TTL + NOTICED) * 4,
+            "no ttl is waited for"
+        );
+        assert_eq!(terms.lasting(), 1);
+    }
+}
+
+/// Those of one process, and those of a store that tells of free keys.
+#[tokio::test(start_paused = true)]
+async fn the_next_leader_takes_over_at_once() {
+    for is_same_process in [true, false] {
+        let (store, terms) = (FlakyStore::new(), Terms::default());
+        store.set_news(News::Told);
+        let first = process(&store, "a");
+        let second = if is_same_process {
+            first.clone()
+        } else {
+            process(&store, "b")
+        };
+        let resigns = Arc::new(tokio::sync::Notify::new());
+        let (begun, resign) = (terms.clone(), resigns.clone());
+        tokio::spawn(leader(&first).run(async move |term: &Term| {
+            let _lasting = begun.begin(term);
+            resign.notified().await;
+            term.resign();
+            pending::<Result<(), Infallible>>().await
+        }));
+        terms.until(1).await;
+        leads(&second, &terms);
+        sleep(TTL).await;
+        let start = Instant::now();
+        resigns.notify_one();
+        if !is_same_process {
+            until_free(&store).await;
+            store.tell("key");
+        }
+        terms.until(2).await;
+        assert!(start.elapsed() <= MOMENT * 2, "{:?}", start.elapsed());
+        assert_eq!(terms.lasting(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_fails_is_tried_again_after_pauses_that_grow() {
+    let store = FlakyStore::new();
+    let leases = process(&store, "a");
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let instants = begun.clone();
+    let running = tokio::spawn(leader(&leases).run(async move |_: &Term| {
+        let terms = {
+            let mut instants = instants.lock();
+            instants.push(Instant::now());
+            instants.len()
+        };
+        if terms == 4 {
+            sleep(Duration::from_secs(60)).await;
+        }
+        Err::<(), _>("no")
+    }));
+    while begun.lock().len() < 6 {
+        sleep(MOMENT).await;
+    }
+    let begun = begun.lock().clone();
+    let pauses: Vec<_> = begun.windows(2).map(|two| two[1] - two[0]).collect();
+    // The fourth term lasts for a minute, after which the pauses begin anew.
+    for (pause, (after, longest)) in pauses.iter().zip([(0, 1), (0, 2), (0, 4), (60, 1), (0, 2)]) {
+        let (after, longest) = (Duration::from_secs(after), Duration::from_secs(longest));
+        assert!(*pause >= after + longest / 2, "{pauses:?}");
+        assert!(*pause <= after + longest + MOMENT, "{pauses:?}");
+    }
+    // A close does not wait for the pause.
+    sleep(MOMENT).await;
+    let start = Instant::now();
+    leases.close().await;
+    running.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_work_that_failed_pauses_another_leads() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, second) = (process(&store, "a"), process(&store, "b"));
+    let begun = terms.clone();
+    tokio::spawn(leader(&first).run(async move |term: &Term| {
+        let _lasting = begun.begin(term);
+        sleep(TTL).await;
+        Err::<(), _>("no")
+    }));
+    terms.until(1).await;
+    leads(&second, &terms);
+    sleep(TTL * 3).await;
+    assert_eq!(terms.owners(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_ends_the_run_and_releases() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, second) = (process(&store, "a"), process(&store, "b"));
+    let leading = leads(&first, &terms);
+    terms.until(1).await;
+    let waiting = leads(&second, &terms);
+    sleep(TTL).await;
+    second.close().await;
+    waiting.await.unwrap().unwrap();
+    assert!(!leading.is_finished());
+    first.close().await;
+    assert!(is_free(&store).await, "the close waits for the release");
+    leading.await.unwrap().unwrap();
+    assert_eq!(terms.lasting(), 0);
+    assert_eq!(terms.owners(), ["a"]);
+    // One that runs after the close ends at once.
+    leads(&first, &terms).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_goes_on_and_the_lease_is_released() {
+    let store = FlakyStore::new();
+    let leases = process(&store, "a");
+    let work = async |_: &Term| -> Result<(), Infallible> { panic!("the work went wrong") };
+    let ended = tokio::spawn(leader(&leases).run(work)).await;
+    assert!(ended.unwrap_err().is_panic());
+    assert!(until_free(&store).await <= MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_that_is_dropped_stops_the_work_and_releases() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let leases = process(&store, "a");
+    let running = leads(&leases, &terms);
+    terms.until(1).await;
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    assert_eq!(terms.lasting(), 0);
+    assert!(until_free(&store).await <= MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_of_a_term_is_cancelled_with_it() {
+    let store = FlakyStore::new();
+    let leases = process(&store, "a");
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let given = tokens.clone();
+    tokio::spawn(leader(&leases).run(async move |term: &Term| {
+        let token = term.cancellation_token();
+        assert!(!token.is_cancelled());
+        given.lock().push(token);
+        sleep(TTL).await;
+        term.resign();
+        pending::<Result<(), Infallible>>().await
+    }));
+    sleep(TTL * 3).await;
+    let states: Vec<_> = tokens.lock().iter().map(|it| it.is_cancelled()).collect();
+    assert_eq!(states, [true, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_hears_of_a_new_leader() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, second) = (process(&store, "a"), process(&store, "b"));
+    let follower = process(&store, "c");
+    let mut leading = leader(&follower).watch();
+    assert_eq!(*leading.borrow(), None);
+    sleep(TTL).await;
+    assert!(!leading.has_changed().unwrap(), "nobody leads yet");
+
+    let noted = leader(&first).note("at pod-1");
+    let running =
+        tokio::spawn(noted.run(async |_: &Term| pending::<Result<(), Infallible>>().await));
+    let start = Instant::now();
+    leading.changed().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1));
+    let now = leading.borrow_and_update().clone().unwrap();
+    assert_eq!((&*now.owner, now.note.as_deref()), ("a", Some("at pod-1")));
+    let state = follower.inspect("key").await.unwrap().unwrap();
+    assert_eq!(now.fence, state.fence);
+    assert_eq!(now.since, state.holders[0].acquired_at);
+
+    // The renewals of a term are no change.
+    leads(&second, &terms);
+    sleep(TTL * 3).await;
+    assert!(!leading.has_changed().unwrap());
+    let fence = now.fence;
+    first.close().await;
+    running.await.unwrap().unwrap();
+    terms.until(1).await;
+    let start = Instant::now();
+    let is_second =
+        |now: &Option<leasehold::Leading>| now.as_ref().is_some_and(|now| &*now.owner == "b");
+    let now = leading.wait_for(is_second).await.unwrap().clone().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(now.fence > fence);
+
+    second.close().await;
+    leading.wait_for(Option::is_none).await.unwrap();
+    follower.close().await;
+    assert!(leading.changed().await.is_err(), "it ends with the client");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_fail_keep_the_last_value() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, follower) = (process(&store, "a"), process(&store, "c"));
+    leads(&first, &terms);
+    terms.until(1).await;
+    let mut leading = leader(&follower).watch();
+    leading.changed().await.unwrap();
+    assert!(leading.borrow_and_update().is_some());
+    store.fail_reads(true);
+    first.close().await;
+    sleep(TTL).await;
+    assert!(!leading.has_changed().unwrap());
+    store.fail_reads(false);
+    leading.changed().await.unwrap();
+    assert_eq!(*leading.borrow(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_of_a_watch_ends_with_its_receivers() {
+    let store = FlakyStore::new();
+    let leases = process(&store, "a");
+    let leading = leader(&leases).watch();
+    let clone = leading.clone();
+    drop(leases);
+    sleep(TTL).await;
+    drop(leading);
+    sleep(TTL).await;
+    assert!(store.owners() > 1);
+    drop(clone);
+    let ended = async {
+        while store.owners() > 1 {
+            sleep(MOMENT).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_an_invalid_key_ends() {
+    let leases = process(&FlakyStore::new(), "a");
+    let mut leading = leases.leader("", TTL).watch();
+    assert!(leading.changed().await.is_err());
+}
