@@ -29,6 +29,8 @@ const STORE: &str = "Where the locks are: file:PATH; mongodb://HOST[:PORT][/DATA
 pub enum Task {
     /// Run a command under a lease, and end it if the lease is lost
     Run(Run),
+    /// Keep a command running on one host, and start it elsewhere when that host dies
+    Lead(Lead),
     /// Show who holds what
     Ls(Ls),
     /// Show the lock of one key
@@ -125,6 +127,33 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
+#[derive(clap::Args)]
+pub struct Lead {
+    /// The key that names what is led: 1 to 512 bytes
+    pub key: String,
+
+    /// How long the others wait before one of them takes over from a host that died
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = time)]
+    pub ttl: Duration,
+
+    /// Who this is, as others see it; otherwise the host and the process
+    #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
+    pub owner: Option<String>,
+
+    /// A remark for people, which ls shows
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+
+    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s.
+    /// It has to fit into half of the ttl
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub grace: Option<Duration>,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnHeld {
     /// Exit with 0, because the holder does the work
@@ -195,7 +224,7 @@ pub struct Watch {
     pub json: bool,
 }
 
-/// The supervisor of a command. Only `run` starts it.
+/// The supervisor of a command. Only `run` and `lead` start it.
 #[derive(Parser)]
 #[command(name = "leasehold supervise")]
 pub struct Supervise {

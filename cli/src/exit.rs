@@ -9,7 +9,7 @@ use super::{address::AddressError, args::OnHeld};
 
 /// The text about exit codes and the environment for the help and the manual.
 pub const CODES: &str = "Exit codes:
-    0         done; for `run`, the command ended with 0, or its --tick was done before
+    0         done; for `run` and `lead`, the command ended with 0; for `run`, or its tick was done before
     1         no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
     2         the command line is wrong
     69        the store cannot be reached, or does not answer
@@ -21,11 +21,11 @@ pub const CODES: &str = "Exit codes:
     78        the store is not prepared, or another version's
     126, 127  the command cannot be run, or is not there
     128+N     signal N ended the command, or the wait for the key
-Any other code is that of the command that `run` ran.
+Any other code is that of the command that `run` or `lead` ran; `lead` ends only for a signal.
 
 Environment:
     LEASEHOLD_STORE, LEASEHOLD_OWNER  as --store and --owner
-    LEASEHOLD_KEY, LEASEHOLD_FENCE    what `run` tells its command";
+    LEASEHOLD_KEY, LEASEHOLD_FENCE    what `run` and `lead` tell their command";
 
 /// An exit code. Codes from 64 to 78 have the meaning of sysexits(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ mod clock;
 mod doctor;
 mod evict;
 mod exit;
+mod lead;
 mod list;
 mod out;
 mod place;
@@ -47,7 +48,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// end before the process does.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // Only `run` starts the supervisor, so it is no subcommand in the help.
+    // Only `run` and `lead` start the supervisor, so it is no subcommand in the help.
     let ended = match env::args_os().nth(1) {
         Some(word) if word == "supervise" => {
             supervisor::supervise(parsed(env::args_os().skip(1))).await
@@ -92,7 +93,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         _ => {}
     }
     let make = match args.task {
-        Task::Run(_) | Task::Prepare => Make::IfMissing,
+        Task::Run(_) | Task::Lead(_) | Task::Prepare => Make::IfMissing,
         _ => Make::Never,
     };
     let (address, make) = match args.store {
@@ -108,6 +109,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     let leases = Leases::new(opened.store.clone());
     let outcome = match args.task {
         Task::Run(run) => run::run(run, &leases, opened.store.clock_margin()).await,
+        Task::Lead(lead) => lead::lead(lead, &leases, opened.store.clock_margin()).await,
         Task::Ls(ls) => list::ls(ls, &leases).await,
         Task::Inspect(inspect) => list::inspect(inspect, &leases).await,
         Task::Evict(evict) => evict::evict(evict, &leases).await,

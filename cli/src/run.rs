@@ -5,6 +5,7 @@
 //! killed, is stopped, or hangs.
 
 use std::{
+    ffi::OsString,
     io::{self, IsTerminal},
     os::unix::process::CommandExt,
     path::PathBuf,
@@ -39,7 +40,7 @@ use super::{
 };
 
 /// For how long clock samples are kept: longer than an answer to a renewal is waited for.
-const CLOCK_HISTORY: Duration = Duration::from_secs(60);
+pub const CLOCK_HISTORY: Duration = Duration::from_secs(60);
 /// How long the release of the lease may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -72,22 +73,20 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
     let (key, tick) = (lease.lease().key().clone(), lease.tick());
-    let ended = match SupervisorProcess::start(&run, lease.lease(), &terms, samples).await {
+    let ended = match SupervisorProcess::start(&run.command, lease.lease(), &terms, samples).await {
         Ok(supervisor) => Ok(supervisor.wait(lease.lease(), &mut signals).await),
         Err(error) => Err(error),
     };
-    let is_done = matches!(ended, Ok((Code::Of(0), false)));
+    // A command that ends with 0 because it was asked to end may not have finished.
+    let is_done = ended.as_ref().is_ok_and(CommandEnd::is_finished);
     let released = tokio::select! {
-        released = timeout(RELEASE_TIMEOUT, lease.end(is_done)) => released.unwrap_or(Err(Error::TimedOut {
-            operation: "release",
-            limit: RELEASE_TIMEOUT,
-        })),
+        released = end(lease.end(is_done)) => released,
         signal = signals.end() => match tick {
             Some(_) if is_done => return Ok(signal.into()),
             _ => Ok(()),
         },
     };
-    let (code, stopped) = ended?;
+    let CommandEnd { code, stopped, .. } = ended?;
     match released {
         _ if stopped => Ok(Code::Lost),
         Err(Error::Lost { reason, .. }) => {
@@ -110,6 +109,19 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         }
         Ok(()) => Ok(code),
     }
+}
+
+/// Releases a lease, and gives up after [`RELEASE_TIMEOUT`].
+pub async fn release(lease: Lease) -> Result<(), Error> {
+    end(lease.release()).await
+}
+
+async fn end(release: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let released = timeout(RELEASE_TIMEOUT, release).await;
+    released.unwrap_or(Err(Error::TimedOut {
+        operation: "release",
+        limit: RELEASE_TIMEOUT,
+    }))
 }
 
 /// Acquires the lease under which the command is to run; or gives the code of a command that is not to run.
@@ -166,8 +178,24 @@ fn held(error: &Error) -> String {
     }
 }
 
+/// How a command has ended.
+pub struct CommandEnd {
+    pub code: Code,
+    /// Whether the command was ended because the lease ends or is lost.
+    pub stopped: bool,
+    /// Whether a signal has come that asks a program to end.
+    pub is_asked_to_end: bool,
+}
+
+impl CommandEnd {
+    /// Whether the command has done what it was for.
+    fn is_finished(&self) -> bool {
+        self.code == Code::Of(0) && !self.stopped && !self.is_asked_to_end
+    }
+}
+
 /// The supervisor process, and what this process tells it and hears from it.
-struct SupervisorProcess {
+pub struct SupervisorProcess {
     process: Child,
     instructions: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
@@ -180,13 +208,15 @@ struct SupervisorProcess {
     dead_by: i64,
     /// Whether the command was ended because the lease ends or is lost.
     stopped: bool,
+    /// Whether a signal has come that asks a program to end.
+    is_asked_to_end: bool,
     /// Whether the supervisor has reported that all processes of the command have ended.
     is_over: bool,
 }
 
 impl SupervisorProcess {
-    async fn start(
-        run: &Run,
+    pub async fn start(
+        words: &[OsString],
         lease: &Lease,
         terms: &Terms,
         samples: ClockSamples,
@@ -201,7 +231,7 @@ impl SupervisorProcess {
             .arg("--socket")
             .arg(&socket)
             .args(["--grace", &format!("{}ms", terms.grace.as_millis()), "--"])
-            .args(&run.command)
+            .args(words)
             .env("LEASEHOLD_KEY", lease.key().as_str())
             .env("LEASEHOLD_FENCE", lease.fence().to_string())
             // In another group the supervisor gets no signal from the terminal, so the command gets each of them
@@ -231,12 +261,13 @@ impl SupervisorProcess {
             deadline: None,
             dead_by: i64::MAX,
             stopped: false,
+            is_asked_to_end: false,
             is_over: false,
         })
     }
 
-    /// Waits until the command has ended. Gives how it ended, and whether it was ended for the lease.
-    async fn wait(mut self, lease: &Lease, signals: &mut Signals) -> (Code, bool) {
+    /// Waits until the command has ended.
+    pub async fn wait(mut self, lease: &Lease, signals: &mut Signals) -> CommandEnd {
         self.send_deadline(lease.deadline());
         let mut ticks = interval(self.terms.check_interval());
         let (mut is_lost, mut is_connected) = (false, true);
@@ -263,7 +294,10 @@ impl SupervisorProcess {
                     self.dead_by = self.dead_by.min(clock::now().saturating_add(grace));
                     out::say(&format!("the lease on {} is lost: {reason}", lease.key()));
                 }
-                signal = signals.next() => self.send(Instruction::Signal(signal)),
+                signal = signals.next() => {
+                    self.is_asked_to_end |= Signals::ends(signal);
+                    self.send(Instruction::Signal(signal));
+                }
                 line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
                     Some(line) => self.take_report(&line, lease),
                     None => is_connected = false,
@@ -277,7 +311,11 @@ impl SupervisorProcess {
             out::say("the parent of the command was killed, and so is the command");
             kill_remaining(lease).await;
         }
-        (code, self.stopped)
+        CommandEnd {
+            code,
+            stopped: self.stopped,
+            is_asked_to_end: self.is_asked_to_end,
+        }
     }
 
     /// Sends the supervisor until when the lease lasts.

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod kills;
+mod lead;
 mod max_hold;
 mod pace;
 mod places;
