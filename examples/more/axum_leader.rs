@@ -16,23 +16,27 @@
 //!
 //! # How it works
 //!
-//! Every instance serves, and stands for the lead beside that. [`stand`] keeps the lease alive while it
-//! leads. `/leader` asks the guard itself, so that an instance which was paused does not claim the lead
-//! that another has by now. At a shutdown the requests are answered first, and then
+//! Every instance serves, and campaigns beside that: [`Leader::run`](leasehold::Leader::run) runs [`lead`] while it
+//! leads. `/leader` says whether this instance leads, by the token of its term, and which one does, by
+//! [`Leader::watch`](leasehold::Leader::watch). At a shutdown the requests are answered first, and then
 //! [`Leases::close`](leasehold::Leases::close) hands the lead on, before any ttl is over.
 
-use std::{future::pending, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, future::pending, net::SocketAddr, process::ExitCode, sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use axum::{Json, Router, extract::State, routing::get};
 use clap::Parser;
-use leasehold::{Attempt, Error, Fence, Lease, Leases, Store};
+use leasehold::{Attempt, Fence, Leader, Leading, Leases, Store, Term};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
+    sync::watch,
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -46,8 +50,13 @@ const GRACE: Duration = Duration::from_secs(25);
 /// Nobody in this story waits longer.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The lease of this instance, while it leads.
-type Term = Arc<Mutex<Option<Arc<Lease>>>>;
+/// What the service knows of the lead.
+#[derive(Clone)]
+struct Lead {
+    /// The last term of this instance. Its token is cancelled when the term is over.
+    mine: Arc<Mutex<Option<(Fence, CancellationToken)>>>,
+    leading: watch::Receiver<Option<Leading>>,
+}
 
 /// One instance, until it is to stop.
 async fn instance(
@@ -57,12 +66,16 @@ async fn instance(
 ) -> Result<()> {
     let name = listener.local_addr()?.to_string();
     let leases = Leases::builder(store).owner(name).build();
-    let term = Term::default();
+    let candidate = leases.leader(KEY, TTL);
+    let state = Lead {
+        mine: Arc::default(),
+        leading: candidate.watch(),
+    };
     let app = Router::new()
         .route("/health", get(async || "ok"))
         .route("/leader", get(leader))
-        .with_state(term.clone());
-    let server = async {
+        .with_state(state.clone());
+    let server = async move {
         let stopped = stop.cancelled_owned();
         axum::serve(listener, app)
             .with_graceful_shutdown(stopped)
@@ -71,45 +84,32 @@ async fn instance(
         let _ = timeout(GRACE, leases.close()).await;
         anyhow::Ok(())
     };
-    tokio::try_join!(server, stand(&leases, &term))?;
+    tokio::try_join!(server, campaign(candidate, state))?;
     Ok(())
 }
 
-/// Stands for the lead, and leads, until the leases are closed.
-async fn stand(leases: &Leases, term: &Term) -> Result<()> {
-    loop {
-        let lease = match leases.acquire(KEY, TTL).keep_alive().await {
-            Ok(lease) => Arc::new(lease),
-            Err(Error::Closed) => return Ok(()),
-            // The store was silent for a while, or the grant came too late to be of use.
-            Err(error) if error.is_retryable() => {
-                println!("No lead yet: {error}.");
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        *term.lock() = Some(lease.clone());
-        tokio::select! {
-            reason = lease.lost() => println!("{} leads no more: {reason}.", lease.owner()),
-            () = lead(lease.fence()) => {}
-        }
-        *term.lock() = None;
-    }
+/// Campaigns, and leads, until the leases are closed.
+async fn campaign(candidate: Leader, state: Lead) -> Result<()> {
+    let work = async move |term: &Term| {
+        *state.mine.lock() = Some((term.fence(), term.cancellation_token()));
+        lead(term).await
+    };
+    Ok(candidate.run(work).await?)
 }
 
 /// What only one at a time may do. Each of its writes should show the fence: docs/fencing.md.
-async fn lead(_fence: Fence) {
+async fn lead(_term: &Term) -> Result<(), Infallible> {
     pending().await
 }
 
-/// Whether this instance leads, now.
-async fn leader(State(term): State<Term>) -> Json<Value> {
-    let term = term.lock();
-    let fence = term
-        .as_ref()
-        .filter(|lease| lease.is_live())
-        .map(|lease| lease.fence());
-    Json(json!({ "leads": fence.is_some(), "fence": fence }))
+/// Whether this instance leads, and who does as far as it has heard.
+async fn leader(State(state): State<Lead>) -> Json<Value> {
+    let term = state.mine.lock().clone();
+    let term = term.filter(|(_, over)| !over.is_cancelled());
+    let fence = term.map(|(fence, _)| fence);
+    let leading = state.leading.borrow();
+    let owner = leading.as_ref().map(|leading| &*leading.owner);
+    Json(json!({ "leads": fence.is_some(), "fence": fence, "leader": owner }))
 }
 
 /// An HTTP service, one instance of which leads.

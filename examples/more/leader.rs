@@ -16,15 +16,15 @@
 //!
 //! # How it works
 //!
-//! [`Acquire::with`](leasehold::Acquire::with) keeps the lease alive while its holder leads, and stops
-//! the work when the lease is lost. At the end [`Leases::close`](leasehold::Leases::close) releases it,
-//! so that the next leader does not have to wait for the ttl.
+//! [`Leader::run`](leasehold::Leader::run) campaigns, keeps the lease alive while its process leads, stops the work
+//! when the lease is lost, and campaigns again. At the end [`Leases::close`](leasehold::Leases::close) releases the
+//! lease, so that the next leader does not have to wait for the ttl.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use leasehold::{Attempt, Error, Fence, Leases, Store, WithError};
+use leasehold::{Attempt, Error, Leases, Store, Term};
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},
@@ -38,34 +38,29 @@ const TTL: Duration = Duration::from_secs(10);
 /// Less than the orchestrator lets a program end before it kills it: Kubernetes gives 30 s.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// Wants to lead, for as long as the program runs.
-async fn instance(name: String, leases: Leases) -> Result<()> {
+/// Wants to lead, until the leases are closed.
+async fn instance(name: String, leases: Leases) -> Result<(), Error> {
+    let leader = leases.leader(KEY, TTL).owner(name);
+    leader.run(async |term: &Term| lead(term).await).await
+}
+
+/// What only one at a time may do. After an error it is tried again, here or elsewhere.
+async fn lead(term: &Term) -> Result<()> {
+    println!("{} leads, with fence {}.", term.owner(), term.fence());
     loop {
-        let term = leases
-            .acquire(KEY, TTL)
-            .with(async |lease| lead(&name, lease.fence()).await);
-        match term.await {
-            Ok(()) => println!("{name} steps down."),
-            // What it led may have a new leader by now. It stands in line again.
-            Err(WithError::Lost { reason, .. }) if !leases.is_closed() => {
-                println!("{name} has lost its lease: {reason}.");
-            }
-            Err(WithError::Lost { .. } | WithError::NotAcquired(Error::Closed)) => return Ok(()),
-            // The store was silent for a while, or the grant came too late to be of use.
-            Err(WithError::NotAcquired(error)) if error.is_retryable() => {
-                println!("{name} does not lead yet: {error}.");
-            }
-            Err(error) => return Err(error.merge()),
-        }
+        sleep(Duration::from_millis(500)).await;
+        println!("{} does its work.", term.owner());
     }
 }
 
-/// What only one at a time may do.
-async fn lead(name: &str, fence: Fence) -> Result<()> {
-    println!("{name} leads, with fence {fence}.");
-    loop {
-        sleep(Duration::from_millis(500)).await;
-        println!("{name} does its work.");
+/// Tells who leads, until the leases are closed.
+async fn follow(leases: Leases) {
+    let mut leading = leases.leader(KEY, TTL).watch();
+    while leading.changed().await.is_ok() {
+        match &*leading.borrow_and_update() {
+            Some(leader) => println!("A follower hears: {} leads.", leader.owner),
+            None => println!("A follower hears: nobody leads."),
+        }
     }
 }
 
@@ -100,8 +95,10 @@ async fn run(args: Args) -> Result<()> {
         Some(_) => &["This process"],
     };
     for name in names {
-        instances.spawn(instance((*name).to_owned(), leases.clone()));
+        let (name, leases) = ((*name).to_owned(), leases.clone());
+        instances.spawn(async move { Ok(instance(name, leases).await?) });
     }
+    tokio::spawn(follow(leases.clone()));
     if args.store.store.is_none() {
         instances.spawn(terminate_myself());
     }

@@ -96,6 +96,9 @@ impl Leader {
     ///   returns `Ok`.
     /// - The work panics: the panic goes on to the caller, and the lease is released in the background.
     ///
+    /// If the compiler says that the future of this call is not `Send`, write the work as `async move`, so that it does
+    /// not borrow what it uses.
+    ///
     /// When a lease is released, the next leader is granted the key as fast as a waiter of
     /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and in another one if the store
     /// [tells of freed keys](crate::Store::freed); otherwise when the waiter asks again, after a second at most. When a
