@@ -1,5 +1,6 @@
 //! Tests of the rules of locks, at times that the tests choose.
 
+mod done;
 mod grant;
 mod hold;
 mod random_turns;

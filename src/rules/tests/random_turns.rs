@@ -195,6 +195,9 @@ impl Run {
                     return Err(format!("{number} does not wait, and wrote"));
                 }
             }
+            AcquireAnswer::Done(done) => {
+                return Err(format!("{number} asked for no tick, and {done}"));
+            }
         }
         self.forget_the_dead();
         Ok(())
