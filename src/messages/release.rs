@@ -79,6 +79,7 @@ impl ReleaseRequest {
     }
 
     /// Whether a store may look for a sole holder only: the lease is likely to be that, and leaves nothing behind.
+    #[cfg(feature = "mongodb")]
     pub(crate) fn is_of_a_sole_lease(&self) -> bool {
         self.likely_sole && self.min_hold.is_none() && self.done.is_none()
     }
