@@ -1,7 +1,8 @@
 //! The bound on the holders of one key.
 
 use super::{
-    Clients, LONG, Outcome, SHORT, ensure, fresh_key, granted, refused, request, state, violation,
+    Clients, LONG, Outcome, SHORT, ensure, fresh_key, granted, no_tick, refused, request, state,
+    violation,
 };
 use leasehold::{
     Error, Held,
@@ -40,6 +41,7 @@ pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome
             match answer {
                 AcquireAnswer::Granted(_) => inside.push(reader),
                 AcquireAnswer::Held(held) => is_full(&held, &reader)?,
+                AcquireAnswer::Done(done) => return no_tick(&done),
             }
         }
     }

@@ -8,8 +8,8 @@ use std::sync::{
 use tokio::{sync::Barrier, task::JoinSet};
 
 use super::{
-    Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, guard::pair, refused, request,
-    state,
+    Clients, LONG, Outcome, PATIENCE, ensure, fresh_key, granted, guard::pair, no_tick, refused,
+    request, state,
 };
 use leasehold::{
     Leases,
@@ -45,6 +45,7 @@ pub async fn of_32_racing_tasks_one_wins(clients: &Clients) -> Outcome {
                 AcquireAnswer::Held(held) => {
                     seen.extend(held.holders().iter().map(|holder| holder.lease));
                 }
+                AcquireAnswer::Done(done) => return no_tick(&done),
             }
         }
         ensure!(

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Clients, LONG, LOOK, Outcome, PATIENCE, SHORT, after, ensure, expired, fresh_key, granted,
-    refused, renew, request, sole_holder, state, until_free, violation,
+    no_tick, refused, renew, request, sole_holder, state, until_free, violation,
 };
 use leasehold::{
     Store,
@@ -36,6 +36,7 @@ pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) 
                 return violation("an expired lease was never taken over");
             }
             AcquireAnswer::Held(_) => sleep(LOOK).await,
+            AcquireAnswer::Done(done) => return no_tick(&done),
         }
     };
     ensure!(

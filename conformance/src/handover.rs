@@ -3,7 +3,7 @@
 use futures::future::join_all;
 
 use super::{
-    Clients, LONG, Outcome, ensure, expired, fresh_key, granted, refused, renew, request,
+    Clients, LONG, Outcome, ensure, expired, fresh_key, granted, no_tick, refused, renew, request,
     sole_holder, state, violation,
 };
 use leasehold::{
@@ -120,6 +120,7 @@ pub async fn a_lease_makes_way_for_one_only(clients: &Clients) -> Outcome {
             match outcome?? {
                 AcquireAnswer::Granted(_) => winners += 1,
                 AcquireAnswer::Held(_) => {}
+                AcquireAnswer::Done(done) => return no_tick(&done),
             }
         }
         if winners != 1 {

@@ -45,15 +45,18 @@ mod input;
 mod limits;
 mod listing;
 mod modes;
+mod once;
 mod renewals;
 mod seeds;
+mod steps;
 mod turn;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use chrono::{DateTime, SubsecRound, Utc};
-use tokio::time::{Instant, sleep};
-
+use self::steps::{
+    Lived, after, between, expired, fresh_key, granted, in_time, no_tick, refused, release, renew,
+    request, sole_holder, state, until_free, with_time_enough,
+};
 pub use self::{
     batch::{a_batch_does_what_its_requests_say, racing_batches_share_no_key},
     cleanup::{
@@ -107,6 +110,14 @@ pub use self::{
         permits_are_never_more_than_there_are, readers_and_a_writer_take_turns,
         several_keys_are_taken_all_or_none,
     },
+    once::{
+        a_clean_up_waits_for_what_is_done, a_list_shows_what_is_done,
+        a_repeated_release_finds_the_tick_that_it_wrote, a_tick_that_is_done_is_not_granted_again,
+        a_tick_that_is_done_is_not_waited_for, a_tick_that_was_not_done_is_granted_to_the_next,
+        nothing_is_done_under_a_lease_that_is_lost, of_8_clients_one_does_a_tick,
+        of_8_jobs_one_runs, ticks_of_different_kinds_are_not_compared,
+        what_is_done_outlives_what_happens_to_the_key,
+    },
     renewals::renewals_of_known_grants_tell_the_live_from_the_dead,
     seeds::{a_slow_holder_releases_late, two_contenders_see_an_expired_lock},
     turn::{
@@ -121,10 +132,7 @@ pub use self::{
         who_passes_the_queue_leaves_it_as_it_is,
     },
 };
-use leasehold::{
-    Error, Held, Holder, Key, Lease, LockState, Store,
-    store::{AcquireAnswer, AcquireRequest, Grant, LeaseId, RenewAnswer, RenewRequest},
-};
+use leasehold::{Error, Store};
 
 /// Makes a test of every property of the [suite](crate) but
 /// [`a_key_has_a_bounded_number_of_holders`], which writes a thousand documents, large ones at the
@@ -217,6 +225,17 @@ macro_rules! conformance_suite {
             a_refusal_without_a_place_writes_nothing
             a_batch_keeps_the_queue
             all_that_go_on_asking_are_granted_the_key
+            a_tick_that_is_done_is_not_granted_again
+            ticks_of_different_kinds_are_not_compared
+            a_tick_that_is_done_is_not_waited_for
+            nothing_is_done_under_a_lease_that_is_lost
+            a_repeated_release_finds_the_tick_that_it_wrote
+            a_tick_that_was_not_done_is_granted_to_the_next
+            what_is_done_outlives_what_happens_to_the_key
+            a_clean_up_waits_for_what_is_done
+            a_list_shows_what_is_done
+            of_8_clients_one_does_a_tick
+            of_8_jobs_one_runs
         }
     };
     (@tests ($connect:path) $runtime:tt $($property:ident)*) => {
@@ -314,135 +333,4 @@ use ensure;
 
 fn violation<T>(message: impl Into<String>) -> Result<T, Violation> {
     Err(Violation(message.into()))
-}
-
-/// A key that no other test uses.
-fn fresh_key(name: &str) -> Result<Key, Violation> {
-    Ok(Key::new(format!("{name} {}", LeaseId::random()))?)
-}
-
-fn request(key: &Key, owner: &str, ttl: Duration) -> AcquireRequest {
-    AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
-}
-
-async fn granted(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Grant, Violation> {
-    match store.acquire(request).await? {
-        AcquireAnswer::Granted(grant) => Ok(grant),
-        AcquireAnswer::Held(held) => violation(format!(
-            "{} was refused a free key, held by {}",
-            request.owner,
-            held.owner()
-        )),
-    }
-}
-
-async fn refused(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Held, Violation> {
-    match store.acquire(request).await? {
-        AcquireAnswer::Held(held) => Ok(held),
-        AcquireAnswer::Granted(_) => violation(format!(
-            "{} was granted a key that another holds",
-            request.owner
-        )),
-    }
-}
-
-/// The answer to one renewal.
-async fn renew(
-    store: &Arc<dyn Store>,
-    key: &Key,
-    lease: LeaseId,
-    ttl: Duration,
-) -> Result<RenewAnswer, Violation> {
-    let request = [RenewRequest::new(key.clone(), lease, ttl)];
-    match store.renew(&request).await?.pop() {
-        Some(answer) => Ok(answer?),
-        None => violation("a renewal has no answer"),
-    }
-}
-
-/// The state of a key that must have a document.
-async fn state(store: &Arc<dyn Store>, key: &Key) -> Result<LockState, Violation> {
-    match store.inspect(key).await? {
-        Some(state) => Ok(state),
-        None => violation(format!("{key} has no document")),
-    }
-}
-
-/// The only live holder of a key.
-async fn sole_holder(store: &Arc<dyn Store>, key: &Key) -> Result<Holder, Violation> {
-    let mut holders = state(store, key).await?.holders;
-    match (holders.pop(), holders.is_empty()) {
-        (Some(holder), true) => Ok(holder),
-        (last, _) => violation(format!(
-            "expected one live holder, found {}",
-            holders.len() + usize::from(last.is_some())
-        )),
-    }
-}
-
-/// The time a while after another, at the resolution of the stores.
-fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
-    (at + by).trunc_subsecs(3)
-}
-
-/// How long from one time to another; zero if it is not later.
-fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
-    (to - from).to_std().unwrap_or_default()
-}
-
-/// Whether a lease lived for as long as a property needed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lived {
-    LongEnough,
-    /// It was over before that: the machine, or the server, was slower than the lease was long.
-    TooShort,
-}
-
-/// Has a property tried with leases that live longer and longer, until one lives long enough.
-async fn with_time_enough(attempt: impl AsyncFn(Duration) -> Result<Lived, Violation>) -> Outcome {
-    let mut ttl = FIRST_TTL;
-    while ttl < PATIENCE {
-        if attempt(ttl).await? == Lived::LongEnough {
-            return Ok(());
-        }
-        ttl *= 4;
-    }
-    violation(format!("no lease for less than {ttl:?} lived long enough"))
-}
-
-/// A lease, unless its grant came too late to be of use.
-fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Violation> {
-    match acquired {
-        Ok(lease) => Ok(Some(lease)),
-        Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Waits until the server says that nobody is live.
-async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE {
-        if store
-            .inspect(key)
-            .await?
-            .is_none_or(|state| state.is_free())
-        {
-            return Ok(());
-        }
-        sleep(LOOK).await;
-    }
-    violation(format!("{key} was not free after {PATIENCE:?}"))
-}
-
-/// A key whose lease, the one that is given back, has expired and not been released.
-async fn expired(
-    store: &Arc<dyn Store>,
-    name: &str,
-    owner: &str,
-) -> Result<(AcquireRequest, Grant), Violation> {
-    let request = request(&fresh_key(name)?, owner, SHORT);
-    let grant = granted(store, &request).await?;
-    until_free(store, &request.key).await?;
-    Ok((request, grant))
 }

@@ -41,12 +41,13 @@ pub use self::{
     },
 };
 use super::{
-    LONG, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, request, state, violation,
+    LONG, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, no_tick, release, request,
+    state, violation,
 };
 use leasehold::{
     Held, Key, LockState, Store,
     rules::turn::LONGEST,
-    store::{AcquireAnswer, AcquireRequest, Grant, ReleaseRequest, Turn, WaiterId},
+    store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
 };
 
 /// For how long a place counts that a property needs.
@@ -64,12 +65,6 @@ fn processes<const N: usize>() -> [WaiterId; N] {
 
 fn waiters(state: &LockState) -> Vec<WaiterId> {
     state.waiters.iter().map(|place| place.waiter).collect()
-}
-
-async fn release(store: &Arc<dyn Store>, lease: &AcquireRequest) -> Outcome {
-    let request = ReleaseRequest::new(lease.key.clone(), lease.lease);
-    store.release(&request).await?;
-    Ok(())
 }
 
 /// Until when the places that are seen here all count.
@@ -96,6 +91,7 @@ async fn behind(
             request.owner, grant.acquired_at
         )),
         AcquireAnswer::Granted(_) => Ok(None),
+        AcquireAnswer::Done(done) => no_tick(&done),
     }
 }
 
@@ -116,6 +112,7 @@ async fn comes_first(
             );
             Ok(None)
         }
+        AcquireAnswer::Done(done) => no_tick(&done),
     }
 }
 

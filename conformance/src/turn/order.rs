@@ -9,8 +9,8 @@ use super::{
     behind, binding, binding_if_free, comes_first, in_time, processes, release, waiters, waiting,
 };
 use crate::{
-    Clients, LONG, LOOK, Lived, Outcome, PATIENCE, Violation, ensure, fresh_key, granted, refused,
-    request, state, violation,
+    Clients, LONG, LOOK, Lived, Outcome, PATIENCE, Violation, ensure, fresh_key, granted, no_tick,
+    refused, request, state, violation,
 };
 use leasehold::{
     Mode,
@@ -256,6 +256,7 @@ pub async fn all_that_go_on_asking_are_granted_the_key(clients: &Clients) -> Out
                             return violation(format!("a process waits for ever: {held:?}"));
                         }
                         AcquireAnswer::Held(_) => sleep(LOOK).await,
+                        AcquireAnswer::Done(done) => return no_tick(&done),
                     }
                 };
                 fences.push(grant.fence);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Clients, LONG, LOOK, Lived, Outcome, PATIENCE, SHORT, after, ensure, fresh_key, granted,
-    refused, renew, request, state, violation, with_time_enough,
+    no_tick, refused, renew, request, state, violation, with_time_enough,
 };
 use leasehold::{
     Filter, Mode, Store,
@@ -152,6 +152,7 @@ async fn not_after(
                 now < over,
                 "places that count until {over} block at {now}: {held:?}"
             ),
+            AcquireAnswer::Done(done) => return no_tick(&done),
         }
         sleep(LOOK).await;
     }

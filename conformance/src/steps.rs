@@ -1,0 +1,166 @@
+//! What many of the properties do and look at.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, SubsecRound, Utc};
+use tokio::time::{Instant, sleep};
+
+use super::{FIRST_TTL, LOOK, Outcome, PATIENCE, SHORT, Violation, violation};
+use leasehold::{
+    Done, Error, Held, Holder, Key, Lease, LockState, Store,
+    store::{
+        AcquireAnswer, AcquireRequest, Grant, LeaseId, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
+};
+
+/// A key that no other test uses.
+pub(super) fn fresh_key(name: &str) -> Result<Key, Violation> {
+    Ok(Key::new(format!("{name} {}", LeaseId::random()))?)
+}
+
+pub(super) fn request(key: &Key, owner: &str, ttl: Duration) -> AcquireRequest {
+    AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
+}
+
+pub(super) async fn granted(
+    store: &Arc<dyn Store>,
+    request: &AcquireRequest,
+) -> Result<Grant, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Granted(grant) => Ok(grant),
+        AcquireAnswer::Held(held) => violation(format!(
+            "{} was refused a free key, held by {}",
+            request.owner,
+            held.owner()
+        )),
+        AcquireAnswer::Done(done) => no_tick(&done),
+    }
+}
+
+pub(super) async fn refused(
+    store: &Arc<dyn Store>,
+    request: &AcquireRequest,
+) -> Result<Held, Violation> {
+    match store.acquire(request).await? {
+        AcquireAnswer::Held(held) => Ok(held),
+        AcquireAnswer::Granted(_) => violation(format!(
+            "{} was granted a key that another holds",
+            request.owner
+        )),
+        AcquireAnswer::Done(done) => no_tick(&done),
+    }
+}
+
+/// No other request than one for a tick is told that a tick is done.
+pub(super) fn no_tick<T>(done: &Done) -> Result<T, Violation> {
+    violation(format!("a request for no tick was told that {done}"))
+}
+
+pub(super) async fn release(store: &Arc<dyn Store>, lease: &AcquireRequest) -> Outcome {
+    let request = ReleaseRequest::new(lease.key.clone(), lease.lease);
+    store.release(&request).await?;
+    Ok(())
+}
+
+/// The answer to one renewal.
+pub(super) async fn renew(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    lease: LeaseId,
+    ttl: Duration,
+) -> Result<RenewAnswer, Violation> {
+    let request = [RenewRequest::new(key.clone(), lease, ttl)];
+    match store.renew(&request).await?.pop() {
+        Some(answer) => Ok(answer?),
+        None => violation("a renewal has no answer"),
+    }
+}
+
+/// The state of a key that must have a document.
+pub(super) async fn state(store: &Arc<dyn Store>, key: &Key) -> Result<LockState, Violation> {
+    match store.inspect(key).await? {
+        Some(state) => Ok(state),
+        None => violation(format!("{key} has no document")),
+    }
+}
+
+/// The only live holder of a key.
+pub(super) async fn sole_holder(store: &Arc<dyn Store>, key: &Key) -> Result<Holder, Violation> {
+    let mut holders = state(store, key).await?.holders;
+    match (holders.pop(), holders.is_empty()) {
+        (Some(holder), true) => Ok(holder),
+        (last, _) => violation(format!(
+            "expected one live holder, found {}",
+            holders.len() + usize::from(last.is_some())
+        )),
+    }
+}
+
+/// The time a while after another, at the resolution of the stores.
+pub(super) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+    (at + by).trunc_subsecs(3)
+}
+
+/// How long from one time to another; zero if it is not later.
+pub(super) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
+    (to - from).to_std().unwrap_or_default()
+}
+
+/// Whether a lease lived for as long as a property needed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lived {
+    LongEnough,
+    /// It was over before that: the machine, or the server, was slower than the lease was long.
+    TooShort,
+}
+
+/// Has a property tried with leases that live longer and longer, until one lives long enough.
+pub(super) async fn with_time_enough(
+    attempt: impl AsyncFn(Duration) -> Result<Lived, Violation>,
+) -> Outcome {
+    let mut ttl = FIRST_TTL;
+    while ttl < PATIENCE {
+        if attempt(ttl).await? == Lived::LongEnough {
+            return Ok(());
+        }
+        ttl *= 4;
+    }
+    violation(format!("no lease for less than {ttl:?} lived long enough"))
+}
+
+/// A lease, unless its grant came too late to be of use.
+pub(super) fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Violation> {
+    match acquired {
+        Ok(lease) => Ok(Some(lease)),
+        Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until the server says that nobody is live.
+pub(super) async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if store
+            .inspect(key)
+            .await?
+            .is_none_or(|state| state.is_free())
+        {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    violation(format!("{key} was not free after {PATIENCE:?}"))
+}
+
+/// A key whose lease, the one that is given back, has expired and not been released.
+pub(super) async fn expired(
+    store: &Arc<dyn Store>,
+    name: &str,
+    owner: &str,
+) -> Result<(AcquireRequest, Grant), Violation> {
+    let request = request(&fresh_key(name)?, owner, SHORT);
+    let grant = granted(store, &request).await?;
+    until_free(store, &request.key).await?;
+    Ok((request, grant))
+}
