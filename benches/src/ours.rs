@@ -134,7 +134,7 @@ impl Locks for Bare {
                 key,
                 lease,
             })),
-            AcquireAnswer::Held(_) => None,
+            AcquireAnswer::Held(_) | AcquireAnswer::Done(_) => None,
         })
     }
 

@@ -159,7 +159,7 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         };
         let expiry = |answer: &AcquireAnswer| match answer {
             AcquireAnswer::Granted(grant) => grant.expires_at.timestamp_millis(),
-            AcquireAnswer::Held(held) => panic!("{held:?}"),
+            refused => panic!("{refused:?}"),
         };
         for request in [
             ask(),

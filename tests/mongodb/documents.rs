@@ -140,7 +140,7 @@ async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let collection = fixture.collection().await;
     let leases = Leases::new(MongoStore::new(&collection));
-    for shared in [false, true] {
+    for (shared, others) in [false, true].into_iter().zip(others()) {
         let key = format!("shared: {shared}");
         let lease = if shared {
             leases.acquire(&key, LONG).shared().await.unwrap()
@@ -148,7 +148,7 @@ async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
             leases.acquire(&key, LONG).await.unwrap()
         };
         let id = doc! { "_id": &key };
-        let fields = bson_of(&others());
+        let fields = bson_of(&others);
         let set = doc! { "$set": fields.clone() };
         collection.update_one(id.clone(), set).await.unwrap();
         let mut session = collection.client().start_session().await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold::Store;
 use leasehold_tests::hostile::{
     Has, KEY, Verdict, are_judged_alike, are_not_purged, flat, limiters, queue_shapes, several,
-    shapes, sound_shapes, untyped_shapes, with_times,
+    shapes, sound_shapes, tick_shapes, untyped_shapes, with_times,
 };
 use mongodb::{
     bson::{Bson, DateTime, Document, doc},
@@ -128,6 +128,7 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     let mut all = of_json(shapes());
     all.extend(of_json(untyped_shapes()));
     all.extend(of_json(queue_shapes()));
+    all.extend(of_json(tick_shapes()));
     all.extend(shapes_of_bson());
     are_judged_alike_on(Engine::MongoDb, &all).await;
 }

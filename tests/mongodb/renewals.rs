@@ -24,7 +24,7 @@ struct Held {
 async fn grant(store: &MongoStore, request: &AcquireRequest) -> Grant {
     match store.acquire(request).await.unwrap() {
         AcquireAnswer::Granted(grant) => grant,
-        AcquireAnswer::Held(held) => panic!("held: {held:?}"),
+        refused => panic!("{refused:?}"),
     }
 }
 

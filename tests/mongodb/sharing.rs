@@ -38,7 +38,7 @@ fn ask(lease: LeaseId) -> AcquireRequest {
 async fn acquire(store: &dyn Store, request: AcquireRequest) -> Option<Grant> {
     match store.acquire(&request).await.unwrap() {
         AcquireAnswer::Granted(grant) => Some(grant),
-        AcquireAnswer::Held(_) => None,
+        AcquireAnswer::Held(_) | AcquireAnswer::Done(_) => None,
     }
 }
 

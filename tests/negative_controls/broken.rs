@@ -3,6 +3,7 @@
 mod acquires;
 mod permits;
 mod renewals;
+mod ticks;
 mod turns;
 
 use std::{
@@ -21,8 +22,8 @@ use leasehold::{
     rules::{self, Write},
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, Conversion,
-        ConvertAnswer, ConvertRequest, Eviction, LeaseId, LimiterRecord, ListRequest, LockRecord,
-        Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
+        ConvertAnswer, ConvertRequest, Eviction, LastDone, LeaseId, LimiterRecord, ListRequest,
+        LockRecord, Page, PermitAnswer, PermitRequest, ReleaseAnswer, ReleaseRequest, RenewAnswers,
         RenewRequest, Turn, WaiterId,
     },
 };
@@ -97,6 +98,20 @@ pub enum Fault {
     ReleaseEndsTheQueue,
     TriesTakePlaces,
     BatchesPassTheQueue,
+    GrantsForgetTicks,
+    ReleasesForgetTicks,
+    EvictionForgetsTicks,
+    LostLeasesAreDone,
+    NothingIsDone,
+    GrantsAreDone,
+    NobodyKnowsWhoDidIt,
+    TickIsLookedAtFirst,
+    OlderTicksPass,
+    TicksOfOtherKindsPass,
+    TicksAreNumbers,
+    TicksAreWaitedFor,
+    CleanUpForgetsTicks,
+    TicksAreHidden,
 }
 
 /// By key, length of the window and whether it is smooth.
@@ -169,6 +184,9 @@ impl BrokenStore {
     fn as_it_is_cleaned_up(&self, mut record: LockRecord) -> LockRecord {
         if self.is(Fault::RemovesFencesAhead) {
             record.fence = Fence::new(0);
+        }
+        if self.is(Fault::CleanUpForgetsTicks) {
+            record.done = LastDone::Nothing;
         }
         record
     }
@@ -262,6 +280,7 @@ impl Store for BrokenStore {
         {
             record.waiters.clear();
         }
+        self.complete_wrongly(&request, record.as_ref(), self.now(), &mut decision);
         self.write(&request.key, decision.write);
         Ok(decision.answer)
     }
@@ -298,7 +317,11 @@ impl Store for BrokenStore {
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
         let record = self.record(key);
-        Ok(record.map(|record| rules::inspect(&record, self.now())))
+        let mut state = record.map(|record| rules::inspect(&record, self.now()));
+        if let Some(state) = state.as_mut().filter(|_| self.is(Fault::TicksAreHidden)) {
+            state.done = None;
+        }
+        Ok(state)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
@@ -339,6 +362,10 @@ impl Store for BrokenStore {
         if let (Fault::EvictionEndsTheQueue, Write::Put(record)) = (self.fault, &mut decision.write)
         {
             record.waiters.clear();
+        }
+        if let (Fault::EvictionForgetsTicks, Write::Put(record)) = (self.fault, &mut decision.write)
+        {
+            record.done = LastDone::Nothing;
         }
         if self.is(Fault::EvictionKeepsFence)
             && let (Write::Put(record), Ok(Some(eviction)), Some(before)) =

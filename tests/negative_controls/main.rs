@@ -164,6 +164,38 @@ controls! {
     a_batch_that_passes_the_queue: BatchesPassTheQueue is caught by a_batch_keeps_the_queue;
     places_by_look_and_then_write: NotAtomic is caught by
         all_that_go_on_asking_are_granted_the_key;
+    a_grant_that_forgets_what_is_done: GrantsForgetTicks is caught by
+        what_is_done_outlives_what_happens_to_the_key,
+        a_repeated_release_finds_the_tick_that_it_wrote;
+    a_release_that_forgets_what_is_done: ReleasesForgetTicks is caught by
+        what_is_done_outlives_what_happens_to_the_key;
+    an_eviction_that_forgets_what_is_done: EvictionForgetsTicks is caught by
+        what_is_done_outlives_what_happens_to_the_key,
+        nothing_is_done_under_a_lease_that_is_lost;
+    a_lost_lease_that_has_done_its_tick: LostLeasesAreDone is caught by
+        nothing_is_done_under_a_lease_that_is_lost;
+    a_tick_that_is_not_written: NothingIsDone is caught by
+        a_tick_that_is_done_is_not_granted_again, a_list_shows_what_is_done, of_8_jobs_one_runs;
+    a_tick_that_is_done_by_its_grant: GrantsAreDone is caught by
+        a_tick_that_was_not_done_is_granted_to_the_next, of_8_clients_one_does_a_tick,
+        of_8_jobs_one_runs;
+    a_tick_that_was_done_by_nobody: NobodyKnowsWhoDidIt is caught by
+        a_repeated_release_finds_the_tick_that_it_wrote, a_list_shows_what_is_done;
+    a_tick_by_look_and_then_write: TickIsLookedAtFirst is caught by
+        of_8_clients_one_does_a_tick, of_8_jobs_one_runs;
+    a_race_for_a_tick_by_look_and_then_write: NotAtomic is caught by
+        of_8_clients_one_does_a_tick, of_8_jobs_one_runs;
+    an_older_tick_that_passes: OlderTicksPass is caught by
+        a_tick_that_is_done_is_not_granted_again;
+    a_tick_of_another_kind_that_passes: TicksOfOtherKindsPass is caught by
+        ticks_of_different_kinds_are_not_compared;
+    ticks_that_are_compared_by_their_numbers: TicksAreNumbers is caught by
+        ticks_of_different_kinds_are_not_compared;
+    a_tick_that_is_done_and_waited_for: TicksAreWaitedFor is caught by
+        a_tick_that_is_done_is_not_waited_for;
+    a_clean_up_of_what_is_done: CleanUpForgetsTicks is caught by
+        a_clean_up_waits_for_what_is_done;
+    a_list_without_what_is_done: TicksAreHidden is caught by a_list_shows_what_is_done;
     an_expiry_that_comes_early: ExpiresEarly is caught by
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
@@ -207,6 +239,19 @@ fn random_commands_tell_a_broken_store_from_memory() {
         Fault::WhoMadeWayStays,
         Fault::BatchInDisorder,
         Fault::BatchEndsAtARefusal,
+        Fault::GrantsForgetTicks,
+        Fault::ReleasesForgetTicks,
+        Fault::EvictionForgetsTicks,
+        Fault::LostLeasesAreDone,
+        Fault::NothingIsDone,
+        Fault::GrantsAreDone,
+        Fault::NobodyKnowsWhoDidIt,
+        Fault::OlderTicksPass,
+        Fault::TicksOfOtherKindsPass,
+        Fault::TicksAreNumbers,
+        Fault::TicksAreWaitedFor,
+        Fault::CleanUpForgetsTicks,
+        Fault::TicksAreHidden,
     ];
     for fault in faults {
         assert!(

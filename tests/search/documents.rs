@@ -13,7 +13,7 @@ use leasehold::{
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::engine::Engine;
 use leasehold_tests::hostile::{
-    KEY, are_judged_alike, are_not_purged, shapes, untyped_shapes, with_times,
+    KEY, are_judged_alike, are_not_purged, shapes, tick_shapes, untyped_shapes, with_times,
 };
 use serde_json::{Value, json};
 
@@ -98,6 +98,7 @@ async fn hostile_documents_are_judged_alike_on(engine: Engine) {
     };
     let store: Arc<dyn Store> = Arc::new(fixture.store());
     let [mut typed, untyped] = [shapes(), untyped_shapes()];
+    typed.extend(tick_shapes());
     let taken = are_judged_alike(&store, &typed, put, get).await;
     assert_eq!(taken, typed.len());
     let taken = are_judged_alike(&store, &untyped, put, get).await;

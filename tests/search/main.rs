@@ -236,7 +236,7 @@ fn ask() -> AcquireRequest {
 async fn granted(store: &dyn Store, request: &AcquireRequest) -> Grant {
     match store.acquire(request).await.unwrap() {
         AcquireAnswer::Granted(grant) => grant,
-        AcquireAnswer::Held(held) => panic!("{held:?}"),
+        refused => panic!("{refused:?}"),
     }
 }
 

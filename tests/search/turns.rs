@@ -34,7 +34,7 @@ fn in_turn(waiter: WaiterId, stays: Duration) -> AcquireRequest {
 async fn refused(store: &dyn Store, request: &AcquireRequest) -> Held {
     match store.acquire(request).await.unwrap() {
         AcquireAnswer::Held(held) => held,
-        AcquireAnswer::Granted(grant) => panic!("{grant:?}"),
+        answer => panic!("{answer:?}"),
     }
 }
 
@@ -497,6 +497,7 @@ async fn a_free_key_is_kept_on(engine: Engine) {
                     assert_eq!(held.ahead(), number as usize);
                     sleep(held.binds_for()).await;
                 }
+                AcquireAnswer::Done(done) => panic!("{done}"),
             }
         };
         let kept = grant.acquired_at.timestamp_millis() - released_at;

@@ -7,7 +7,8 @@ use leasehold::{Key, Leases, store::SCHEMA};
 use leasehold_tests::carried::is_carried_along;
 use leasehold_tests::hostile::limiters;
 use leasehold_tests::hostile::{
-    KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, untyped_shapes, with_times,
+    KEY, are_judged_alike, are_not_purged, queue_shapes, shapes, tick_shapes, untyped_shapes,
+    with_times,
 };
 use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
@@ -132,6 +133,7 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     let mut all = shapes();
     all.extend(untyped_shapes());
     all.extend(queue_shapes());
+    all.extend(tick_shapes());
     let taken = are_judged_alike(&store, &all, put, get).await;
     assert_eq!(taken, all.len());
     are_not_purged(&store, &all, put, get).await;

@@ -110,11 +110,13 @@ pub async fn is_carried_along(
     set: impl AsyncFn(&Key, &Value),
     get: impl AsyncFn(&Key) -> Value,
 ) {
-    let fields = others();
-    let operations = operations();
+    let operations: Vec<_> = others()
+        .into_iter()
+        .flat_map(|fields| operations().into_iter().map(move |it| (it, fields.clone())))
+        .collect();
     let in_time = Duration::from_secs(STAYS.unsigned_abs() / 2);
     let mut keys = Vec::new();
-    for (number, (before, _)) in operations.iter().enumerate() {
+    for (number, ((before, _), _)) in operations.iter().enumerate() {
         let key = Key::new(format!("key-{number}")).unwrap();
         let companion = Key::new(format!("companion-{number}")).unwrap();
         let first = is_so(store, &key, *before).await;
@@ -122,7 +124,7 @@ pub async fn is_carried_along(
         keys.push([(key, first), (companion, second)]);
     }
     // All that are to expire have, by the store's clock.
-    for ([(key, _), _], (before, _)) in keys.iter().zip(&operations) {
+    for ([(key, _), _], ((before, _), _)) in keys.iter().zip(&operations) {
         let expires = matches!(before, Before::Expired | Before::SharedExpired);
         let start = Instant::now();
         while expires && !store.inspect(key).await.unwrap().unwrap().is_free() {
@@ -130,10 +132,10 @@ pub async fn is_carried_along(
             sleep(Duration::from_millis(50)).await;
         }
     }
-    for ([mine, companion], (before, operation)) in keys.iter().zip(&operations) {
+    for ([mine, companion], ((before, operation), fields)) in keys.iter().zip(&operations) {
         let (key, _) = mine;
         let start = Instant::now();
-        set(key, &fields).await;
+        set(key, fields).await;
         let was = get(key).await;
         let done = is_done(store, mine, companion, *operation).await;
         let is = get(key).await;
@@ -141,7 +143,8 @@ pub async fn is_carried_along(
         if !matches!(operation, Operation::Repeat) {
             assert_ne!(was, is, "nothing was changed by {place}");
         }
-        assert_eq!(is["done"], fields["done"], "{place}");
+        assert_eq!(is["done"], was["done"], "{place}");
+        assert!(!is["done"].is_null(), "{place}");
         // Unless the machine was so slow that the place does not count any more.
         if start.elapsed() < in_time {
             assert_eq!(is["waiters"], was["waiters"], "{place}");
@@ -149,14 +152,20 @@ pub async fn is_carried_along(
     }
 }
 
-/// A process that waits, and a job that ran, as it may be noted one day.
-pub fn others() -> Value {
-    json!({
-        "waiters": [{
-            "waiter": "44444444-4444-4444-8444-444444444444", "owner": "they", "mode": "exclusive", "permits": 1,
-            "since": at(0), "until": at(STAYS),
-        }],
-        "done": { "tick": 7, "by": "me" },
+/// A process that waits, and a tick that is done, told in a way that makes sense and in one that does not.
+pub fn others() -> [Value; 2] {
+    let done = json!({
+        "kind": "counter", "tick": 7, "at": at(-5), "by": "me",
+        "lease": "55555555-5555-4555-8555-555555555555", "until": at(600),
+    });
+    [done, json!({ "tick": 7, "by": "me" })].map(|done| {
+        json!({
+            "waiters": [{
+                "waiter": "44444444-4444-4444-8444-444444444444", "owner": "they", "mode": "exclusive",
+                "permits": 1, "since": at(0), "until": at(STAYS),
+            }],
+            "done": done,
+        })
     })
 }
 

@@ -6,6 +6,7 @@
 pub mod limiters;
 mod operations;
 mod shapes;
+mod ticks;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -19,6 +20,7 @@ use self::operations::{Changed, OPERATIONS, Told};
 pub use self::shapes::{
     at, flat, queue_shapes, several, shapes, sound_shapes, untyped_shapes, with_times,
 };
+pub use self::ticks::tick_shapes;
 
 /// The key of the document.
 pub const KEY: &str = "key";
@@ -59,6 +61,20 @@ pub struct Has {
     pub fence: i64,
     /// Whether the document has to stay if nobody has the key.
     pub kept: bool,
+    /// What is done.
+    pub last: Last,
+}
+
+/// What the document says of the newest tick that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    Nothing,
+    /// The counter of this number.
+    Number(i64),
+    /// Of another kind.
+    OtherKind,
+    /// It makes no sense.
+    Unreadable,
 }
 
 /// What the document says of [`LEASE`].
@@ -81,6 +97,7 @@ impl Has {
         timed: true,
         fence: 7,
         kept: false,
+        last: Last::Nothing,
     };
     /// Both, shared.
     pub const BOTH: Self = Self {
@@ -187,7 +204,7 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
     taken
 }
 
-/// None of these documents, which are no locks, goes with a purge.
+/// Of these documents none goes with a purge that is no lock, or that has to stay.
 pub async fn are_not_purged<D: Debug + PartialEq>(
     store: &Arc<dyn Store>,
     shapes: &[(Verdict, D)],
@@ -195,7 +212,8 @@ pub async fn are_not_purged<D: Debug + PartialEq>(
     get: impl AsyncFn() -> Option<D>,
 ) {
     for (verdict, document) in shapes {
-        if !matches!(verdict, Verdict::Lock(_)) && put(document).await {
+        let is_removable = matches!(verdict, Verdict::Lock(has) if !has.kept);
+        if !is_removable && put(document).await {
             let found = get().await;
             let purged = Leases::new(store.clone()).purge(Duration::ZERO).await;
             assert_eq!(purged.unwrap(), 0, "{document:?}");
@@ -248,6 +266,7 @@ fn judged(error: &Error) -> Told {
     match error {
         Error::NotALock { .. } => Told::NoLock,
         Error::UnsupportedSchema { .. } => Told::OtherVersion,
+        Error::OtherTickKind { .. } => Told::OtherTickKind,
         error => Told::Failed(format!("{error:?}")),
     }
 }

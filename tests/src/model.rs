@@ -16,7 +16,7 @@ use std::{
 };
 
 use leasehold::{
-    Fence, Held, Holder, Key, LockState, MemoryStore, Mode, Store,
+    Done, Error, Fence, Held, Holder, Key, LockState, MemoryStore, Mode, Store, Tick,
     rules::turn::LONGEST,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
@@ -168,7 +168,9 @@ enum Told {
     Released(String),
     Evicted(Option<(usize, Vec<LeaseId>)>),
     Removed(bool),
-    State(Option<(usize, Holders, Vec<Waits>)>),
+    Done(DoneTick),
+    OtherTickKind,
+    State(Option<(usize, Holders, Vec<Waits>, Option<DoneTick>)>),
     All(Vec<Told>),
     Nothing,
 }
@@ -200,6 +202,20 @@ fn waits(place: &Place) -> Waits {
         mode: place.mode,
         permits: place.permits,
     }
+}
+
+/// What is done without what may differ: the tick, who did it, and for how many minutes that is kept.
+type DoneTick = (Tick, String, LeaseId, u64);
+
+fn done_tick(done: &Done) -> Result<DoneTick, String> {
+    let kept_for = (done.until - done.at).to_std();
+    let kept_for = kept_for.map_err(|_| format!("{done:?} is forgotten before it is done"))?;
+    Ok((
+        done.tick,
+        done.by.to_string(),
+        done.lease,
+        minutes(kept_for),
+    ))
 }
 
 impl Names {
@@ -310,6 +326,15 @@ impl Side {
                 let answer = store.acquire(&request).await.map_err(failed)?;
                 self.acquired(&keys[key], &answer)?
             }
+            Step::AcquireFor(key, lease, tick, from, (claim, stance)) => {
+                let mut request = names.ask(key, lease, claim, stance).tick(tick);
+                request.in_place_of = from.map(|from| leases[from]);
+                request.fresh = self.asked.insert((key, lease));
+                match store.acquire(&request).await {
+                    Err(Error::OtherTickKind { .. }) => Told::OtherTickKind,
+                    answer => self.acquired(&keys[key], &answer.map_err(failed)?)?,
+                }
+            }
             Step::Batch(ref asked) => {
                 let request = |(key, &(lease, asks)): (usize, &(usize, Option<_>))| match asks {
                     Some((claim, stance)) => {
@@ -387,6 +412,12 @@ impl Side {
                 let answer = store.release(&request).await.map_err(failed)?;
                 Told::Released(format!("{answer:?}"))
             }
+            Step::ReleaseDone(key, lease, tick, time) => {
+                let request = ReleaseRequest::new(keys[key].clone(), leases[lease]);
+                let request = request.done(tick, time);
+                let answer = store.release(&request).await.map_err(failed)?;
+                Told::Released(format!("{answer:?}"))
+            }
             Step::Evict(key) => {
                 let key = &keys[key];
                 let eviction = store.evict(key).await.map_err(failed)?;
@@ -413,6 +444,7 @@ impl Side {
                 for key in keys {
                     while let Some(state) = store.inspect(key).await.map_err(failed)?
                         && state.is_free()
+                        && state.done.is_none_or(|done| done.until <= state.now)
                     {
                         store.purge(Duration::ZERO).await.map_err(failed)?;
                         sleep(Duration::from_millis(1)).await;
@@ -429,11 +461,13 @@ impl Side {
                         fence,
                         holders,
                         waiters,
+                        done,
                         ..
                     }) => {
                         let waits = waiters.iter().map(waits).collect();
                         let fence = self.fence(&key, fence)?;
-                        Some((fence, self.holders(&key, &holders)?, waits))
+                        let done = done.as_ref().map(done_tick).transpose()?;
+                        Some((fence, self.holders(&key, &holders)?, waits, done))
                     }
                 })
             }
@@ -467,6 +501,7 @@ impl Side {
         match answer {
             AcquireAnswer::Granted(grant) => self.granted(key, grant),
             AcquireAnswer::Held(held) => self.held(key, held),
+            AcquireAnswer::Done(done) => Ok(Told::Done(done_tick(done)?)),
         }
     }
 

@@ -30,6 +30,10 @@ impl BrokenStore {
             tokio::task::yield_now().await;
         }
         let mut request = request.clone();
+        if self.is(Fault::TickIsLookedAtFirst) {
+            self.look_at_the_tick_first(&mut request).await;
+            before = self.record(&request.key);
+        }
         if self.is(Fault::ForgetsLease) {
             request.lease = LeaseId::random();
         }
@@ -55,10 +59,13 @@ impl BrokenStore {
             _ => {}
         }
         self.misread_turn(&mut request, before.as_mut());
+        let done = before.as_ref().map(|before| before.done.clone());
+        self.misread_done(&request, before.as_mut());
         let mut decision = rules::acquire(before.as_ref(), &request, self.now());
         if let Some(before) = self.record(&request.key) {
             self.decide_turn_wrongly(&request, &before, &mut decision);
         }
+        self.leave_done_wrongly(&request, done.unwrap_or_default(), &mut decision);
         if let (Some(hidden), Write::Put(record)) = (hidden, &mut decision.write) {
             record.holders.push(hidden);
         }

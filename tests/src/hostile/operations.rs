@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    Attempt, Error, Fence, Key, Leases, Store,
+    Attempt, Error, Fence, Key, Leases, Store, Tick,
     store::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchRequest, ConvertAnswer, ConvertRequest,
         KnownGrant, LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Turn,
@@ -11,7 +11,7 @@ use leasehold::{
     },
 };
 
-use super::{Has, KEY, LAST_FENCE, LEASE, Mine, OTHER, OWNER, TTL, judged};
+use super::{Has, KEY, LAST_FENCE, LEASE, Last, Mine, OTHER, OWNER, TTL, judged, ticks::TICK};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
@@ -26,6 +26,8 @@ pub(super) enum Operation {
         instead: bool,
         way: Ask,
     },
+    /// By a request for a tick.
+    AskForTick(Ask),
     Renew(Renew),
     Upgrade,
     Downgrade,
@@ -60,6 +62,8 @@ pub(super) enum Release {
     Alone,
     /// With a minimum hold.
     Holding,
+    /// With a tick that was done.
+    Done,
     Batch,
     /// Those that may be undone go together.
     Together,
@@ -74,7 +78,7 @@ const fn ask(mode: &'static str, reentrant: bool, instead: bool, way: Ask) -> Op
     }
 }
 
-pub(super) const OPERATIONS: [Operation; 30] = [
+pub(super) const OPERATIONS: [Operation; 36] = [
     Operation::Handle { waits: false },
     Operation::Handle { waits: true },
     ask("exclusive", false, false, Ask::Again),
@@ -91,6 +95,11 @@ pub(super) const OPERATIONS: [Operation; 30] = [
     ask("exclusive", false, true, Ask::Fresh),
     ask("exclusive", false, true, Ask::Batch),
     ask("shared", false, true, Ask::Again),
+    Operation::AskForTick(Ask::Again),
+    Operation::AskForTick(Ask::Fresh),
+    Operation::AskForTick(Ask::InTurn),
+    Operation::AskForTick(Ask::Looks),
+    Operation::AskForTick(Ask::Batch),
     Operation::Renew(Renew::One),
     Operation::Renew(Renew::Two),
     Operation::Renew(Renew::Known),
@@ -99,6 +108,7 @@ pub(super) const OPERATIONS: [Operation; 30] = [
     Operation::Release(Release::Plain),
     Operation::Release(Release::Alone),
     Operation::Release(Release::Holding),
+    Operation::Release(Release::Done),
     Operation::Release(Release::Batch),
     Operation::Release(Release::Together),
     Operation::Inspect,
@@ -125,6 +135,8 @@ pub(super) enum Told {
     Removed(bool),
     /// That it is not in the queue.
     Left,
+    Done,
+    OtherTickKind,
     NoLock,
     OtherVersion,
     Failed(String),
@@ -164,6 +176,14 @@ impl Operation {
         let is_last = has.fence >= LAST_FENCE;
         match self {
             Self::Handle { .. } => ask("exclusive", false, false, Ask::Fresh).expected(has),
+            Self::AskForTick(way) => match has.last {
+                Last::Number(done) if done >= TICK => (Told::Done, None),
+                Last::OtherKind => (Told::OtherTickKind, None),
+                Last::Unreadable => (Told::NoLock, None),
+                Last::Nothing | Last::Number(_) => {
+                    ask("exclusive", false, false, way).expected(has)
+                }
+            },
             Self::Ask { .. } if is_last => (Told::NoLock, None),
             Self::Ask {
                 mode,
@@ -199,6 +219,8 @@ impl Operation {
             },
             Self::Renew(_) | Self::Upgrade | Self::Downgrade => (lost, None),
             Self::Release(_) if has.mine == Mine::Absent => (Told::NotHeld, None),
+            // Nothing is done under it.
+            Self::Release(Release::Done) if !live => (Told::NotHeld, None),
             Self::Release(way) => {
                 let holds = matches!(way, Release::Holding) && live && has.timed;
                 (Told::Released, to(false, holds.into(), false))
@@ -265,33 +287,11 @@ impl Operation {
                 };
                 request.reentrant = reentrant;
                 request.in_place_of = instead.then_some(lease);
-                let answer = match way {
-                    Ask::Again => store.acquire(&request).await?,
-                    Ask::Fresh => store.acquire(&request.fresh()).await?,
-                    Ask::InTurn => {
-                        let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
-                        let turn = Turn::InTurn { waiter, stays };
-                        store.acquire(&request.turn(turn)).await?
-                    }
-                    Ask::Looks => store.acquire(&request.likely_held()).await?,
-                    Ask::Batch => {
-                        let companion = AcquireRequest::exclusive(
-                            none,
-                            LeaseId::random(),
-                            "somebody".into(),
-                            TTL,
-                        );
-                        let requests = [request, companion].map(Arc::new);
-                        match batch(store, requests.map(BatchRequest::Acquire)).await? {
-                            BatchAnswer::Acquire(answer) => answer,
-                            answer => panic!("{answer:?}"),
-                        }
-                    }
-                };
-                Ok(match answer {
-                    AcquireAnswer::Granted(_) => Told::Granted,
-                    AcquireAnswer::Held(held) => Told::Held(held.holders().len()),
-                })
+                asked(store, request, way).await
+            }
+            Self::AskForTick(way) => {
+                let request = AcquireRequest::exclusive(key, LeaseId::random(), OWNER.into(), TTL);
+                asked(store, request.tick(Tick::counter(TICK)), way).await
             }
             Self::Renew(way) => {
                 let grant = KnownGrant {
@@ -322,6 +322,10 @@ impl Operation {
                     Release::Alone => store.release(&release.likely_sole()).await?,
                     Release::Holding => {
                         let release = release.min_hold(2 * TTL, LeaseId::random());
+                        store.release(&release).await?
+                    }
+                    Release::Done => {
+                        let release = release.done(Tick::counter(TICK), TTL).likely_sole();
                         store.release(&release).await?
                     }
                     Release::Batch => {
@@ -360,6 +364,35 @@ async fn converted(store: &Arc<dyn Store>, request: ConvertRequest) -> Result<To
         ConvertAnswer::Held(held) => Told::Held(held.holders().len()),
         ConvertAnswer::Expired => Told::Expired,
         ConvertAnswer::TakenOver => Told::TakenOver,
+    })
+}
+
+/// What this request is told.
+async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Result<Told, Error> {
+    let answer = match way {
+        Ask::Again => store.acquire(&request).await?,
+        Ask::Fresh => store.acquire(&request.fresh()).await?,
+        Ask::InTurn => {
+            let (waiter, stays) = (WaiterId::random(), Duration::from_secs(30));
+            let turn = Turn::InTurn { waiter, stays };
+            store.acquire(&request.turn(turn)).await?
+        }
+        Ask::Looks => store.acquire(&request.likely_held()).await?,
+        Ask::Batch => {
+            let none = Key::new("none")?;
+            let (lease, owner) = (LeaseId::random(), "somebody".into());
+            let companion = AcquireRequest::exclusive(none, lease, owner, TTL);
+            let requests = [request, companion].map(Arc::new);
+            match batch(store, requests.map(BatchRequest::Acquire)).await? {
+                BatchAnswer::Acquire(answer) => answer,
+                answer => panic!("{answer:?}"),
+            }
+        }
+    };
+    Ok(match answer {
+        AcquireAnswer::Granted(_) => Told::Granted,
+        AcquireAnswer::Held(held) => Told::Held(held.holders().len()),
+        AcquireAnswer::Done(_) => Told::Done,
     })
 }
 

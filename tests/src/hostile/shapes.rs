@@ -56,7 +56,7 @@ pub fn several() -> Value {
 }
 
 /// A lock that nobody has.
-fn free() -> Value {
+pub(super) fn free() -> Value {
     json!({ "key": KEY, "schema": SCHEMA, "fence": 7, "released_at": at(-60) })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Mode,
+    Mode, Tick,
     store::{AcquireRequest, Turn, WaiterId},
 };
 use proptest::{
@@ -24,6 +24,8 @@ pub(super) enum Step {
     Acquire(usize, usize, Claim, Stance),
     /// The first lease in the place of the second.
     InPlaceOf(usize, usize, usize, Claim, Stance),
+    /// For a tick, in the place of another lease or not.
+    AcquireFor(usize, usize, Tick, Option<usize>, (Claim, Stance)),
     /// For each key a lease that is asked for, or released.
     Batch(Vec<(usize, Option<(Claim, Stance)>)>),
     /// For so long that it expires before the step ends.
@@ -39,6 +41,8 @@ pub(super) enum Step {
     Release(usize, usize, bool),
     /// Released early, and held on for as long as this.
     ReleaseHolding(usize, usize, Duration),
+    /// After a tick was done under the lease, which is known for so long.
+    ReleaseDone(usize, usize, Tick, Duration),
     Evict(usize),
     RemoveExpired(usize),
     /// Nothing is as old as that.
@@ -135,6 +139,14 @@ fn ttl() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(TTL), Just(TTL * 2)]
 }
 
+/// Mostly of one kind, so that they are compared.
+fn tick() -> impl Strategy<Value = Tick> {
+    prop_oneof![
+        15 => (1..4_i64).prop_map(Tick::counter),
+        1 => Just(Tick::version(0, 0, 2)),
+    ]
+}
+
 /// A step with one of so many keys, and with processes that wait for them if there is a queue.
 pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
     let both = move || (0..keys, 0..LEASES);
@@ -145,6 +157,10 @@ pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
         4 => (both(), 0..LEASES, asks()).prop_map(|((key, lease), from, (claim, stance))| {
             Step::InPlaceOf(key, lease, from, claim, stance)
         }),
+        5 => (both(), tick(), option::weighted(0.2, 0..LEASES), asks())
+            .prop_map(|((key, lease), tick, from, asks)| Step::AcquireFor(key, lease, tick, from, asks)),
+        3 => (both(), tick(), prop_oneof![Just(Duration::ZERO), Just(TTL * 2)])
+            .prop_map(|((key, lease), tick, time)| Step::ReleaseDone(key, lease, tick, time)),
         2 => vec((0..LEASES, option::of(asks())), keys).prop_map(Step::Batch),
         4 => (both(), asks()).prop_map(|((key, lease), (claim, stance))| {
             Step::AcquireBriefly(key, lease, claim, stance)

@@ -1,0 +1,110 @@
+//! Documents that say which tick is done, in a way that makes sense or not.
+
+use serde_json::{Value, json};
+
+use super::{
+    Has, Last, Mine, OTHER,
+    Verdict::{self, Lock},
+    shapes::{at, flat, free, several, with, without},
+};
+
+/// The number of the tick that is asked for, and that is done.
+pub(super) const TICK: i64 = 7;
+
+/// What says that a tick is done, by another lease.
+fn done() -> Value {
+    json!({
+        "kind": "counter", "tick": TICK, "at": at(-60), "by": "they", "lease": OTHER, "until": at(600),
+    })
+}
+
+fn changed(changes: Value) -> Value {
+    with(done(), changes)
+}
+
+/// What stands in `done`, what that means, and whether it keeps the document.
+fn all() -> Vec<(Last, Value, bool)> {
+    let number = Last::Number;
+    let mut all = vec![
+        (Last::Nothing, Value::Null, false),
+        (number(TICK), done(), true),
+        (number(TICK - 1), changed(json!({ "tick": TICK - 1 })), true),
+        (number(i64::MAX), changed(json!({ "tick": i64::MAX })), true),
+        (number(i64::MIN), changed(json!({ "tick": i64::MIN })), true),
+        // It is known until the document goes, and does not keep that any more.
+        (number(TICK), changed(json!({ "until": at(-1) })), false),
+        (
+            number(TICK - 1),
+            changed(json!({ "tick": TICK - 1, "until": at(-1) })),
+            false,
+        ),
+    ];
+    for kind in ["time", "date", "version"] {
+        let other = changed(json!({ "kind": kind }));
+        all.push((Last::OtherKind, other, true));
+    }
+    // What decides nothing.
+    for field in ["at", "by", "lease"] {
+        all.push((number(TICK), without(done(), field), true));
+        all.push((number(TICK), changed(json!({ field: Value::Null })), true));
+        for nonsense in [json!("somebody"), json!(true), json!([7]), json!({})] {
+            let changed = changed(json!({ field: nonsense }));
+            all.push((number(TICK), changed, true));
+        }
+    }
+    let mut damaged = vec![
+        json!("they"),
+        json!(TICK),
+        json!(true),
+        json!([]),
+        json!({}),
+        json!([done()]),
+        changed(json!({ "kind": "week" })),
+        changed(json!({ "kind": "COUNTER" })),
+        changed(json!({ "kind": "" })),
+        changed(json!({ "kind": TICK })),
+        changed(json!({ "kind": ["counter"] })),
+        changed(json!({ "tick": TICK.to_string() })),
+        changed(json!({ "tick": 6.5 })),
+        changed(json!({ "tick": 7.0 })),
+        changed(json!({ "tick": 1e300 })),
+        changed(json!({ "tick": [TICK] })),
+        changed(json!({ "until": "tomorrow" })),
+        changed(json!({ "until": true })),
+        changed(json!({ "until": [at(-1)] })),
+        json!({ "tick": TICK, "by": "they" }),
+    ];
+    for field in ["kind", "tick", "until"] {
+        damaged.push(without(done(), field));
+        damaged.push(changed(json!({ field: Value::Null })));
+    }
+    all.extend(damaged.into_iter().map(|it| (Last::Unreadable, it, true)));
+    all
+}
+
+/// Of locks that somebody has, or that nobody has.
+pub fn tick_shapes() -> Vec<(Verdict, Value)> {
+    let past = with(flat(), json!({ "expires_at": at(-1) }));
+    let over = Has {
+        mine: Mine::Over,
+        ..Has::SOLE
+    };
+    let locks = [
+        (Has::SOLE, flat()),
+        (Has::BOTH, several()),
+        (Has::NOBODY, free()),
+        (over, past),
+    ];
+    let all = all();
+    let shapes = locks.iter().flat_map(|(has, lock)| {
+        all.iter().map(move |(last, done, kept)| {
+            let has = Has {
+                last: *last,
+                kept: *kept,
+                ..*has
+            };
+            (Lock(has), with(lock.clone(), json!({ "done": done })))
+        })
+    });
+    shapes.collect()
+}
