@@ -180,7 +180,6 @@ impl Run {
                 self.processes[number].next = self.now + self.rng.i64(1..400);
                 self.processes[number].state = State::Holds(vec![request]);
             }
-            AcquireAnswer::Done(done) => return Err(format!("{number} asked for no tick: {done}")),
             AcquireAnswer::Held(held) => {
                 let is_free = held.holders().is_empty();
                 if is_free == held.binds_for().is_zero() || held.binds_for() > LONGEST {
