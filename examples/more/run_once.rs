@@ -15,23 +15,13 @@
 //!
 //! # How it works
 //!
-//! Every instance wakes up at every tick of the schedule, and asks for a lock without waiting. Two
-//! things keep a late instance from running the same tick a second time:
+//! Every instance wakes up at every tick of the schedule, and runs the job with
+//! [`Leases::once`](leasehold::Leases::once). The first one keeps a lease alive while the job runs, and
+//! writes the tick as done when it has ended well. One that comes later, however late, is told so.
 //!
-//! - The key names the tick. The next tick has another key, and is not held up by this one.
-//! - The winner does not release its lease, it [detaches](leasehold::Lease::detach) it: the key
-//!   stays held until the ttl is over.
-//!
-//! # When it is right
-//!
-//! The ttl has to be longer than the time between the first instance that asks for a tick and the
-//! last: the difference between their clocks, and the delay of the slowest. It can be generous,
-//! because no other tick waits for it.
-//!
-//! The job has to be done within the ttl, or the lease be renewed. An instance that dies midway
-//! leaves the tick to one that asks after the ttl, if there is one. One that is only paused may go
-//! on writing after that: then two write for one tick. Where that does harm, send the fence with
-//! each write, and let what stores them refuse a smaller one than it has seen.
+//! An instance that fails or dies midway leaves the tick to the next one that asks. One that is only
+//! paused may go on writing after its lease is lost: then two write for one tick. Where that does harm,
+//! send the fence with each write, and let what stores them refuse a smaller one than it has seen.
 
 use std::{
     fs::{self, OpenOptions},
@@ -44,13 +34,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use leasehold::{Attempt, Fence, Leases, Store};
+use leasehold::{Fence, Leases, Once, OnceError, Store};
 use tokio::{process::Command, task::JoinSet, time::sleep};
 
 const TICKS: u32 = 3;
 const EVERY: Duration = Duration::from_secs(1);
-/// Longer than any two of the instances are apart.
-const TTL: Duration = Duration::from_secs(30);
 /// How much later than the others the last instance wakes up. By then the job is done.
 const DELAY: Duration = Duration::from_millis(400);
 
@@ -64,22 +52,18 @@ async fn instance(name: String, store: Arc<dyn Store>, plan: Plan, late: bool) -
             sleep(DELAY).await;
         }
 
-        // The time names a tick better than a number: it is the same after a restart, and never
-        // comes back.
-        let key = format!("report {}", due.as_millis());
-        match leases.try_acquire(key, TTL).await? {
-            Attempt::Acquired(lease) => {
-                plan.tell(tick, &format!("{name} runs the job."));
-                // If the job fails, the lease is dropped, and a late instance may try again.
-                run_job(&plan.report, tick, lease.fence()).await?;
-                lease.detach();
-            }
-            Attempt::Held(held) => {
-                let taken = format!("already taken by {}", held.owner());
-                let late = if late { ", which is late" } else { "" };
-                plan.tell(tick, &format!("{name}{late}: {taken}."));
-            }
-        }
+        // The time for which the run is scheduled: all instances mean the same one.
+        let job = leases.once("report", UNIX_EPOCH + due).run(async |lease| {
+            plan.tell(tick, &format!("{name} runs the job."));
+            run_job(&plan.report, tick, lease.fence()).await
+        });
+        let why = match job.await.map_err(OnceError::merge)? {
+            Once::Ran(()) => continue,
+            Once::Done(done) => format!("done by {}", done.by),
+            Once::Running(held) => format!("{} is at it", held.owner()),
+        };
+        let late = if late { ", which is late" } else { "" };
+        plan.tell(tick, &format!("{name}{late}: {why}."));
     }
     Ok(())
 }
@@ -209,8 +193,8 @@ fn check(report: &Path) -> Result<()> {
         "the job of each tick should have run once"
     );
     println!(
-        "Each tick's job ran once, also with a late instance, because the winner left its lock to \
-         the ttl.\nNext: README.md, and \
+        "Each tick's job ran once, also with a late instance, because the winner \
+         wrote the tick as done.\nNext: README.md, and \
          examples/more/takeover.rs for what happens when a holder dies."
     );
     Ok(())

@@ -1,6 +1,11 @@
 //! `Tick` and `Done`: which run of a job is done.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use chrono::{DateTime, NaiveDate, SecondsFormat, TimeDelta, Utc};
 
@@ -107,6 +112,17 @@ impl PartialOrd for Tick {
 impl From<DateTime<Utc>> for Tick {
     fn from(time: DateTime<Utc>) -> Self {
         Self::stored(TickKind::Time, time.timestamp_millis())
+    }
+}
+
+impl From<SystemTime> for Tick {
+    fn from(time: SystemTime) -> Self {
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let number = match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => millis(after),
+            Err(before) => -millis(before.duration()),
+        };
+        Self::stored(TickKind::Time, number)
     }
 }
 
@@ -273,6 +289,14 @@ mod tests {
         ] {
             let error = text.parse::<Tick>().unwrap_err();
             assert!(matches!(error, Error::InvalidTick { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_of_the_system_is_the_same_tick() {
+        for millis in [-1_500, 0, 1_764_000_000_250] {
+            let time = DateTime::from_timestamp_millis(millis).unwrap();
+            assert_eq!(Tick::from(SystemTime::from(time)), Tick::from(time));
         }
     }
 
