@@ -10,9 +10,7 @@
 //! A worker of apalis-cron is handed the time for which a run is scheduled. That is the tick of
 //! [`Leases::once`](leasehold::Leases::once): all workers mean the same run by it, however late they are.
 
-use std::{
-    collections::BTreeMap, process::ExitCode, str::FromStr, sync::Arc, time::Duration,
-};
+use std::{collections::BTreeMap, process::ExitCode, str::FromStr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use apalis::prelude::{BoxDynError, Data, WorkerBuilder};
@@ -69,7 +67,11 @@ async fn run(args: Args) -> Result<()> {
     let mut workers = JoinSet::new();
     for name in ["one worker", "another worker"] {
         let leases = Leases::builder(store.clone()).owner(name).build();
-        let host = Host { name, leases, runs: Arc::clone(&runs) };
+        let host = Host {
+            name,
+            leases,
+            runs: Arc::clone(&runs),
+        };
         let schedule = Schedule::from_str("* * * * * *")?;
         let worker = WorkerBuilder::new(name)
             .backend(CronScheduler::new(schedule))
@@ -81,7 +83,13 @@ async fn run(args: Args) -> Result<()> {
     workers.shutdown().await;
     let runs = runs.lock();
     ensure!(!runs.is_empty(), "the job never ran");
-    ensure!(runs.values().all(|&times| times == 1), "a report was written twice: {runs:?}");
-    println!("\n{} reports, each written once. Next: docs/jobs.md.", runs.len());
+    ensure!(
+        runs.values().all(|&times| times == 1),
+        "a report was written twice: {runs:?}"
+    );
+    println!(
+        "\n{} reports, each written once. Next: docs/jobs.md.",
+        runs.len()
+    );
     Ok(())
 }

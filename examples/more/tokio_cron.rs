@@ -85,7 +85,13 @@ async fn run(args: Args) -> Result<()> {
     sleep(Duration::from_millis(500)).await;
     let runs = runs.lock();
     ensure!(!runs.is_empty(), "the job never ran");
-    ensure!(runs.values().all(|&times| times == 1), "a report was written twice: {runs:?}");
-    println!("\n{} reports, each written once. Next: docs/jobs.md.", runs.len());
+    ensure!(
+        runs.values().all(|&times| times == 1),
+        "a report was written twice: {runs:?}"
+    );
+    println!(
+        "\n{} reports, each written once. Next: docs/jobs.md.",
+        runs.len()
+    );
     Ok(())
 }

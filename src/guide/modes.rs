@@ -9,8 +9,7 @@
 //! - Code that locks a key that its caller may hold already: [`reentrant`](crate::Acquire::reentrant), with an
 //!   [`owner`](crate::Acquire::owner) that names the caller.
 //! - Several keys, all or none: [`Leases::acquire_all`](crate::Leases::acquire_all).
-//! - A job that must run once per tick: [`min_hold`](crate::Acquire::min_hold), or a key that names the tick and
-//!   [`Lease::detach`](crate::Lease::detach).
+//! - A job that must run once per tick: [`Leases::once`](crate::Leases::once).
 //! - Work that may hang while its process goes on to renew the lease: [`max_hold`](crate::Acquire::max_hold).
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`](crate::Lease::into_ticket) and
 //!   [`Leases::resume`](crate::Leases::resume).

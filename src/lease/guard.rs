@@ -407,9 +407,7 @@ impl Lease {
     /// Gives up the guard without a release: the key stays held until the ttl is over. The lease is not renewed
     /// any more. Nothing is sent.
     ///
-    /// This is for a job that must run once per tick of a schedule, on any one of several processes. Acquire a
-    /// key that names the tick, and detach the lease when the work is done. A process that comes a little later
-    /// finds the key held. (`examples/more/run_once.rs`)
+    /// For a job that must run once per tick of a schedule there is [`Leases::once`](crate::Leases::once).
     pub fn detach(self) {
         self.registry.detach(&self.state);
     }

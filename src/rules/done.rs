@@ -42,14 +42,17 @@ pub(super) fn refusal(
 }
 
 /// Removes a live lease from the holders, and writes down the tick that was done under it. A lease that has expired stays
-/// as it is, and so does what is done.
+/// as it is, and so does what is done. The same if a later tick is done: leases that share the key may be for several.
 pub(super) fn release_done(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,
     DoneTick { tick, kept_for }: DoneTick,
     now: DateTime<Utc>,
 ) -> Decision<ReleaseAnswer> {
-    let found = record.and_then(|record| Some((record, live(record, request.lease, now)?)));
+    let is_before =
+        |record: &&LockRecord| !matches!(&record.done, LastDone::Tick(done) if done.tick > tick);
+    let found = record.filter(is_before);
+    let found = found.and_then(|record| Some((record, live(record, request.lease, now)?)));
     let Some((record, mine)) = found else {
         return Decision {
             write: Write::Keep,

@@ -102,7 +102,7 @@ scripts! {
     RENEW = [LOCK, HOLDERS] "renew";
     CONVERT = [LOCK, HOLDERS] "convert";
     RELEASE = [LOCK, HOLDERS] "release";
-    RELEASE_DONE = [LOCK, HOLDERS] "release_done";
+    RELEASE_DONE = [LOCK, HOLDERS, DONE] "release_done";
     EVICT = [LOCK, HOLDERS] "evict";
     INSPECT = [] "inspect";
     REMOVE_EXPIRED = [LOCK, DONE] "remove_expired";

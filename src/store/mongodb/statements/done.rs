@@ -55,7 +55,7 @@ pub(super) fn if_to_be_done(statement: Vec<Document>, tick: Option<Tick>) -> Vec
     statement.into_iter().map(only).collect()
 }
 
-/// Drops a live lease, and writes which tick was done under it.
+/// Drops a live lease, and writes which tick was done under it, unless a later one is done.
 pub(super) fn release_done_or(
     request: &ReleaseRequest,
     done: DoneTick,
@@ -70,9 +70,15 @@ pub(super) fn release_done_or(
         "in": { "$mergeObjects": [list, written(done, lease, "$$mine.owner")] },
     } };
     let sole = doc! { "$mergeObjects": [released(), written(done, lease, "$owner")] };
+    let is_later = doc! { "$and": [
+        makes_sense(),
+        { "$eq": ["$done.kind", done.tick.kind().as_str()] },
+        { "$gt": ["$done.tick", done.tick.number()] },
+    ] };
     let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
     vec![doc! { "$replaceWith": { "$switch": {
         "branches": [
+            { "case": is_later, "then": otherwise.clone() },
             { "case": { "$and": [is_sole(lease), is_held(), is_lock()] }, "then": sole },
             { "case": { "$and": [is_held(), is_lock(), is_listed(lease), live] }, "then": list },
         ],
