@@ -57,6 +57,21 @@ pub async fn nothing_is_done_under_a_lease_that_is_lost(clients: &Clients) -> Ou
             is_done_by(clients, &key, "in the end").await?;
         }
     }
+    // Two leases that share the key are for two ticks, and the later one is done first.
+    let key = fresh_key("two ticks")?;
+    let [older, newer] = [7, 8].map(|it| asks(&key, "one of two", Tick::counter(it)).shared());
+    granted(first, &older).await?;
+    granted(second, &newer).await?;
+    let answers = [
+        complete(second, &newer).await?,
+        complete(first, &older).await?,
+    ];
+    let done = last(first, &key).await?.map(|done| done.tick);
+    ensure!(
+        answers == [ReleaseAnswer::Released, ReleaseAnswer::NotHeld]
+            && done == Some(Tick::counter(8)),
+        "the releases of a later and of an older tick were answered {answers:?}, and left {done:?}"
+    );
     let key = fresh_key("nobody had it")?;
     let answer = complete(first, &asks(&key, "nobody", tick)).await?;
     ensure!(

@@ -379,3 +379,17 @@ fn a_clean_up_waits_until_what_is_done_may_be_forgotten() {
         }
     }
 }
+
+#[test]
+fn leases_that_share_a_key_do_not_undo_a_later_tick() {
+    let [one, two] = [(); 2].map(|()| LeaseId::random());
+    let held = put(acquire(None, &ask_for(one, 1).shared(), at(0)).write);
+    let held = put(acquire(Some(&held), &ask_for(two, 2).shared(), at(1)).write);
+    let later = put(complete(&held, two, 2, 2).write);
+    let older = complete(&later, one, 1, 3);
+    assert_eq!(
+        (older.write, older.answer),
+        (Write::Keep, ReleaseAnswer::NotHeld)
+    );
+    assert_eq!(last(&later).tick, Tick::counter(2));
+}
