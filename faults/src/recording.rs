@@ -130,6 +130,7 @@ impl Store for Recording {
                     fence: grant.fence.get(),
                 },
                 AcquireAnswer::Held(held) => self.refusal(request.turn, held, (sent, by_day)),
+                AcquireAnswer::Done(_) => Answer::Done,
             },
             got,
         });

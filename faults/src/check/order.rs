@@ -366,6 +366,8 @@ fn bound(requests: &[Request]) -> Vec<(Time, Time)> {
         .filter_map(|request| match request.answer? {
             (Answer::Refused { held, .. }, got) => Some((got, held + BINDS)),
             (Answer::Granted { .. }, got) => Some((got, request.sent + BINDS)),
+            // It tells nothing of the holders.
+            (Answer::Done, _) => None,
         })
         .filter(|(begin, end)| begin < end)
         .collect();

@@ -253,3 +253,16 @@ fn what_a_server_may_have_forgotten_is_left_open() {
     let span = (0, 1 + SETTLES);
     assert_eq!(troubles(&over), [span]);
 }
+
+#[test]
+fn who_is_told_that_its_tick_is_done_takes_no_place() {
+    let told = |history: History, (sent, got)| history.asked(A, sent).answered(Answer::Done, got);
+    let history = told(History::new(), (10, 11)).granted(B, 2, (20, 21));
+    assert_eq!(history.judged(), (0, 0));
+    // A place that was there before stays.
+    let history = told(a_waits(), (20, 21)).granted(B, 2, (50, 51));
+    assert_eq!(history.judged(), (1, 1));
+    // It is no longer there than it was told before.
+    let history = told(a_waits(), (500, 510)).granted(B, 2, (700, 701));
+    assert_eq!(history.judged(), (0, 0));
+}
