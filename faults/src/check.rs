@@ -1,13 +1,17 @@
 //! Whether a history may be: pure functions of what clients saw.
 
 mod order;
+mod ticks;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
-pub use self::order::{Orders, orders};
+pub use self::{
+    order::{Orders, orders},
+    ticks::{Ticks, ticks},
+};
 use crate::{
     history::{Claim, Event, Time},
     work::{BURST, LIMIT, SMOOTH, WINDOW},
@@ -27,6 +31,8 @@ pub enum Kind {
     Permits,
     /// Who waited was not granted the key in turn.
     Order,
+    /// What is done was done again, or is not told as it is.
+    Ticks,
     LostWrite,
     Left,
     Unavailable,
@@ -81,6 +87,7 @@ pub fn all(events: &[Event]) -> Violations {
     violations.extend(released(events, &helds));
     violations.extend(permits(events));
     violations.extend(orders(events).violations);
+    violations.extend(ticks(events).violations);
     for event in events {
         if let Event::Refused { key, fence } = event {
             let text = format!("{key}: {fence} was refused while its holder had the lease");
@@ -123,6 +130,7 @@ pub fn operations(events: &[Event]) -> u64 {
         Event::Granted { .. }
         | Event::Held { .. }
         | Event::Released { .. }
+        | Event::ToldDone { .. }
         | Event::Permit { .. } => 1,
         Event::Operations(count) => *count,
         _ => 0,

@@ -22,6 +22,7 @@ mod schedule;
 mod server;
 mod sockets;
 mod tally;
+mod ticks;
 mod watch;
 mod weather;
 pub mod work;

@@ -216,10 +216,12 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
 
 fn check(folder: &Path) -> Result<Violations> {
     let events = history::read_all(folder).with_context(|| folder.display().to_string())?;
-    let orders = check::orders(&events).judged;
+    let (orders, ticks) = (check::orders(&events).judged, check::ticks(&events));
     println!(
-        "{} operations, {orders} orders judged",
-        check::operations(&events)
+        "{} operations, {orders} orders judged, {} ticks done by {} runs",
+        check::operations(&events),
+        ticks.done,
+        ticks.runs
     );
     Ok(check::all(&events))
 }

@@ -34,6 +34,8 @@ pub struct Report {
     pub slowest: Duration,
     /// Of how many grants it is known whether one that waited before came first.
     pub orders: usize,
+    /// How many ticks were acknowledged as done, and how many runs began for them.
+    pub ticks: (usize, usize),
     /// Releases that were answered, and that somebody saw undone by the fault of a server.
     pub undone_releases: usize,
     /// How many times a member took back what a majority did not have.
@@ -42,8 +44,8 @@ pub struct Report {
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong | where | violations | operations |
@@ -64,6 +66,7 @@ impl Report {
             longest_gap: Duration::ZERO,
             slowest: Duration::ZERO,
             orders: 0,
+            ticks: (0, 0),
             undone_releases: 0,
             rollbacks: None,
             violations: Violations::new(),
@@ -76,6 +79,8 @@ impl Report {
         self.permits = events.iter().filter(permits).count() as u64;
         self.undone_releases = check::undone_releases(events);
         self.orders = check::orders(events).judged;
+        let ticks = check::ticks(events);
+        self.ticks = (ticks.done, ticks.runs);
         (self.written, self.refused) = (accounts.written, accounts.refused);
     }
 
@@ -113,7 +118,7 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
             self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
@@ -124,6 +129,8 @@ impl Display for Report {
             self.written,
             self.refused,
             self.orders,
+            self.ticks.0,
+            self.ticks.1,
             self.undone_releases,
             rollbacks.as_deref().unwrap_or(""),
             self.longest_gap.as_secs_f64(),

@@ -28,6 +28,10 @@ pub struct Counts {
     pub contended: u64,
     refusals: u64,
     releases: u64,
+    /// Ticks that were acknowledged as done.
+    ticks: u64,
+    /// Requests for ticks that were done.
+    told_done: u64,
     /// Permits of limiters.
     limited: u64,
     /// Writes that the ledger took.
@@ -47,6 +51,8 @@ impl Counts {
             }
             Event::Held { .. } => self.refusals += 1,
             Event::Released { .. } => self.releases += 1,
+            Event::TickDone { .. } => self.ticks += 1,
+            Event::ToldDone { .. } => self.told_done += 1,
             Event::Permit { .. } => self.limited += 1,
             _ => {}
         }
@@ -69,6 +75,8 @@ impl Counts {
             ("grants of permits", self.permits),
             ("refusals", self.refusals),
             ("releases", self.releases),
+            ("ticks done", self.ticks),
+            ("requests for a tick that was done", self.told_done),
             ("permits of a limiter", self.limited),
             ("writes under a fence", self.written),
             (

@@ -29,7 +29,7 @@ pub const CAPACITY: u32 = 3;
 /// A capacity of readers that nobody reaches.
 pub const READERS: u32 = 1_000;
 /// Between two looks at a lease.
-const LOOK: Duration = Duration::from_millis(2);
+pub(crate) const LOOK: Duration = Duration::from_millis(2);
 /// The limiters, of both kinds.
 pub const SMOOTH: &str = "smooth";
 const FIXED: &str = "fixed";
@@ -37,7 +37,7 @@ pub const LIMIT: u32 = 20;
 pub const WINDOW: Duration = Duration::from_secs(1);
 pub const BURST: u32 = 5;
 /// How often a holder says that it counts on its lease.
-const OFTEN: Duration = Duration::from_millis(50);
+pub(crate) const OFTEN: Duration = Duration::from_millis(50);
 
 /// How long leases last, and how long an answer may take.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -84,6 +84,8 @@ pub enum Role {
     Queues,
     /// Asks the limiters.
     Calls,
+    /// Does what is to be done once a tick.
+    Ticks,
 }
 
 impl Role {
@@ -93,6 +95,7 @@ impl Role {
             0 => Self::Contends,
             1 => Self::Calls,
             2 | 3 => Self::Queues,
+            4 => Self::Ticks,
             _ => Self::Takes,
         }
     }
@@ -103,6 +106,9 @@ impl Worker {
     pub async fn work(mut self) -> Result<()> {
         while self.role == Role::Calls {
             self.call().await?;
+        }
+        while self.role == Role::Ticks {
+            self.ask_for_tick().await?;
         }
         loop {
             let (key, claim) = self.choose();
@@ -143,7 +149,7 @@ impl Worker {
     }
 
     /// What is no fault of a client's is to be tried again.
-    async fn pass_over(&mut self, error: Error) -> Result<()> {
+    pub(crate) async fn pass_over(&mut self, error: Error) -> Result<()> {
         anyhow::ensure!(error.is_retryable(), error);
         sleep(Duration::from_millis(self.random.u64(10..100))).await;
         Ok(())
@@ -154,7 +160,7 @@ impl Worker {
         match self.role {
             Role::Contends => return (CONTENDED.to_owned(), Claim::All),
             Role::Queues => return (QUEUED.to_owned(), reads_unless_one_in(2, random)),
-            Role::Takes | Role::Calls => {}
+            Role::Takes | Role::Calls | Role::Ticks => {}
         }
         match random.u32(..10) {
             0 | 1 => {
@@ -175,7 +181,7 @@ impl Worker {
             Role::Contends => false,
             // Who asks once must not come before those that wait either.
             Role::Queues => self.random.u32(..8) == 0,
-            Role::Takes | Role::Calls => self.random.bool(),
+            Role::Takes | Role::Calls | Role::Ticks => self.random.bool(),
         };
         if is_one_request {
             // The time of a single request tells more than that of a wait.
@@ -207,7 +213,7 @@ impl Worker {
         ask.wait_for(patience).await.map(Attempt::Acquired)
     }
 
-    fn saw_held(&self, held: &Held, sent: Time) {
+    pub(crate) fn saw_held(&self, held: &Held, sent: Time) {
         let got = self.recorder.clock.now();
         let fences = held.holders().iter().map(|it| it.fence.get()).collect();
         self.recorder.saw(Event::Held {

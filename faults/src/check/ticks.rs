@@ -1,0 +1,110 @@
+//! Whether no tick was done twice, as those saw it that did it and that asked for it.
+//!
+//! Invariants:
+//!
+//! - What is done is known from the moment at which somebody was told so: by the answer to the release that wrote it, or to
+//!   a request for a tick.
+//! - A run counts from its beginning, at which it had its lease. It does not count when its lease was asked for, nor when it
+//!   ended.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Kind, Violations};
+use crate::history::{Event, Time};
+
+/// How the ticks of a history are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// How many ticks were acknowledged as done.
+    pub done: usize,
+    /// How many runs began, for any tick.
+    pub runs: usize,
+    pub violations: Violations,
+}
+
+/// Judges all ticks of a history.
+pub fn ticks(events: &[Event]) -> Ticks {
+    let mut ticks = Ticks::default();
+    let mut wrong = |text| ticks.violations.push(Kind::Ticks.of(text));
+    let newest = NewestDone::of(events);
+    let mut runs = HashMap::new();
+    let mut acknowledged = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::Began { tick, lease, at } => {
+                runs.insert(lease.as_str(), (*tick, *at));
+                if let Some(done) = newest.before(*at).filter(|done| done >= tick) {
+                    wrong(format!(
+                        "{done} was done, and then a run of {tick} began at {at}"
+                    ));
+                }
+            }
+            Event::TickDone { tick, got } => {
+                if let Some(other) = acknowledged.insert(*tick, *got) {
+                    wrong(format!(
+                        "{tick} was done twice, as told at {other} and {got}"
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+    for event in events {
+        let Event::ToldDone {
+            asked,
+            done,
+            lease,
+            sent,
+            got,
+        } = event
+        else {
+            continue;
+        };
+        if done < asked {
+            wrong(format!("{asked} was refused at {got}, and {done} is done"));
+        }
+        if let Some(newer) = newest.before(*sent).filter(|newer| newer > done) {
+            wrong(format!("{newer} was done, and then {done} told at {got}"));
+        }
+        let ran = runs.get(lease.as_str());
+        if ran.is_none_or(|(tick, at)| tick != done || at > got) {
+            wrong(format!(
+                "{done} was told at {got}, and not begun by {lease}"
+            ));
+        }
+    }
+    ticks.done = acknowledged.len();
+    ticks.runs = runs.len();
+    ticks
+}
+
+/// The newest tick that anybody knew to be done by a time.
+struct NewestDone(Vec<(Time, i64)>);
+
+impl NewestDone {
+    fn of(events: &[Event]) -> Self {
+        let mut all: Vec<_> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::TickDone { tick, got } => Some((*got, *tick)),
+                Event::ToldDone { done, got, .. } => Some((*got, *done)),
+                _ => None,
+            })
+            .collect();
+        all.sort_unstable();
+        let mut newest = i64::MIN;
+        for (_, tick) in &mut all {
+            newest = newest.max(*tick);
+            *tick = newest;
+        }
+        Self(all)
+    }
+
+    fn before(&self, time: Time) -> Option<i64> {
+        let before = self.0.partition_point(|(at, _)| *at < time);
+        Some(self.0.get(before.checked_sub(1)?)?.1)
+    }
+}
+
+#[cfg(test)]
+mod tests;
