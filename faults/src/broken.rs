@@ -43,13 +43,17 @@ pub enum Wrong {
     ForgetsOrder,
     /// Who wants to share a key is granted it before those that wait.
     ReadersOvertake,
+    /// What is done is forgotten: an acquire does not look at it.
+    ForgetsDone,
+    /// A release says that a tick is done, and does not write it.
+    WritesNoDone,
     /// A grant is believed when one member of the set has it.
     // Not in this file: it is done to what the clients send.
     OneMemberAcknowledges,
 }
 
 impl Wrong {
-    pub const EACH: [Self; 10] = [
+    pub const EACH: [Self; 12] = [
         Self::OneMemberAcknowledges,
         Self::ClientClock,
         Self::ReleaseByKey,
@@ -60,6 +64,8 @@ impl Wrong {
         Self::LooksAtNoFence,
         Self::ForgetsOrder,
         Self::ReadersOvertake,
+        Self::ForgetsDone,
+        Self::WritesNoDone,
     ];
 
     /// Whether it needs no servers.
@@ -85,6 +91,7 @@ impl Wrong {
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
             Self::ForgetsOrder | Self::ReadersOvertake => &[Kind::Order],
+            Self::ForgetsDone | Self::WritesNoDone => &[Kind::Ticks],
             Self::OneMemberAcknowledges => &[Kind::Exclusion, Kind::Fences, Kind::Refused],
         }
     }
@@ -114,6 +121,8 @@ impl Wrong {
             Self::LooksAtNoFence => "the protected resource looks at no fence",
             Self::ForgetsOrder => "those that wait are granted a key in no order",
             Self::ReadersOvertake => "readers are granted a key before those that wait",
+            Self::ForgetsDone => "an acquire for a tick does not look at what is done",
+            Self::WritesNoDone => "a release says that a tick is done, and does not write it",
             Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
         }
     }
@@ -158,7 +167,10 @@ impl Broken {
             Wrong::ReadersOvertake => request.access == Access::Shared,
             _ => false,
         };
-        let request = request.clone();
+        let mut request = request.clone();
+        if self.wrong == Wrong::ForgetsDone {
+            request.tick = None;
+        }
         if overtakes {
             request.turn(Turn::Barging)
         } else {
@@ -239,6 +251,9 @@ impl Store for Broken {
             && holder.mode == Mode::Exclusive
         {
             request.lease = holder.lease;
+        }
+        if self.wrong == Wrong::WritesNoDone {
+            request.done = None;
         }
         self.store.release(&request).await
     }

@@ -102,6 +102,8 @@ struct Outcome {
     violations: Violations,
     operations: u64,
     orders: usize,
+    /// How many ticks were done.
+    ticks: usize,
 }
 
 /// A minute of work with one thing wrong.
@@ -146,6 +148,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         violations,
         operations: check::operations(&events),
         orders: check::orders(&events).judged,
+        ticks: check::ticks(&events).done,
     }
 }
 
@@ -155,6 +158,7 @@ async fn what_is_right_is_found_right() {
     assert_eq!(right.violations, Violations::new());
     assert!(right.operations > 2_000, "{} operations", right.operations);
     assert!(right.orders > 100, "{} orders", right.orders);
+    assert!(right.ticks > 10, "{} ticks", right.ticks);
 }
 
 #[tokio::test(start_paused = true)]
