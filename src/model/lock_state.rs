@@ -12,8 +12,8 @@ pub struct Held {
     key: Key,
     holders: Vec<Holder>,
     now: DateTime<Utc>,
-    ahead: usize,
-    turns: usize,
+    ahead: u32,
+    turns: u32,
     binds_for: Duration,
 }
 
@@ -32,13 +32,14 @@ impl Held {
 
     /// The same with so many processes ahead, which keep a free key from others for so long.
     pub fn behind(mut self, ahead: usize, binds_for: Duration) -> Self {
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
         (self.ahead, self.turns, self.binds_for) = (ahead, ahead, binds_for);
         self
     }
 
     /// The same if some of those ahead share the key with each other or with the request, so that they take so many turns.
     pub(crate) fn in_turns(mut self, turns: usize) -> Self {
-        self.turns = turns;
+        self.turns = u32::try_from(turns).unwrap_or(u32::MAX);
         self
     }
 
@@ -68,12 +69,12 @@ impl Held {
 
     /// How many other processes wait for the key, and come first.
     pub fn ahead(&self) -> usize {
-        self.ahead
+        self.ahead as usize
     }
 
     /// How many times the key changes hands until all those ahead have had it who do not share it with the request.
     pub(crate) fn turns_ahead(&self) -> usize {
-        self.turns
+        self.turns as usize
     }
 
     /// For how long those [ahead](Self::ahead) come first although nobody has the key, counted from the server's answer.

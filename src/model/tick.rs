@@ -311,7 +311,11 @@ mod tests {
         ];
         for pair in in_order {
             let [one, other] = pair.map(|text| text.parse::<Tick>().unwrap());
-            assert!(one < other && other > one, "{pair:?}");
+            assert_eq!(
+                one.partial_cmp(&other),
+                Some(std::cmp::Ordering::Less),
+                "{pair:?}"
+            );
         }
         let [number, date] = ["20261124", "2026-11-24"].map(|text| text.parse::<Tick>().unwrap());
         assert_eq!(number.partial_cmp(&date), None);
