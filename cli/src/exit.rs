@@ -21,7 +21,7 @@ pub const CODES: &str = "Exit codes:
     78        the store is not prepared, or another version's
     126, 127  the command cannot be run, or is not there
     128+N     signal N ended the command, or the wait for the key
-Any other code is that of the command that `run` or `lead` ran; `lead` ends only for a signal.
+Any other code is that of the command that `run` or `lead` ran; `lead` ends only for a signal or an error of its own.
 
 Environment:
     LEASEHOLD_STORE, LEASEHOLD_OWNER  as --store and --owner

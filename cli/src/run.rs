@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use leasehold::{Error, Lease, Leases, OnceAttempt};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -273,6 +274,12 @@ impl SupervisorProcess {
         let (mut is_lost, mut is_connected) = (false, true);
         let code = loop {
             tokio::select! {
+                // A signal that has come before the command has ended is known before that end is.
+                biased;
+                signal = signals.next() => {
+                    self.is_asked_to_end |= Signals::ends(signal);
+                    self.send(Instruction::Signal(signal));
+                }
                 ended = self.process.wait() => break ended.map_or(Code::Failed, Code::of),
                 _ = ticks.tick() => {
                     self.samples.sample();
@@ -294,10 +301,6 @@ impl SupervisorProcess {
                     self.dead_by = self.dead_by.min(clock::now().saturating_add(grace));
                     out::say(&format!("the lease on {} is lost: {reason}", lease.key()));
                 }
-                signal = signals.next() => {
-                    self.is_asked_to_end |= Signals::ends(signal);
-                    self.send(Instruction::Signal(signal));
-                }
                 line = self.reports.next_line(), if is_connected => match line.ok().flatten() {
                     Some(line) => self.take_report(&line, lease),
                     None => is_connected = false,
@@ -306,6 +309,9 @@ impl SupervisorProcess {
         };
         while let Ok(Some(line)) = self.reports.next_line().await {
             self.take_report(&line, lease);
+        }
+        while let Some(signal) = signals.next().now_or_never() {
+            self.is_asked_to_end |= Signals::ends(signal);
         }
         if !self.is_over {
             out::say("the parent of the command was killed, and so is the command");

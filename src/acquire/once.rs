@@ -59,8 +59,9 @@ pub enum OnceError<E> {
         /// Why the lease was lost.
         reason: LossReason,
     },
-    /// The work ended well, and the store has not confirmed that the tick is done. The request is repeated in the
-    /// background until the ttl is over, so the tick may be done by now, or may be run again.
+    /// The work ended well, and the store has not confirmed that the tick is done. After an error that a retry can
+    /// mend the request is repeated in the background until the ttl is over. So the tick may be done by now, or may be run
+    /// again.
     #[error("the work has ended, and it is not known whether its tick was written as done: {0}")]
     NotConfirmed(#[source] Error),
     /// The work itself failed. The tick is not done, and whoever asks next runs it again.

@@ -6,7 +6,8 @@ use tracing::Instrument;
 use super::guard::Lease;
 use crate::{
     messages::{DoneTick, ReleaseAnswer},
-    model::{Error, LossReason},
+    model::{Cause, Error, LossReason},
+    release::Released,
     telemetry,
 };
 
@@ -22,15 +23,24 @@ impl Lease {
         if let Some(reason) = self.state.loss(now) {
             return Err(self.state.lost_error(reason));
         }
-        self.state.set_done(done);
         let Some(pending) = self.registry.end(&self.state, now) else {
             // A close has given up the lease, and releases it.
             return Err(self.state.lost_error(LossReason::Closed));
         };
+        // Only now: a close that has given up the lease would write the tick.
+        self.state.set_done(done);
         let release = self.registry.release(pending, now);
         let release = release.instrument(telemetry::release(self.state.fields()));
-        match release.await?.answer {
+        let Released { answer, unclear } = release.await?;
+        match answer {
             ReleaseAnswer::Released => Ok(()),
+            // An earlier try may have been carried out, and a later tick may have been done since.
+            ReleaseAnswer::NotHeld if unclear => Err(Error::Interrupted {
+                store: "the store",
+                source: Cause::text(
+                    "the lease is gone, and what an earlier request wrote is not there",
+                ),
+            }),
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
                 telemetry::lost(self.state.fields(), &reason);

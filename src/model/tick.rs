@@ -2,14 +2,13 @@
 
 use std::{
     fmt,
-    str::FromStr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use chrono::{DateTime, NaiveDate, SecondsFormat, TimeDelta, Utc};
 
-use super::{error::Error, ids::LeaseId};
+use super::ids::LeaseId;
 
 /// Which run of a job: the scheduled time, the date, the version or the number by which all processes know that they mean
 /// the same run. Ticks of one kind are ordered; a later one is a later run.
@@ -172,36 +171,6 @@ fn day(number: i64) -> Option<NaiveDate> {
     NaiveDate::default().checked_add_signed(TimeDelta::try_days(number)?)
 }
 
-impl FromStr for Tick {
-    type Err = Error;
-
-    /// Reads a whole number as a counter, `2026-11-24` as a date, `2026-11-24T03:00:00Z` (RFC 3339) as a time, and `1.2.3`
-    /// or `1.2` as a version.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidTick`] for anything else.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let version = || {
-            let parts: Option<Vec<u16>> = text.split('.').map(|it| it.parse().ok()).collect();
-            match *parts? {
-                [major, minor] => Some(Self::version(major, minor, 0)),
-                [major, minor, patch] => Some(Self::version(major, minor, patch)),
-                _ => None,
-            }
-        };
-        let time = || DateTime::parse_from_rfc3339(text).ok();
-        let number = text.parse().ok().map(Self::counter);
-        number
-            .or_else(|| text.parse().ok().map(|date: NaiveDate| date.into()))
-            .or_else(|| time().map(|time| time.to_utc().into()))
-            .or_else(version)
-            .ok_or_else(|| Error::InvalidTick {
-                text: text.chars().take(64).collect(),
-            })
-    }
-}
-
 /// A tick that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -251,13 +220,15 @@ pub enum LastDone {
     Nothing,
     /// This tick is done, and so are all before it.
     Tick(Done),
-    /// Something that makes no sense. No job runs then, because it may be done, and no clean-up removes the document.
+    /// Something that makes no sense. No job runs then, because it may be done, and neither
+    /// [`purge`](crate::Leases::purge) nor [`remove_expired`](crate::Leases::remove_expired) removes the document.
     Unreadable,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Error;
 
     #[test]
     fn a_tick_is_read_as_it_is_shown() {

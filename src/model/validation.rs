@@ -1,11 +1,14 @@
-//! Checks of keys and times to live.
+//! Checks of keys, ticks and times to live.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
+
+use chrono::{DateTime, NaiveDate};
 
 use super::{
     error::Error,
     key::Key,
     limits::{MAX_KEY_BYTES, MAX_TTL},
+    tick::Tick,
 };
 
 impl Key {
@@ -28,6 +31,36 @@ impl TryFrom<String> for Key {
 
     fn try_from(text: String) -> Result<Self, Error> {
         Self::new(text)
+    }
+}
+
+impl FromStr for Tick {
+    type Err = Error;
+
+    /// Reads a whole number as a counter, `2026-11-24` as a date, `2026-11-24T03:00:00Z` (RFC 3339) as a time, and `1.2.3`
+    /// or `1.2` as a version.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidTick`] for anything else.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let version = || {
+            let parts: Option<Vec<u16>> = text.split('.').map(|it| it.parse().ok()).collect();
+            match *parts? {
+                [major, minor] => Some(Self::version(major, minor, 0)),
+                [major, minor, patch] => Some(Self::version(major, minor, patch)),
+                _ => None,
+            }
+        };
+        let time = || DateTime::parse_from_rfc3339(text).ok();
+        let number = text.parse().ok().map(Self::counter);
+        number
+            .or_else(|| text.parse().ok().map(|date: NaiveDate| date.into()))
+            .or_else(|| time().map(|time| time.to_utc().into()))
+            .or_else(version)
+            .ok_or_else(|| Error::InvalidTick {
+                text: text.chars().take(64).collect(),
+            })
     }
 }
 

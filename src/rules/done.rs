@@ -63,7 +63,13 @@ pub(super) fn release_done(
     released.holders.retain(|it| it.lease != request.lease);
     released.expires_at = latest_expiry(&released.holders, now);
     let by = (mine.lease, mine.owner.clone());
-    released.done = LastDone::Tick(Done::new(tick, by, now, after(now, kept_for)));
+    let until = after(now, kept_for);
+    // What an earlier caller was promised holds: the older ticks are done by this one.
+    let until = match &record.done {
+        LastDone::Tick(before) => until.max(before.until),
+        LastDone::Nothing | LastDone::Unreadable => until,
+    };
+    released.done = LastDone::Tick(Done::new(tick, by, now, until));
     Decision {
         write: Write::Put(released),
         answer: ReleaseAnswer::Released,

@@ -40,6 +40,10 @@ use crate::{
     rules::turn,
 };
 
+/// After what time a change is on all copies, or the primary that made it is none any more: a node that is cut off is
+/// noticed after three checks of 11 s.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(40);
+
 /// How often the shard runs the script of an `_update` again after another change of the document came in
 /// between. The loser of a race for a lock needs one more run, which finds the winner and writes nothing.
 const MAX_RETRIES: &str = "32";
@@ -141,6 +145,7 @@ impl Statements {
         params["max_places"] = json!(MAX_PLACES);
         params["kind"] = json!(request.tick.map(|tick| tick.kind().as_str()));
         params["tick"] = json!(request.tick.map(|tick| tick.number()));
+        params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
         params["all_bind"] = json!(millis(turn::LONGEST));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
         // Many processes may come to wait at once, and each takes a place.

@@ -97,6 +97,8 @@ impl MongoStore {
             None => None,
         };
         match answer {
+            // The look at the document may show a tick as done that no majority has yet.
+            Some(AcquireAnswer::Done(_)) => self.acquire_again(request).await,
             Some(answer) => Ok(answer),
             // The holder may have gone between the two commands. It may have been this lease itself.
             None => self.acquire_again(request).await,

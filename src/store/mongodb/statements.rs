@@ -13,6 +13,7 @@ mod done;
 mod expressions;
 mod grant;
 mod hold;
+mod holders;
 mod permit;
 #[cfg(test)]
 mod tests;
@@ -152,7 +153,7 @@ pub(crate) fn parts(
         ("nextFence", next_fence()),
         ("cleanupAt", cleanup_at("$$NOW", ttl, retention)),
         ("places", turn::places()),
-        ("released", hold::released()),
+        ("released", holders::released()),
         ("holders", holders()),
         ("allMakeSense", make_sense("$$all")),
         ("holdersMakeSense", make_sense("$holders")),

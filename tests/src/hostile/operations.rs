@@ -221,6 +221,10 @@ impl Operation {
             Self::Release(_) if has.mine == Mine::Absent => (Told::NotHeld, None),
             // Nothing is done under it.
             Self::Release(Release::Done) if !live => (Told::NotHeld, None),
+            // A later tick is done.
+            Self::Release(Release::Done) if matches!(has.last, Last::Number(done) if done > TICK) => {
+                (Told::NotHeld, None)
+            }
             Self::Release(way) => {
                 let holds = matches!(way, Release::Holding) && live && has.timed;
                 (Told::Released, to(false, holds.into(), false))

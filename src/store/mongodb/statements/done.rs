@@ -8,7 +8,7 @@ use super::{
     expressions::{
         MAX_DURATION_MILLIS, any, is_held, is_lease, is_listed, is_live, is_lock, is_sole, millis,
     },
-    hold::{Effect, holders_that, released, with_holders},
+    holders::{Effect, holders_that, released, with_holders},
 };
 use crate::{
     messages::{DoneTick, ReleaseRequest},
@@ -90,7 +90,9 @@ pub(super) fn release_done_or(
 /// other holders are in the clean-up date already, which never goes down.
 fn written(done: DoneTick, lease: LeaseId, by: &str) -> Document {
     let kept_for = millis(done.kept_for).min(MAX_DURATION_MILLIS);
-    let until = doc! { "$add": ["$$NOW", kept_for] };
+    // What an earlier caller was promised holds.
+    let before = doc! { "$cond": [makes_sense(), "$done.until", Bson::Null] };
+    let until = doc! { "$max": [before, { "$add": ["$$NOW", kept_for] }] };
     doc! {
         "cleanup_at": { "$max": ["$cleanup_at", until.clone()] },
         "done": {
