@@ -100,6 +100,19 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     is_known("a later tick that was not done").await?;
     let told = told_done(first, &asks(&key, "another", tick)).await?;
     ensure!(Some(&told) == done.as_ref(), "{told:?} is told of {done:?}");
+    // A later tick, which is to be kept for less, does not shorten what this one was promised.
+    let later = asks(&key, "the next", Tick::counter(8));
+    granted(second, &later).await?;
+    let moment = Duration::from_millis(1);
+    let release = ReleaseRequest::new(key.clone(), later.lease).done(Tick::counter(8), moment);
+    let answer = second.release(&release).await?;
+    let kept = last(first, &key).await?;
+    ensure!(
+        answer == ReleaseAnswer::Released
+            && kept.as_ref().map(|it| (it.tick, it.until))
+                == done.as_ref().map(|it| (Tick::counter(8), it.until)),
+        "a tick that is to be kept for {moment:?} made {done:?} to {kept:?}"
+    );
     Ok(())
 }
 

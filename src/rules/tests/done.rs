@@ -393,3 +393,15 @@ fn leases_that_share_a_key_do_not_undo_a_later_tick() {
     );
     assert_eq!(last(&later).tick, Tick::counter(2));
 }
+
+#[test]
+fn a_later_tick_does_not_shorten_what_an_earlier_one_was_promised() {
+    let (record, _) = after_tick(7, 1_000);
+    let lease = LeaseId::random();
+    let held = put(acquire(Some(&record), &ask_for(lease, 8), at(2_000)).write);
+    let request = ReleaseRequest::new(held.key.clone(), lease);
+    let request = request.done(Tick::counter(8), Duration::from_millis(1));
+    let later = put(release(Some(&held), &request, at(3_000)).write);
+    let (before, now) = (last(&record), last(&later));
+    assert_eq!((now.tick, now.until), (Tick::counter(8), before.until));
+}
