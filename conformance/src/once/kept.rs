@@ -101,7 +101,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     let told = told_done(first, &asks(&key, "another", tick)).await?;
     ensure!(Some(&told) == done.as_ref(), "{told:?} is told of {done:?}");
     // A later tick, which is to be kept for less, does not shorten what this one was promised.
-    let later = asks(&key, "the next", Tick::counter(8));
+    let later = asks(&key, "the next", Tick::counter(8)).turn(Turn::Barging);
     granted(second, &later).await?;
     let moment = Duration::from_millis(1);
     let release = ReleaseRequest::new(key.clone(), later.lease).done(Tick::counter(8), moment);
