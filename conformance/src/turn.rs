@@ -28,16 +28,17 @@ pub use self::{
         who_passes_the_queue_leaves_it_as_it_is,
     },
     order::{
-        a_batch_keeps_the_queue, a_reader_queues_behind_a_writer,
-        all_that_go_on_asking_are_granted_the_key, permits_queue_behind_a_large_request,
+        a_batch_keeps_the_queue, a_key_is_kept_from_the_release_of_its_last_holder,
+        a_reader_queues_behind_a_writer, all_that_go_on_asking_are_granted_the_key,
+        permits_queue_behind_a_large_request,
         processes_are_granted_a_key_in_the_order_in_which_they_came,
         readers_of_a_process_share_its_place,
     },
     places::{
-        a_key_has_a_bounded_number_of_places, a_place_is_for_one_key, a_place_is_given_back,
-        a_place_lasts_while_its_process_asks, a_place_tells_who_waits,
-        a_process_that_is_gone_blocks_nobody, a_refusal_without_a_place_writes_nothing,
-        renewals_and_evictions_keep_the_places,
+        a_key_has_a_bounded_number_of_places, a_place_counts_for_as_long_as_was_told,
+        a_place_is_for_one_key, a_place_is_given_back, a_place_lasts_while_its_process_asks,
+        a_place_tells_who_waits, a_process_that_is_gone_blocks_nobody,
+        a_refusal_without_a_place_writes_nothing, renewals_and_evictions_keep_the_places,
     },
 };
 use super::{

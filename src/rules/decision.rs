@@ -66,6 +66,17 @@ pub(super) fn latest_expiry(holders: &[Holder], now: DateTime<Utc>) -> DateTime<
         .unwrap_or(now)
 }
 
+/// From when on a key is free after a release that left these holders: until the latest of them expires, if one is live. If
+/// all of them have expired the key is free from now on, unless it was free before.
+pub(super) fn free_from(record: &LockRecord, left: &[Holder], now: DateTime<Utc>) -> DateTime<Utc> {
+    let latest = latest_expiry(left, now);
+    if latest >= now {
+        latest
+    } else {
+        record.expires_at.min(now)
+    }
+}
+
 pub(super) fn grant(holder: &Holder, now: DateTime<Utc>) -> Grant {
     Grant {
         fence: holder.fence,

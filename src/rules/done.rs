@@ -8,7 +8,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::decision::{Decision, Write, latest_expiry, live};
+use super::decision::{Decision, Write, free_from, live};
 use crate::{
     messages::{AcquireAnswer, AcquireRequest, DoneTick, ReleaseAnswer, ReleaseRequest},
     model::{Done, Error, LastDone, LockRecord, after},
@@ -61,7 +61,7 @@ pub(super) fn release_done(
     };
     let mut released = record.clone();
     released.holders.retain(|it| it.lease != request.lease);
-    released.expires_at = latest_expiry(&released.holders, now);
+    released.expires_at = free_from(record, &released.holders, now);
     let by = (mine.lease, mine.owner.clone());
     let until = after(now, kept_for);
     // What an earlier caller was promised holds: the older ticks are done by this one.

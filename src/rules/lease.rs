@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc};
 
 use super::{
     decision::{
-        Decision, Write, grant, holder, is_last, latest_expiry, live, next_fence, no_next_fence,
+        Decision, Write, free_from, grant, holder, is_last, latest_expiry, live, next_fence,
+        no_next_fence,
     },
     done,
 };
@@ -179,7 +180,7 @@ pub fn release(
         }
         stays
     });
-    released.expires_at = latest_expiry(&released.holders, now);
+    released.expires_at = free_from(record, &released.holders, now);
     Decision {
         write: Write::Put(released),
         answer: ReleaseAnswer::Released,

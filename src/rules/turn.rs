@@ -160,6 +160,8 @@ pub(super) fn take_place(
             if is_same && mine.until >= after(now, long_enough(stays)) {
                 return None;
             }
+            // The process was told that the place counts until then.
+            let until = until.max(mine.until);
             (mine.mode, mine.permits, mine.owner, mine.until) = (mode, permits, owner, until);
         }
         None if !is_full => {

@@ -205,6 +205,8 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
     let at = Some(lock.expires_at.timestamp_millis());
     let (sole, several, expires_at, released_at) = match &*lock.holders {
         [] => (None, &[][..], None, at),
+        // Nobody is live of them, and the key was released after the last one had expired.
+        left if left.iter().all(|it| it.expires_at < lock.expires_at) => (None, left, None, at),
         [sole] if sole.mode == Mode::Exclusive && sole.fence == lock.fence => {
             (Some(written(sole)), &[][..], None, None)
         }

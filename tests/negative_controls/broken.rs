@@ -84,6 +84,8 @@ pub enum Fault {
     WhoAsksAgainComesLast,
     DeadPlacesBlock,
     PlacesBindForEver,
+    PlacesBindFromTheLastExpiry,
+    PlacesAreShortened,
     PlacesWithoutBound,
     PlacesAreForAllKeys,
     NeverLeaves,

@@ -137,6 +137,10 @@ controls! {
         a_process_that_is_gone_blocks_nobody;
     places_that_keep_a_free_key_for_ever: PlacesBindForEver is caught by
         a_process_that_is_gone_blocks_nobody;
+    places_that_keep_a_key_from_an_earlier_expiry: PlacesBindFromTheLastExpiry is caught by
+        a_key_is_kept_from_the_release_of_its_last_holder;
+    a_place_that_counts_for_less_than_was_told: PlacesAreShortened is caught by
+        a_place_counts_for_as_long_as_was_told;
     a_key_with_any_number_of_places: PlacesWithoutBound is caught by
         a_key_has_a_bounded_number_of_places;
     a_place_for_all_keys: PlacesAreForAllKeys is caught by a_place_is_for_one_key;

@@ -9,8 +9,8 @@ use super::{
     behind, binding, binding_if_free, comes_first, in_time, processes, release, waiters, waiting,
 };
 use crate::{
-    Clients, LONG, LOOK, Lived, Outcome, PATIENCE, Violation, ensure, fresh_key, granted, no_tick,
-    refused, request, state, violation,
+    Clients, LONG, LOOK, Lived, Outcome, PATIENCE, SHORT, Violation, after, ensure, fresh_key,
+    granted, no_tick, refused, request, state, violation,
 };
 use leasehold::{
     Mode,
@@ -153,6 +153,33 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
             !waiters(&left).contains(&writer),
             "a writer kept its place: {left:?}"
         );
+        Ok(Lived::LongEnough)
+    })
+    .await
+}
+
+/// A free key is kept for those that wait from the release of its last holder on, also if others of its holders had expired
+/// long before. Those can still be released.
+pub async fn a_key_is_kept_from_the_release_of_its_last_holder(clients: &Clients) -> Outcome {
+    in_time(async || {
+        let (first, second) = (&clients.first, &clients.second);
+        let key = fresh_key("an expired reader")?;
+        let expires = request(&key, "a reader that expires", SHORT).shared();
+        let reads = request(&key, "a reader", LONG).shared();
+        let over = after(granted(first, &expires).await?.expires_at, LONGEST);
+        granted(second, &reads).await?;
+        let [writer] = processes();
+        refused(first, &waiting(&key, writer)).await?;
+        while state(first, &key).await?.now < over {
+            sleep(LOOK).await;
+        }
+        let until = binding_if_free(&state(first, &key).await?);
+        release(second, &reads).await?;
+        let tries = request(&key, "a try", LONG).shared();
+        or_too_late!(behind(first, &tries, until).await?);
+        release(first, &expires).await?;
+        or_too_late!(behind(second, &tries, until).await?);
+        or_too_late!(comes_first(second, &waiting(&key, writer), until).await?);
         Ok(Lived::LongEnough)
     })
     .await

@@ -106,6 +106,37 @@ pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome 
     .await
 }
 
+/// A place counts for as long as its process was told, also if another task of the process asks in it, in another mode,
+/// and is going to ask again sooner.
+pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcome {
+    in_time(async || {
+        let (first, second) = (&clients.first, &clients.second);
+        let key = fresh_key("another task")?;
+        granted(first, &request(&key, "the holder", LONG)).await?;
+        let [waiter] = processes();
+        refused(first, &waiting(&key, waiter)).await?;
+        let told = state(first, &key).await?.waiters;
+        let stays = SHORT;
+        let next = waiting(&key, waiter).shared();
+        refused(second, &next.turn(Turn::InTurn { waiter, stays })).await?;
+        let seen = state(first, &key).await?;
+        let [told] = &told[..] else {
+            return Ok(Lived::TooShort);
+        };
+        if seen.now >= told.until {
+            return Ok(Lived::TooShort);
+        }
+        let expected = (waiter, Mode::Shared, told.since, told.until);
+        let places = seen.waiters.iter();
+        let found: Vec<_> = places
+            .map(|it| (it.waiter, it.mode, it.since, it.until))
+            .collect();
+        ensure!(found == [expected], "{told:?} became {:?}", seen.waiters);
+        Ok(Lived::LongEnough)
+    })
+    .await
+}
+
 /// The place of a process that is gone delays nobody for longer than it counts; on a free key it delays others for a
 /// moment only, and several together not for longer.
 pub async fn a_process_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {

@@ -312,7 +312,7 @@ impl<'a> Queue<'a> {
             return Judgement::Open;
         };
         let is_own = name == grant.request.waiter;
-        if is_own || waiter.unanswered < grant.got || waiter.leaves < grant.got {
+        if is_own || waiter.unanswered <= grant.got || waiter.leaves <= grant.got {
             return Judgement::Open;
         }
         let from = stay.refused.sent;
@@ -320,7 +320,8 @@ impl<'a> Queue<'a> {
         let first = waiter.requests.partition_point(first);
         let meanwhile = waiter.requests[first..]
             .iter()
-            .take_while(|it| it.sent < grant.got)
+            // What was sent at the instant of the grant may have come before it.
+            .take_while(|it| it.sent <= grant.got)
             .filter(|it| it.got() >= from);
         // What one place asks for may change with the task that waits.
         if !meanwhile.clone().all(|it| it.conflicts(grant.request)) {

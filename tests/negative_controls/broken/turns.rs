@@ -45,6 +45,10 @@ impl BrokenStore {
             Fault::PlacesBindForEver if record.live_holders(now).next().is_none() => {
                 record.expires_at = now;
             }
+            Fault::PlacesBindFromTheLastExpiry if record.live_holders(now).next().is_none() => {
+                let last = record.holders.iter().map(|holder| holder.expires_at).max();
+                record.expires_at = last.unwrap_or(record.expires_at);
+            }
             Fault::PlacesWithoutBound => record.waiters.truncate(MAX_PLACES - 1),
             _ => {}
         }
@@ -81,6 +85,14 @@ impl BrokenStore {
             (Fault::PlacesWithoutOwner, Write::Put(record)) => {
                 for place in &mut record.waiters {
                     place.owner = "".into();
+                }
+            }
+            (Fault::PlacesAreShortened, Write::Put(record)) if !granted => {
+                let places = record.waiters.iter_mut();
+                for mine in places.filter(|place| is_mine(&&**place)) {
+                    if let Turn::InTurn { stays, .. } = request.turn {
+                        mine.until = now + stays;
+                    }
                 }
             }
             (Fault::PlaceStaysAfterItsGrant, Write::Put(record)) if granted => {

@@ -266,3 +266,23 @@ fn who_is_told_that_its_tick_is_done_takes_no_place() {
     let history = told(a_waits(), (500, 510)).granted(B, 2, (700, 701));
     assert_eq!(history.judged(), (0, 0));
 }
+
+#[test]
+fn what_is_asked_at_the_instant_of_a_grant_may_have_come_before_it() {
+    let next_task_reads_at = |time| {
+        let history = a_waits().granted(reads(A), 2, (time, time));
+        history.granted(reads(B), 3, (50, 50)).judged()
+    };
+    assert_eq!(next_task_reads_at(50), (0, 0));
+    assert_eq!(next_task_reads_at(51), (1, 1));
+    let leaves_at = |time| {
+        let leaves = Event::Leaves {
+            waiter: "a".to_owned(),
+            sent: at(time),
+        };
+        let history = a_waits().granted(B, 2, (50, 50)).then(leaves);
+        history.judged()
+    };
+    assert_eq!(leaves_at(50), (0, 0));
+    assert_eq!(leaves_at(51), (1, 1));
+}

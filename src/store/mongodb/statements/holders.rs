@@ -27,17 +27,19 @@ pub(super) enum Effect {
     MakesNoRoom,
 }
 
-/// The document with these holders, in a list. The expression for them is evaluated once. The expiry of a key that is free
-/// moves to no later date, whatever the holders say.
+/// The document with these holders, in a list. The expression for them is evaluated once. If all of them have expired, the
+/// key is free from now on, or since it was free before, and has no expiry.
 pub(super) fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
+    // A person may have freed the key by taking its expiry away, and it stays free then.
+    let is_live = doc! { "$and": [is_held(), { "$gt": [until.clone(), "$$NOW"] }] };
+    let or_not = |value: Document| doc! { "$cond": [is_live.clone(), value, "$$REMOVE"] };
+    let before = doc! { "$ifNull": ["$expires_at", "$released_at"] };
+    let free_since = doc! { "$cond": [is_held(), "$$NOW", before] };
     let mut held = doc! {
         "holders": "$$holders",
-        "expires_at": { "$cond": [
-            { "$or": [is_held(), { "$lt": [until.clone(), "$expires_at"] }] },
-            until.clone(),
-            "$expires_at",
-        ] },
+        "expires_at": or_not(until.clone()),
+        "released_at": { "$cond": [is_live.clone(), "$$REMOVE", free_since] },
     };
     if effect == Effect::MakesRoom {
         held.insert("next", turn::NEXT);

@@ -194,7 +194,8 @@ pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
         "owner": owner.clone(),
         "mode": mode,
         "permits": permits,
-        "until": from_now(stays),
+        // The process was told that the place counts until then.
+        "until": { "$max": ["$$this.until", from_now(stays)] },
     };
     let mine = doc! {
         "waiter": waiter.to_string(),
