@@ -214,8 +214,8 @@ pub async fn ticks_of_different_kinds_are_not_compared(clients: &Clients) -> Out
     Ok(())
 }
 
-/// While somebody has the key, a request for a tick that is done is told so, and does not wait. One for another tick is
-/// refused.
+/// While a lease has the key, a request for a tick that is done is answered so, and takes no place. A request for a later
+/// tick is refused.
 pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("not waited for")?;

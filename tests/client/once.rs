@@ -1,8 +1,11 @@
 //! Jobs that run once a tick.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use futures::FutureExt;
@@ -139,6 +142,23 @@ async fn a_tick_that_is_not_confirmed_is_told_and_done_later() {
     assert!(matches!(error, OnceError::NotConfirmed(_)), "{error:?}");
     until_free(&store).await;
     assert!(is_done(&run(&leases, TICK).await, TICK));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_request_that_finds_a_later_tick_is_no_loss() {
+    let (store, leases) = setup();
+    let attempt = leases.once("key", TICK).acquire().await.unwrap();
+    let OnceAttempt::Acquired(lease) = attempt else {
+        panic!("{attempt:?}");
+    };
+    store.next([Fate::AnswerLost]);
+    let completing = tokio::spawn(lease.complete());
+    sleep(Duration::from_millis(1)).await;
+    // The first request was carried out, and another process does the next tick before it is repeated.
+    let other = leasehold::Leases::new(store.memory.clone());
+    assert_eq!(run(&other, NEXT).await.unwrap(), Once::Ran(42));
+    let error = completing.await.unwrap().unwrap_err();
+    assert!(error.is_ambiguous(), "{error:?}");
 }
 
 /// A second process, on the same store.

@@ -1,5 +1,8 @@
 //! `--tick` and `--every`: what has ended well is not run again.
 
+use rustix::process::Signal;
+use serde_json::Value;
+
 use super::Place;
 
 #[test]
@@ -43,6 +46,22 @@ fn a_tick_that_runs_is_told_as_a_key_that_is_held() {
     assert_eq!(run(&["--on-held", "exit-0"]).with(0), "");
     assert_eq!(runs.finish().0, 0);
     assert_eq!(run(&[]).with(0), "");
+}
+
+#[test]
+fn a_command_that_was_asked_to_end_has_not_done_its_tick() {
+    let place = Place::file();
+    let script = "trap 'exit 0' TERM; echo armed; while :; do sleep 0.05; done";
+    let mut runs = place.hold(["report", "--tick", "7"], script);
+    assert_eq!(runs.line(), "armed");
+    runs.signal(Signal::TERM);
+    assert_eq!(runs.wait().0, 0);
+    assert_eq!(
+        place.json(["inspect", "report", "--json"])["done"],
+        Value::Null
+    );
+    let again = place.leasehold(["run", "report", "--tick", "7", "--", "echo", "again"]);
+    assert_eq!(again.with(0), "again");
 }
 
 #[test]

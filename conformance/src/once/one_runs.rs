@@ -20,8 +20,8 @@ const RACERS: usize = 8;
 /// How many of them fail before one has done it.
 const FAILURES: usize = 2;
 
-/// Of 8 clients that ask for the same tick at once, one has it at a time. Those that fail are followed by others, and after
-/// the one that has done it nobody is granted it.
+/// Of 8 clients that ask for the same tick at once, one has it at a time. A client that fails is followed by another one,
+/// and after the tick is done no client is granted it.
 pub async fn of_8_clients_one_does_a_tick(clients: &Clients) -> Outcome {
     for number in 1..=5 {
         let key = fresh_key("a race for a tick")?;
