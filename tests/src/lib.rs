@@ -13,6 +13,7 @@ pub mod liar;
 pub mod many;
 pub mod model;
 pub mod permits;
+pub mod preload;
 pub mod processes;
 pub mod protocol;
 pub mod proxy;

@@ -1,24 +1,18 @@
 //! What a write waits for, without luck: a server whose journal stands still acknowledges nothing that is
 //! to be in it.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use leasehold::{Fence, Leases, MongoStore, mongodb::GuardedCollection};
+use leasehold_tests::preload;
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
     options::{Acknowledgment, WriteConcern},
 };
 use tempfile::TempDir;
-use tokio::{
-    process::Command,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use super::{HANGS, Network, Server, TTL};
 
@@ -55,7 +49,7 @@ impl Stoppable {
         let held = folder.path().join("held");
         let (engine, environment) = match deployment {
             Deployment::Newer => {
-                let library = compiled(folder.path()).await?;
+                let library = preload::compiled(folder.path(), HOLD_BACK).await?;
                 let held = ("LEASEHOLD_JOURNAL_HELD", held.clone());
                 ("mongodb", vec![("LD_PRELOAD", library), held])
             }
@@ -102,21 +96,6 @@ impl Stoppable {
         self.client.database("admin").run_command(set).await?;
         Ok(())
     }
-}
-
-/// A library that an engine loads before its own ones.
-async fn compiled(folder: &Path) -> Result<PathBuf> {
-    let (source, library) = (folder.join("hold_back.c"), folder.join("hold_back.so"));
-    fs::write(&source, HOLD_BACK)?;
-    // The linker of Rust is one, so there is one.
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
-    let status = compiler.arg(&library).arg(&source).arg("-ldl").status();
-    let status = status
-        .await
-        .context("no C compiler: install the package gcc")?;
-    anyhow::ensure!(status.success(), "{status}");
-    Ok(library)
 }
 
 async fn make_set(client: &Client, host: &str, journal: bool) -> Result<()> {
