@@ -24,6 +24,11 @@ async fn the_work_of_a_process() {
         match task.as_str() {
             "open" => open_at_the_gate(path, Path::new(&gate)).await,
             "churn" => crashes::churn(store_at(path).await).await,
+            #[cfg(target_os = "linux")]
+            task if task.starts_with("record ") => {
+                let seed = task["record ".len()..].parse().unwrap();
+                super::lost_writes::workload::work(path, Path::new(&gate), seed).await;
+            }
             task => processes::work(task, store_at(path).await).await,
         }
     }

@@ -5,6 +5,8 @@ mod boots;
 mod crashes;
 mod documents;
 mod errors;
+#[cfg(target_os = "linux")]
+mod lost_writes;
 mod model;
 mod names;
 

@@ -47,7 +47,8 @@ pub fn task() -> Option<(String, String, String, String)> {
     Some((task, place("KIND"), place("ADDRESS"), place("NAME")))
 }
 
-fn process(place: &Place, task: &str) -> Command {
+/// The test binary, which is to do a task at this place.
+pub fn process(place: &Place, task: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args([

@@ -1,0 +1,255 @@
+//! What the process does whose disk is recorded.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use leasehold::{
+    Key, SqliteStore, Store, Tick,
+    store::{
+        AcquireAnswer, AcquireRequest, ConvertAnswer, ConvertRequest, Grant, LeaseId, PermitAnswer,
+        PermitId, PermitRequest, Quota, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest,
+    },
+};
+
+use super::log::{Event, Granted, Teller};
+
+/// The keys that several ask for, and the one of a job.
+pub const KEYS: [&str; 5] = ["key 0", "key 1", "key 2", "key 3", "key 4"];
+pub const JOB: &str = "job";
+pub const LIMITER: &str = "limiter";
+/// A lease that outlasts the test, also if a record is tried again.
+const LONG: Duration = Duration::from_secs(86_400);
+/// A lease that is over when the next one asks.
+const BRIEF: Duration = Duration::from_millis(1);
+/// How long it is kept that a tick was done.
+const KEPT: Duration = LONG;
+/// So many steps pass between two times at which the file is closed, which removes the log.
+const STEPS: u32 = 45;
+const TIMES: u32 = 3;
+/// The leases that are renewed together, so large that they are on many pages.
+const KEPT_ALIVE: usize = 40;
+const NOTE: usize = 1_000;
+/// The length of a log of which SQLite writes the pages to the file by itself.
+const LOG: u64 = 1_000 * (4_096 + 24);
+
+/// Its permits come back after years.
+pub fn quota() -> Quota {
+    let year = Duration::from_secs(365 * 86_400);
+    let quota = Quota::fixed(1_000, year).unwrap();
+    quota.smooth(1_000).unwrap()
+}
+
+pub fn ask(key: &str, lease: LeaseId) -> AcquireRequest {
+    AcquireRequest::exclusive(Key::new(key).unwrap(), lease, Arc::from("somebody"), LONG)
+}
+
+/// Does what applications do, with two stores on one file, and leaves it open at its end.
+pub async fn work(path: &Path, record: &Path, seed: u64) {
+    let mut application = Application {
+        random: Rng::with_seed(seed),
+        teller: Teller::new(record),
+        stores: Vec::new(),
+        held: Vec::new(),
+        steps: 0,
+    };
+    for _ in 0..TIMES {
+        application.open(path).await;
+        for _ in 0..STEPS {
+            application.step().await;
+        }
+    }
+    application.open(path).await;
+    let many = application.take_many().await;
+    let log = path.with_extension("db-wal");
+    while fs::metadata(&log).unwrap().len() < LOG {
+        application.renew(&many).await;
+        application.step().await;
+    }
+    // The log begins anew, and a loss of power finds the file open.
+    for _ in 0..STEPS {
+        application.step().await;
+    }
+    std::process::exit(0);
+}
+
+fn granted(key: &Key, lease: LeaseId, grant: &Grant) -> Granted {
+    Granted {
+        key: key.to_string(),
+        lease,
+        fence: grant.fence.get(),
+        until: grant.expires_at.timestamp_millis(),
+    }
+}
+
+struct Application {
+    random: Rng,
+    teller: Teller,
+    stores: Vec<SqliteStore>,
+    held: Vec<(Key, LeaseId)>,
+    steps: u32,
+}
+
+impl Application {
+    async fn open(&mut self, path: &Path) {
+        self.stores.clear();
+        for _ in 0..2 {
+            self.stores.push(SqliteStore::open(path).await.unwrap());
+        }
+    }
+
+    fn store(&mut self) -> SqliteStore {
+        self.random.choice(&self.stores).unwrap().clone()
+    }
+
+    async fn step(&mut self) {
+        self.steps += 1;
+        let key = Key::new(*self.random.choice(&KEYS).unwrap()).unwrap();
+        let ask = ask(key.as_str(), LeaseId::random());
+        match self.random.u32(..100) {
+            0..25 => self.take(ask).await,
+            25..40 => self.take(ask.shared()).await,
+            40..50 => {
+                let mut ask = ask;
+                ask.ttl = BRIEF;
+                self.take(ask).await;
+            }
+            50..65 => {
+                if let Some(held) = self.random.choice(&self.held).cloned() {
+                    self.renew(&[held]).await;
+                }
+            }
+            65..75 => self.release().await,
+            75..80 => self.convert().await,
+            80..85 => self.evict(key).await,
+            85..92 => self.do_job().await,
+            _ => self.take_permits().await,
+        }
+    }
+
+    /// Says that it asks something, which may end these leases.
+    fn asks(&mut self, ends: &[LeaseId]) {
+        self.teller.tell(&Event::Asks(ends.to_vec()));
+    }
+
+    /// Whether it is granted.
+    async fn acquire(&mut self, request: &AcquireRequest) -> bool {
+        self.asks(&[]);
+        let answer = self.store().acquire(request).await.unwrap();
+        let AcquireAnswer::Granted(grant) = answer else {
+            self.teller.tell(&Event::Refused);
+            return false;
+        };
+        let granted = granted(&request.key, request.lease, &grant);
+        self.teller.tell(&Event::Granted(vec![granted]));
+        true
+    }
+
+    async fn take(&mut self, request: AcquireRequest) {
+        if self.acquire(&request).await {
+            self.held.push((request.key, request.lease));
+        }
+    }
+
+    /// Each renewal is for longer than those before.
+    async fn renew(&mut self, leases: &[(Key, LeaseId)]) {
+        let ttl = LONG + Duration::from_secs(self.steps.into());
+        let request = |(key, lease): &(Key, LeaseId)| RenewRequest::new(key.clone(), *lease, ttl);
+        let requests: Vec<_> = leases.iter().map(request).collect();
+        self.asks(&[]);
+        let answers = self.store().renew(&requests).await.unwrap();
+        let mut renewed = Vec::new();
+        for ((key, lease), answer) in leases.iter().zip(answers) {
+            if let RenewAnswer::Renewed(grant) = answer.unwrap() {
+                renewed.push(granted(key, *lease, &grant));
+            }
+        }
+        self.teller.tell(&match renewed.is_empty() {
+            true => Event::Refused,
+            false => Event::Granted(renewed),
+        });
+    }
+
+    async fn take_many(&mut self) -> Vec<(Key, LeaseId)> {
+        let mut many = Vec::new();
+        for number in 0..KEPT_ALIVE {
+            let request = ask(&format!("kept {number:02}"), LeaseId::random());
+            let request = request.note("x".repeat(NOTE));
+            assert!(self.acquire(&request).await);
+            many.push((request.key, request.lease));
+        }
+        many
+    }
+
+    fn any_held(&mut self) -> Option<(Key, LeaseId)> {
+        let any = self.random.choice(0..self.held.len())?;
+        Some(self.held.swap_remove(any))
+    }
+
+    async fn release(&mut self) {
+        if let Some((key, lease)) = self.any_held() {
+            self.asks(&[lease]);
+            let request = ReleaseRequest::new(key, lease);
+            let answer = self.store().release(&request).await.unwrap();
+            self.teller.tell(&match answer {
+                ReleaseAnswer::Released => Event::Released(lease),
+                ReleaseAnswer::NotHeld => Event::Refused,
+            });
+        }
+    }
+
+    async fn convert(&mut self) {
+        let Some((key, lease)) = self.random.choice(&self.held).cloned() else {
+            return;
+        };
+        self.asks(&[]);
+        let request = match self.random.bool() {
+            true => ConvertRequest::upgrade(key.clone(), lease),
+            false => ConvertRequest::downgrade(key.clone(), lease),
+        };
+        let answer = self.store().convert(&request).await.unwrap();
+        let event = match answer {
+            ConvertAnswer::Converted(grant) => Event::Granted(vec![granted(&key, lease, &grant)]),
+            _ => Event::Refused,
+        };
+        self.teller.tell(&event);
+    }
+
+    async fn evict(&mut self, key: Key) {
+        let of_key = self.held.extract_if(.., |(of, _)| *of == key);
+        let ends: Vec<_> = of_key.map(|(_, lease)| lease).collect();
+        self.asks(&ends);
+        let eviction = self.store().evict(&key).await.unwrap();
+        self.teller.tell(&match eviction {
+            Some(eviction) => Event::Evicted {
+                key: key.to_string(),
+                ends,
+                fence: eviction.fence.get(),
+            },
+            None => Event::Refused,
+        });
+    }
+
+    async fn do_job(&mut self) {
+        let tick = Tick::counter(self.steps.into());
+        let request = ask(JOB, LeaseId::random()).tick(tick);
+        assert!(self.acquire(&request).await);
+        let (key, lease) = (request.key, request.lease);
+        self.asks(&[lease]);
+        let release = ReleaseRequest::new(key, lease).done(tick, KEPT);
+        let answer = self.store().release(&release).await.unwrap();
+        assert_eq!(answer, ReleaseAnswer::Released, "{tick:?}");
+        let tick = tick.number();
+        self.teller.tell(&Event::Done { lease, tick });
+    }
+
+    async fn take_permits(&mut self) {
+        let key = Key::new(LIMITER).unwrap();
+        self.asks(&[]);
+        let request = PermitRequest::new(key, PermitId::random(), quota(), 1).up_to(3);
+        let answer = self.store().permit(&request).await.unwrap();
+        self.teller.tell(&match answer {
+            PermitAnswer::Granted { permits, .. } => Event::Permitted(permits),
+            PermitAnswer::Full { .. } => Event::Refused,
+        });
+    }
+}
