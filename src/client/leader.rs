@@ -169,8 +169,10 @@ impl Leader {
 
     /// Who leads, for those who follow: `None` until the first read, and while nobody leads.
     ///
-    /// A task reads the key twice a second, so a follower hears of a new leader within a second if the store answers in
-    /// time. A term that is shorter than that may be missed. When a read fails, the last value stays, and an event
+    /// A task reads the key twice a second, and at once when the key becomes free, by a release of this client or if the
+    /// store [tells of it](crate::Store::freed). So a follower hears of a new leader within a second if the store answers
+    /// in time, and after an orderly end of a term at once where the store tells. A term that is shorter than that may be
+    /// missed. When a read fails, the last value stays, and an event
     /// tells of it. Whether this process itself leads, only its [`Term`] knows for sure: a value that was read may be
     /// out of date.
     ///

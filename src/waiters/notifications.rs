@@ -1,4 +1,4 @@
-//! The listener: a task that hears from the store which keys become free, while this process has waiters.
+//! The listener: a task that hears from the store which keys become free, while this process has waiters or followers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::queues::{ListenerState, WaitQueues};
 use crate::{retry, runtime, store::Store, telemetry};
 
-/// How long the listener goes on after the last waiter has left, because another may come soon.
+/// How long the listener goes on after the last waiter or follower has left, because another may come soon.
 const LINGER: Duration = Duration::from_secs(30);
 /// How long a store may be silent. One that has nothing to tell says so every few seconds, so one that is silent for
 /// longer has lost its connection, and nothing else may notice that.
@@ -44,8 +44,8 @@ pub(crate) fn ensure_listener(
     }
 }
 
-/// Wakes the waiters for the keys that the store tells of, until the client closes or has had no waiter for
-/// [`LINGER`].
+/// Wakes the waiters for the keys that the store tells of, and tells their followers, until the client closes or has had
+/// none of them for [`LINGER`].
 ///
 /// The listener ends between two items of the stream, because dropping the stream within one would cut a request that
 /// the server may still answer.
@@ -102,9 +102,9 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     }
 }
 
-/// Whether there has been no waiter for [`LINGER`]. `since` is when the first look of that time found none.
+/// Whether there has been no waiter and no follower for [`LINGER`]. `since` is when the first look of that time found none.
 fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
-    if !queues.is_empty() {
+    if !queues.is_idle() {
         *since = None;
         return false;
     }

@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use super::{
+    followers::{Follower, Followers},
     handoff::{HandoffOutcome, HandoffStreak},
     kind::WaiterKind,
     queue::Queue,
@@ -41,6 +42,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) struct WaitQueues {
     queues: Mutex<HashMap<Key, Queue>>,
     listener: Mutex<ListenerState>,
+    followers: Arc<Followers>,
     /// The leases of this process, each until it is detached, or its release is answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
 }
@@ -131,20 +133,29 @@ impl WaitQueues {
     /// Records that a lease of this process is released. The first waiter for its key asks at once.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         self.with(key, |queue| queue.released(lease));
+        self.followers.tell(key);
     }
 
     /// Records that the key may be shared from now on, or was freed by force: the first waiter for it asks at once.
     pub(crate) fn wake_first(&self, key: &Key) {
         self.with(key, Queue::wake);
+        self.followers.tell(key);
     }
 
     /// Records that the store says that this key became free.
     pub(crate) fn freed(&self, freed: &FreedKey) {
         self.with(&freed.key, |queue| queue.freed(freed.next.as_deref()));
+        self.followers.tell(&freed.key);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queues.lock().is_empty()
+    /// Follows a key until the follower is dropped.
+    pub(crate) fn follow(&self, key: &Key) -> Follower {
+        self.followers.follow(key)
+    }
+
+    /// Whether nobody wants to hear which keys became free.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queues.lock().is_empty() && self.followers.is_empty()
     }
 
     /// Takes the place of the listener; `false` if there is one already, or the store cannot tell of free keys.
@@ -162,9 +173,11 @@ impl WaitQueues {
         *self.listener.lock() = state;
         if state == ListenerState::Telling {
             // The store does not tell of keys that became free before the stream was opened. So the first waiter of
-            // each queue asks once.
+            // each queue asks once, and the followers look once.
             let mut queues = self.queues.lock();
             queues.values_mut().for_each(Queue::wake_unless_held_here);
+            drop(queues);
+            self.followers.tell_all();
         }
     }
 

@@ -434,3 +434,55 @@ async fn a_watch_of_an_invalid_key_ends() {
     let mut leading = leases.leader("", TTL).watch();
     assert!(leading.changed().await.is_err());
 }
+
+/// Of a release in its own process, and of one that the store tells of. Who leads next asks a moment later.
+#[tokio::test(start_paused = true)]
+async fn a_follower_hears_at_once_of_a_key_that_is_told() {
+    for is_same_process in [true, false] {
+        let store = FlakyStore::new();
+        store.set_news(News::Told);
+        let first = process(&store, "a");
+        let follower = if is_same_process {
+            first.clone()
+        } else {
+            process(&store, "c")
+        };
+        let mut leading = leader(&follower).watch();
+        let lease = first.acquire("key", TTL * 100).await.unwrap();
+        hears(&mut leading).await;
+        // Nobody waits for the key, so the stream goes on for the follower alone.
+        sleep(TTL * 10).await;
+        assert_eq!(store.streams(), 1);
+        // Between two of the reads that go on as a safety net.
+        leading.borrow_and_update();
+        sleep(MOMENT).await;
+        let start = Instant::now();
+        lease.release().await.unwrap();
+        if !is_same_process {
+            store.tell("another");
+            store.tell("key");
+        }
+        hears(&mut leading).await;
+        assert_eq!(*leading.borrow_and_update(), None);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        let _lease = process(&store, "b").acquire("key", TTL).await.unwrap();
+        hears(&mut leading).await;
+        assert_eq!(leading.borrow().as_ref().map(|now| &*now.owner), Some("b"));
+        assert!(start.elapsed() <= MOMENT * 2, "{:?}", start.elapsed());
+    }
+}
+
+/// The stream ends after the last of them, and is opened again for the next.
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_its_followers() {
+    let (store, minute) = (FlakyStore::new(), Duration::from_secs(60));
+    store.set_news(News::Told);
+    let leases = process(&store, "a");
+    for streams in 1..3 {
+        let leading = leader(&leases).watch();
+        sleep(minute).await;
+        assert_eq!(store.streams(), streams);
+        drop(leading);
+        sleep(minute).await;
+    }
+}

@@ -1,9 +1,10 @@
-//! `Leading`: who leads, as those who follow hear of it from a task that reads it from time to time.
+//! `Leading`: who leads, as those who follow hear of it from a task that reads it from time to time, and at once when the
+//! key was freed.
 
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     client::call::call,
@@ -12,10 +13,13 @@ use crate::{
     runtime,
     store::Store,
     telemetry,
+    waiters::{Follower, ensure_listener},
 };
 
 /// The pause between two reads. With the time that a read takes, a follower hears of a new leader within a second.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The first pause after the key was freed: the next leader asks for it at the same moment as this reads.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// Who leads, as [`Leader::watch`](crate::Leader::watch) shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +71,26 @@ async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: watch::Sender<O
     }
 }
 
-async fn read_on(registry: &LeaseRegistry, key: &Key, leading: &watch::Sender<Option<Leading>>) {
+async fn read_on(
+    registry: &Arc<LeaseRegistry>,
+    key: &Key,
+    leading: &watch::Sender<Option<Leading>>,
+) {
+    let follower = registry.queues.follow(key);
     let mut has_failed = false;
+    let mut pause = PAUSE;
     loop {
+        ensure_listener(
+            &registry.queues,
+            &registry.store,
+            registry.lifecycle.closing(),
+        );
         match read(registry, key).await {
             Ok(now) => {
                 has_failed = false;
+                if now.is_some() {
+                    pause = PAUSE;
+                }
                 publish(key, leading, now);
             }
             Err(error) => {
@@ -83,7 +101,15 @@ async fn read_on(registry: &LeaseRegistry, key: &Key, leading: &watch::Sender<Op
                 has_failed = true;
             }
         }
-        sleep(PAUSE).await;
+        pause = pause_before_next(&follower, pause).await;
+    }
+}
+
+/// Waits until who leads is to be read again. Gives the pause after that read, if it finds no leader.
+async fn pause_before_next(follower: &Follower, pause: Duration) -> Duration {
+    match timeout(pause, follower.freed()).await {
+        Ok(()) => SHORTEST,
+        Err(_) => (pause * 2).min(PAUSE),
     }
 }
 

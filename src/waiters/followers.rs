@@ -1,0 +1,75 @@
+//! Those who want to hear when a key may have another holder soon, and do not wait for it themselves: a reader that
+//! follows who leads.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::model::Key;
+
+/// The followers of all keys that have some.
+#[derive(Debug, Default)]
+pub(super) struct Followers(Mutex<HashMap<Key, Vec<Arc<Notify>>>>);
+
+impl Followers {
+    pub(super) fn follow(self: &Arc<Self>, key: &Key) -> Follower {
+        let told = Arc::new(Notify::new());
+        let mut keys = self.0.lock();
+        keys.entry(key.clone()).or_default().push(told.clone());
+        drop(keys);
+        Follower {
+            followers: self.clone(),
+            key: key.clone(),
+            told,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Tells the followers of this key.
+    pub(super) fn tell(&self, key: &Key) {
+        if let Some(followers) = self.0.lock().get(key) {
+            followers.iter().for_each(|it| it.notify_one());
+        }
+    }
+
+    /// Tells the followers of all keys.
+    pub(super) fn tell_all(&self) {
+        let keys = self.0.lock();
+        keys.values().flatten().for_each(|it| it.notify_one());
+    }
+
+    fn remove(&self, key: &Key, follower: &Arc<Notify>) {
+        let mut keys = self.0.lock();
+        if let Some(followers) = keys.get_mut(key) {
+            followers.retain(|it| !Arc::ptr_eq(it, follower));
+            if followers.is_empty() {
+                keys.remove(key);
+            }
+        }
+    }
+}
+
+/// One who follows a key, until it is dropped.
+pub(crate) struct Follower {
+    followers: Arc<Followers>,
+    key: Key,
+    told: Arc<Notify>,
+}
+
+impl Follower {
+    /// Waits until this process or the store says that a holder of the key has left, or that one may have left
+    /// unnoticed. What was said since the last wait counts.
+    pub(crate) async fn freed(&self) {
+        self.told.notified().await;
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.followers.remove(&self.key, &self.told);
+    }
+}
