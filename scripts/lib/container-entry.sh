@@ -29,7 +29,7 @@ mongod_run() {
     [[ ${1:-} == mongod ]] || die "this image only runs mongod, not '${1:-}'."
     shift
     mkdir -p /data/db
-    mongod_command "$(engine_home)"
+    mongod_command "$(engine_home)" mongod
     # As scripts/engines/mongodb-replset.sh has it: small, and without samples for diagnoses.
     exec "${command[@]}" --wiredTigerCacheSizeGB 0.25 \
         --setParameter diagnosticDataCollectionEnabled=false "$@"

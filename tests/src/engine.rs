@@ -37,6 +37,8 @@ pub enum Engine {
     MongoDb,
     /// A complete MongoDB replica set of one member: with TTL deletion and an oplog.
     MongoDbReplicaSet,
+    /// A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
+    MongoDbSharded,
     /// One that asks who its clients are; its address has the name and password of the superuser.
     MongoDbSecured,
     /// Elasticsearch without accounts.
@@ -48,9 +50,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::MongoDb,
         Self::MongoDbReplicaSet,
+        Self::MongoDbSharded,
         Self::MongoDbSecured,
         Self::Elasticsearch,
         Self::ElasticsearchSecured,
@@ -61,6 +64,7 @@ impl Engine {
         match self {
             Self::MongoDb => "mongodb",
             Self::MongoDbReplicaSet => "mongodb-replset",
+            Self::MongoDbSharded => "mongodb-sharded",
             Self::MongoDbSecured => "mongodb-secured",
             Self::Elasticsearch => "elasticsearch",
             Self::ElasticsearchSecured => "elasticsearch-secured",
@@ -72,6 +76,7 @@ impl Engine {
         match self {
             Self::MongoDb => "MONGODB_URI",
             Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
+            Self::MongoDbSharded => "MONGODB_SHARDED_URI",
             Self::MongoDbSecured => "MONGODB_SECURED_URI",
             Self::Elasticsearch => "ELASTICSEARCH_URL",
             Self::ElasticsearchSecured => "ELASTICSEARCH_SECURED_URL",
@@ -98,7 +103,7 @@ impl Engine {
 
     /// What was found in this process, which looks once.
     fn found(self, look: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
-        static FOUND: [OnceLock<Result<String, String>>; 6] = [const { OnceLock::new() }; 6];
+        static FOUND: [OnceLock<Result<String, String>>; 7] = [const { OnceLock::new() }; 7];
         let found = FOUND[self as usize].get_or_init(|| match env::var(self.variable()) {
             Ok(address) => Ok(address),
             Err(_) => look(),
@@ -107,7 +112,8 @@ impl Engine {
     }
 
     fn find(self) -> Result<String, String> {
-        if docker_is_reachable() {
+        // A cluster is more than one container, and no image has a router with another clock.
+        if docker_is_reachable() && !matches!(self, Self::MongoDbSharded) {
             return self.container();
         }
         self.process()
@@ -178,7 +184,9 @@ impl Engine {
         remove_at_exit(container.id())?;
         std::mem::forget(container);
         Ok(match self {
-            Self::MongoDb => format!("mongodb://{host}:{port}/?directConnection=true"),
+            Self::MongoDb | Self::MongoDbSharded => {
+                format!("mongodb://{host}:{port}/?directConnection=true")
+            }
             Self::MongoDbReplicaSet => {
                 let address = format!("mongodb://{host}:{port}/?directConnection=true");
                 initiate_replica_set(&address).await?;
