@@ -1,5 +1,6 @@
 //! Whether a history may be: pure functions of what clients saw.
 
+mod newest;
 mod order;
 mod ticks;
 
@@ -8,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use self::newest::Newest;
 pub use self::{
     order::{Orders, orders},
     ticks::{Ticks, ticks},
@@ -216,7 +218,7 @@ fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     }
     let mut asked: Vec<_> = grants.iter().collect();
     asked.sort_by_key(|grant| grant.sent);
-    let newest = Newest::of(grants, helds);
+    let newest = newest(grants, helds);
     for grant in asked {
         if let Some(before) = newest.before(grant.sent).filter(|it| *it >= grant.fence) {
             wrong(format!("{grant:?} came after {before}"));
@@ -234,29 +236,13 @@ fn fences(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     violations
 }
 
-/// The greatest fence that anybody had been told by a time.
-struct Newest(Vec<(Time, i64)>);
-
-impl Newest {
-    fn of(grants: &[Grant], helds: &[Told]) -> Self {
-        let granted = grants.iter().map(|grant| (grant.got, grant.fence));
-        let told = helds
-            .iter()
-            .filter_map(|told| Some((told.got, *told.fences.iter().max()?)));
-        let mut all: Vec<_> = granted.chain(told).collect();
-        all.sort_unstable();
-        let mut newest = i64::MIN;
-        for (_, fence) in &mut all {
-            newest = newest.max(*fence);
-            *fence = newest;
-        }
-        Self(all)
-    }
-
-    fn before(&self, time: Time) -> Option<i64> {
-        let before = self.0.partition_point(|(at, _)| *at < time);
-        Some(self.0.get(before.checked_sub(1)?)?.1)
-    }
+/// The greatest fences of a key that anybody had been told.
+fn newest(grants: &[Grant], helds: &[Told]) -> Newest {
+    let granted = grants.iter().map(|grant| (grant.got, grant.fence));
+    let told = helds
+        .iter()
+        .filter_map(|told| Some((told.got, *told.fences.iter().max()?)));
+    granted.chain(told).collect()
 }
 
 /// The lock as a register whose writes are the grants of all of it, in the order of their fences: who
@@ -269,7 +255,7 @@ fn reads(key: &str, grants: &[Grant], helds: &[Told]) -> Violations {
     if grants.iter().any(|grant| grant.claim != Claim::All) {
         return Violations::new();
     }
-    let newest = Newest::of(grants, helds);
+    let newest = newest(grants, helds);
     let sent: HashMap<_, _> = grants
         .iter()
         .map(|grant| (grant.fence, grant.sent))

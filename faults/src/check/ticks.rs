@@ -9,8 +9,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Kind, Violations};
-use crate::history::{Event, Time};
+use super::{Kind, Newest, Violations};
+use crate::history::Event;
 
 /// How the ticks of a history are.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Ticks {
 pub fn ticks(events: &[Event]) -> Ticks {
     let mut ticks = Ticks::default();
     let mut wrong = |text| ticks.violations.push(Kind::Ticks.of(text));
-    let newest = NewestDone::of(events);
+    let newest = newest_done(events);
     let mut runs = HashMap::new();
     let mut acknowledged = BTreeMap::new();
     for event in events {
@@ -78,32 +78,14 @@ pub fn ticks(events: &[Event]) -> Ticks {
     ticks
 }
 
-/// The newest tick that anybody knew to be done by a time.
-struct NewestDone(Vec<(Time, i64)>);
-
-impl NewestDone {
-    fn of(events: &[Event]) -> Self {
-        let mut all: Vec<_> = events
-            .iter()
-            .filter_map(|event| match event {
-                Event::TickDone { tick, got } => Some((*got, *tick)),
-                Event::ToldDone { done, got, .. } => Some((*got, *done)),
-                _ => None,
-            })
-            .collect();
-        all.sort_unstable();
-        let mut newest = i64::MIN;
-        for (_, tick) in &mut all {
-            newest = newest.max(*tick);
-            *tick = newest;
-        }
-        Self(all)
-    }
-
-    fn before(&self, time: Time) -> Option<i64> {
-        let before = self.0.partition_point(|(at, _)| *at < time);
-        Some(self.0.get(before.checked_sub(1)?)?.1)
-    }
+/// The newest ticks that anybody knew to be done.
+fn newest_done(events: &[Event]) -> Newest {
+    let done = events.iter().filter_map(|event| match event {
+        Event::TickDone { tick, got } => Some((*got, *tick)),
+        Event::ToldDone { done, got, .. } => Some((*got, *done)),
+        _ => None,
+    });
+    done.collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Histories of a job that is done once a tick. The lease of a run has a name for its tick.
 
 use super::*;
+use crate::history::Time;
 
 fn began(lease: &str, tick: i64, at: Time) -> Event {
     let lease = lease.to_owned();
