@@ -39,6 +39,8 @@ pub enum Wrong {
     CountsAlone,
     /// The ledger takes every write, whatever its fence.
     LooksAtNoFence,
+    /// The guard of a document compares no fences.
+    GuardComparesNothing,
     /// Those that wait are granted a key in no order.
     ForgetsOrder,
     /// Who wants to share a key is granted it before those that wait.
@@ -53,7 +55,7 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    pub const EACH: [Self; 12] = [
+    pub const EACH: [Self; 13] = [
         Self::OneMemberAcknowledges,
         Self::ClientClock,
         Self::ReleaseByKey,
@@ -62,6 +64,7 @@ impl Wrong {
         Self::TakesOverEarly,
         Self::CountsAlone,
         Self::LooksAtNoFence,
+        Self::GuardComparesNothing,
         Self::ForgetsOrder,
         Self::ReadersOvertake,
         Self::ForgetsDone,
@@ -90,6 +93,7 @@ impl Wrong {
             Self::FenceRestarts => &[Kind::Fences],
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
+            Self::GuardComparesNothing => &[Kind::Guarded],
             Self::ForgetsOrder | Self::ReadersOvertake => &[Kind::Order],
             Self::ForgetsDone | Self::WritesNoDone => &[Kind::Ticks],
             Self::OneMemberAcknowledges => &[Kind::Exclusion, Kind::Fences, Kind::Refused],
@@ -119,6 +123,7 @@ impl Wrong {
             }
             Self::CountsAlone => "each client counts the permits of a limiter for itself",
             Self::LooksAtNoFence => "the protected resource looks at no fence",
+            Self::GuardComparesNothing => "the guard of a document compares no fences",
             Self::ForgetsOrder => "those that wait are granted a key in no order",
             Self::ReadersOvertake => "readers are granted a key before those that wait",
             Self::ForgetsDone => "an acquire for a tick does not look at what is done",

@@ -1,5 +1,6 @@
 //! Whether a history may be: pure functions of what clients saw.
 
+mod guarded;
 mod newest;
 mod order;
 mod ticks;
@@ -11,6 +12,7 @@ use std::{
 
 use self::newest::Newest;
 pub use self::{
+    guarded::{Guarded, guarded},
     order::{Orders, orders},
     ticks::{Ticks, ticks},
 };
@@ -35,6 +37,8 @@ pub enum Kind {
     Order,
     /// What is done was done again, or is not told as it is.
     Ticks,
+    /// A guarded document was written late, or a write to it is lost.
+    Guarded,
     LostWrite,
     Left,
     Unavailable,
@@ -90,6 +94,7 @@ pub fn all(events: &[Event]) -> Violations {
     violations.extend(permits(events));
     violations.extend(orders(events).violations);
     violations.extend(ticks(events).violations);
+    violations.extend(guarded(events).violations);
     for event in events {
         if let Event::Refused { key, fence } = event {
             let text = format!("{key}: {fence} was refused while its holder had the lease");

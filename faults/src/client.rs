@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     HANGS,
     broken::{Broken, Wrong},
+    documents::Documents,
     history::{Clock, Recorder},
     ledger::Account,
     recording::{Recording, ServerClock},
@@ -173,12 +174,14 @@ pub async fn work(task: Task) -> Result<()> {
     let leases = Leases::builder(store)
         .call_timeout(task.pace.call_timeout)
         .build();
+    let documents = Documents::of(&task).await?;
     let mut workers = JoinSet::new();
     for number in 0..task.workers {
         let worker = Worker {
             leases: leases.clone(),
             recorder: recorder.clone(),
             account: Account::at(&task.ledger).await?,
+            documents: documents.clone(),
             random: Rng::with_seed(task.seed * task.workers + number),
             role: Role::of(number),
             ttl: task.pace.ttl,

@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
+use crate::documents::Content;
+
 /// A time in microseconds. No clock of day: what a process is told of that may be wrong.
 pub type Time = u64;
 
@@ -90,7 +92,7 @@ pub enum Event {
     Ended { lease: String, last: Time },
     /// The release of the lease with this fence was answered.
     Released { key: String, fence: i64, got: Time },
-    /// The ledger refused this fence, while its holder counted on its lease after that too.
+    /// The ledger or a guard refused this fence, while its holder counted on its lease after that too.
     Refused { key: String, fence: i64 },
     /// Who asked was told that those with these fences hold the key.
     Held {
@@ -109,6 +111,31 @@ pub enum Event {
         done: i64,
         lease: String,
         sent: Time,
+        got: Time,
+    },
+    /// A holder with this fence read a document of this key. It has claimed the guarded one by that.
+    DocumentRead {
+        key: String,
+        guarded: bool,
+        fence: i64,
+        content: Content,
+        got: Time,
+    },
+    /// A holder with this fence asks for a write of a document. There may never be an answer.
+    WriteAsked {
+        key: String,
+        guarded: bool,
+        fence: i64,
+        /// What is written.
+        number: i64,
+        sent: Time,
+    },
+    /// The write under this fence was carried out, or a guard refused it.
+    WriteAnswered {
+        key: String,
+        guarded: bool,
+        fence: i64,
+        written: bool,
         got: Time,
     },
     /// Somebody was let through by this limiter.

@@ -17,6 +17,8 @@ use crate::{
     client::Task,
     cluster::Cluster,
     crowd::Crowd,
+    documents::Documents,
+    guarded,
     history::{self, Clock, Event, Recorder, Time},
     ledger::Ledger,
     left,
@@ -24,6 +26,7 @@ use crate::{
     plan::{CLOCKS, Plan},
     probe::{self, Probe},
     report::Report,
+    tally::LEAST,
     watch::Watch,
     work::{CONTENDED, Pace, QUEUED, TTL},
 };
@@ -141,6 +144,11 @@ impl Setup {
                     // What those who were killed have sent does not arrive any more.
                     self.network.cuts_clients();
                     violations.extend(left::by(&task, &closed, report.slowest).await?);
+                    let documents = Documents::of(&task).await?;
+                    let read = guarded::read_at_the_end(&documents, &recorder);
+                    timeout(HANGS, read)
+                        .await
+                        .context("no document is read")??;
                 }
                 Err(error) => violations.push(Kind::Run.of(format!("{error:#}"))),
             },
@@ -163,6 +171,11 @@ impl Setup {
             violations.extend(watch.missing()?);
             if report.orders < least_orders(task.pace) {
                 let text = format!("there were {} orders to judge", report.orders);
+                violations.push(Kind::Run.of(text));
+            }
+            let late = report.guarded.late_without;
+            if late < LEAST as usize {
+                let text = format!("there were {late} late writes without a guard");
                 violations.push(Kind::Run.of(text));
             }
             // Enough cuts that one of them has met writes on their way.
@@ -194,6 +207,7 @@ impl Setup {
             dawdles: plan.dawdles,
         };
         task.prepare().await?;
+        Documents::of(&task).await?.create().await?;
         task.pace = plan.pace(probe::measure(task.store().await?).await?);
         let address = self.cluster.address(LABORATORY, task.pace.call_timeout);
         task.address = address.await?;

@@ -217,11 +217,16 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
 fn check(folder: &Path) -> Result<Violations> {
     let events = history::read_all(folder).with_context(|| folder.display().to_string())?;
     let (orders, ticks) = (check::orders(&events).judged, check::ticks(&events));
+    let guarded = check::guarded(&events);
     println!(
-        "{} operations, {orders} orders judged, {} ticks done by {} runs",
+        "{} operations, {orders} orders judged, {} ticks done by {} runs, {} guarded writes and {} late ones refused, \
+         {} late writes without a guard",
         check::operations(&events),
         ticks.done,
-        ticks.runs
+        ticks.runs,
+        guarded.written,
+        guarded.refused,
+        guarded.late_without,
     );
     Ok(check::all(&events))
 }

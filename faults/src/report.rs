@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    check::{self, Violations},
+    check::{self, Guarded, Violations},
     history::Event,
     ledger::Accounts,
     plan::Plan,
@@ -36,6 +36,8 @@ pub struct Report {
     pub orders: usize,
     /// How many ticks were acknowledged as done, and how many runs began for them.
     pub ticks: (usize, usize),
+    /// How documents with and without a guard were written.
+    pub guarded: Guarded,
     /// Releases that were answered, and that somebody saw undone by the fault of a server.
     pub undone_releases: usize,
     /// How many times a member took back what a majority did not have.
@@ -44,8 +46,8 @@ pub struct Report {
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | guarded writes | late ones that the guard refused | late writes without a guard that got through | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
 | what is wrong | where | violations | operations |
@@ -67,6 +69,7 @@ impl Report {
             slowest: Duration::ZERO,
             orders: 0,
             ticks: (0, 0),
+            guarded: Guarded::default(),
             undone_releases: 0,
             rollbacks: None,
             violations: Violations::new(),
@@ -81,6 +84,7 @@ impl Report {
         self.orders = check::orders(events).judged;
         let ticks = check::ticks(events);
         self.ticks = (ticks.done, ticks.runs);
+        self.guarded = check::guarded(events);
         (self.written, self.refused) = (accounts.written, accounts.refused);
     }
 
@@ -118,7 +122,7 @@ impl Display for Report {
         let rollbacks = self.rollbacks.map(|times| times.to_string());
         write!(
             f,
-            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
+            "| {} | {} s | {} | {:.1} s | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} s | {:.1} s | {} |",
             self.engine,
             self.lasted.as_secs(),
             self.plan.seed,
@@ -131,6 +135,9 @@ impl Display for Report {
             self.orders,
             self.ticks.0,
             self.ticks.1,
+            self.guarded.written,
+            self.guarded.refused,
+            self.guarded.late_without,
             self.undone_releases,
             rollbacks.as_deref().unwrap_or(""),
             self.longest_gap.as_secs_f64(),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How often what a run shows has to happen in it.
-const LEAST: u64 = 10;
+pub const LEAST: u64 = 10;
 
 /// How often what happened.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,9 @@ pub struct Counts {
     told_done: u64,
     /// Permits of limiters.
     limited: u64,
+    /// Writes that a guard took, and late ones that it refused.
+    guarded: u64,
+    fenced: u64,
     /// Writes that the ledger took.
     pub written: u64,
 }
@@ -54,6 +57,17 @@ impl Counts {
             Event::TickDone { .. } => self.ticks += 1,
             Event::ToldDone { .. } => self.told_done += 1,
             Event::Permit { .. } => self.limited += 1,
+            Event::WriteAnswered {
+                guarded: true,
+                written,
+                ..
+            } => {
+                *if *written {
+                    &mut self.guarded
+                } else {
+                    &mut self.fenced
+                } += 1
+            }
             _ => {}
         }
     }
@@ -78,6 +92,8 @@ impl Counts {
             ("ticks done", self.ticks),
             ("requests for a tick that was done", self.told_done),
             ("permits of a limiter", self.limited),
+            ("guarded writes", self.guarded),
+            ("late writes that the guard refused", self.fenced),
             ("writes under a fence", self.written),
             (
                 "grants after the last fault of a server",

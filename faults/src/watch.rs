@@ -15,7 +15,7 @@ use crate::{
     check::{self, Kind, Violations},
     history,
     ledger::Ledger,
-    tally::{Counts, Tally},
+    tally::{Counts, LEAST, Tally},
 };
 
 /// Between two looks at whether enough has happened.
@@ -77,15 +77,20 @@ impl Watch {
         Ok(self.counts()?.missing(*self.before.lock()))
     }
 
-    /// Waits until nothing is missing, and as many orders are judged.
+    /// Waits until nothing is missing, as many orders are judged, and enough late writes without a guard got through.
     pub async fn until_enough(&self, orders: usize) -> Result<()> {
         while !self.missing()?.is_empty() {
             sleep(LOOK).await;
         }
-        while check::orders(&history::read_all(&self.histories)?).judged < orders {
+        loop {
+            let events = history::read_all(&self.histories)?;
+            if check::orders(&events).judged >= orders
+                && check::guarded(&events).late_without >= LEAST as usize
+            {
+                return Ok(());
+            }
             sleep(SEARCH).await;
         }
-        Ok(())
     }
 
     /// What the histories and the ledger show to be wrong.

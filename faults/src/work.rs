@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use crate::{
+    documents::Documents,
     history::{Claim, Event, Recorder, Time},
     ledger::Account,
 };
@@ -67,6 +68,7 @@ pub struct Worker {
     pub leases: Leases,
     pub recorder: Recorder,
     pub account: Account,
+    pub documents: Documents,
     pub random: Rng,
     pub role: Role,
     pub ttl: Duration,
@@ -86,6 +88,8 @@ pub enum Role {
     Calls,
     /// Does what is to be done once a tick.
     Ticks,
+    /// Writes documents, with and without a guard.
+    Writes,
 }
 
 impl Role {
@@ -96,6 +100,7 @@ impl Role {
             1 => Self::Calls,
             2 | 3 => Self::Queues,
             4 => Self::Ticks,
+            5 => Self::Writes,
             _ => Self::Takes,
         }
     }
@@ -109,6 +114,9 @@ impl Worker {
         }
         while self.role == Role::Ticks {
             self.ask_for_tick().await?;
+        }
+        while self.role == Role::Writes {
+            self.write_documents().await?;
         }
         loop {
             let (key, claim) = self.choose();
@@ -160,7 +168,7 @@ impl Worker {
         match self.role {
             Role::Contends => return (CONTENDED.to_owned(), Claim::All),
             Role::Queues => return (QUEUED.to_owned(), reads_unless_one_in(2, random)),
-            Role::Takes | Role::Calls | Role::Ticks => {}
+            Role::Takes | Role::Calls | Role::Ticks | Role::Writes => {}
         }
         match random.u32(..10) {
             0 | 1 => {
@@ -181,7 +189,7 @@ impl Worker {
             Role::Contends => false,
             // Who asks once must not come before those that wait either.
             Role::Queues => self.random.u32(..8) == 0,
-            Role::Takes | Role::Calls | Role::Ticks => self.random.bool(),
+            Role::Takes | Role::Calls | Role::Ticks | Role::Writes => self.random.bool(),
         };
         if is_one_request {
             // The time of a single request tells more than that of a wait.
@@ -288,6 +296,11 @@ impl Worker {
             }
             sleep(LOOK).await;
         }
+        self.end(key, lease).await
+    }
+
+    /// Releases the lease, or drops it.
+    pub(crate) async fn end(&mut self, key: &str, lease: Lease) -> Result<()> {
         if !lease.is_live() {
             // A slow holder, which comes to its release when another has the key.
             sleep(Duration::from_millis(self.random.u64(..1_000))).await;
@@ -296,11 +309,12 @@ impl Worker {
             drop(lease);
             return Ok(());
         }
+        let fence = lease.fence().get();
         match lease.release().await {
             Ok(()) => self.recorder.saw(Event::Released {
                 key: key.to_owned(),
                 fence,
-                got: clock.now(),
+                got: self.recorder.clock.now(),
             }),
             Err(Error::Lost { .. }) => self.recorder.saw(Event::Operations(1)),
             // On its way in the background.

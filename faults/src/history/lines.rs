@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use super::{Answer, Claim, Event};
+use crate::documents::Content;
 
 /// The word for no waiter in a history.
 const NOBODY: &str = "-";
@@ -66,6 +67,37 @@ impl Display for Event {
                 sent,
                 got,
             } => write!(f, "told-done {asked} {done} {lease} {sent} {got}"),
+            Self::DocumentRead {
+                key,
+                guarded,
+                fence,
+                content,
+                got,
+            } => {
+                let Content {
+                    number,
+                    writer,
+                    over,
+                } = content;
+                write!(
+                    f,
+                    "document-read {key} {guarded} {fence} {number} {writer} {over} {got}"
+                )
+            }
+            Self::WriteAsked {
+                key,
+                guarded,
+                fence,
+                number,
+                sent,
+            } => write!(f, "write-asked {key} {guarded} {fence} {number} {sent}"),
+            Self::WriteAnswered {
+                key,
+                guarded,
+                fence,
+                written,
+                got,
+            } => write!(f, "write-answered {key} {guarded} {fence} {written} {got}"),
             Self::Permit { limiter, sent, got } => write!(f, "permit {limiter} {sent} {got}"),
             Self::ReleasesAtRisk { from, to, ttl } => {
                 write!(f, "releases-at-risk {from} {to} {ttl}")
@@ -156,6 +188,40 @@ impl FromStr for Event {
                 done: done.parse()?,
                 lease: lease.to_owned(),
                 sent: sent.parse()?,
+                got: got.parse()?,
+            },
+            [
+                "document-read",
+                key,
+                guarded,
+                fence,
+                number,
+                writer,
+                over,
+                got,
+            ] => Self::DocumentRead {
+                key: key.to_owned(),
+                guarded: guarded.parse()?,
+                fence: fence.parse()?,
+                content: Content {
+                    number: number.parse()?,
+                    writer: writer.parse()?,
+                    over: over.parse()?,
+                },
+                got: got.parse()?,
+            },
+            ["write-asked", key, guarded, fence, number, sent] => Self::WriteAsked {
+                key: key.to_owned(),
+                guarded: guarded.parse()?,
+                fence: fence.parse()?,
+                number: number.parse()?,
+                sent: sent.parse()?,
+            },
+            ["write-answered", key, guarded, fence, written, got] => Self::WriteAnswered {
+                key: key.to_owned(),
+                guarded: guarded.parse()?,
+                fence: fence.parse()?,
+                written: written.parse()?,
                 got: got.parse()?,
             },
             ["permit", limiter, sent, got] => Self::Permit {
@@ -262,6 +328,31 @@ fn an_event_reads_back_what_it_writes() {
             lease: "a".to_owned(),
             sent: 1,
             got: 2,
+        },
+        Event::DocumentRead {
+            key: "x1".to_owned(),
+            guarded: true,
+            fence: 7,
+            content: Content {
+                number: 3,
+                writer: 6,
+                over: 5,
+            },
+            got: 2,
+        },
+        Event::WriteAsked {
+            key: "x1".to_owned(),
+            guarded: false,
+            fence: 7,
+            number: 4,
+            sent: 3,
+        },
+        Event::WriteAnswered {
+            key: "x1".to_owned(),
+            guarded: true,
+            fence: 7,
+            written: false,
+            got: 4,
         },
         Event::Permit {
             limiter: "y".to_owned(),

@@ -21,7 +21,8 @@ use tokio::{
 
 use leasehold_faults::{
     broken::{Broken, Wrong},
-    check::{self, Kind, Violations},
+    check::{self, Guarded, Kind, Violations},
+    documents::Documents,
     history::{Clock, Recorder},
     ledger::{Account, Ledger},
     recording::{Recording, ServerClock},
@@ -104,6 +105,7 @@ struct Outcome {
     orders: usize,
     /// How many ticks were done.
     ticks: usize,
+    guarded: Guarded,
 }
 
 /// A minute of work with one thing wrong.
@@ -112,7 +114,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
     fastrand::seed(seed);
     let memory = MemoryStore::new();
     let recorder = Recorder::in_memory(Clock::of_this_machine());
-    let ledger = Ledger::of(wrong);
+    let (ledger, documents) = (Ledger::of(wrong), Documents::in_memory(wrong));
     let mut workers = JoinSet::new();
     for client in 0..4 {
         let store: Arc<dyn Store> = Arc::new(Slow(memory.clone()));
@@ -121,11 +123,12 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         let store = Recording::new(store, recorder.clone(), ServerClock::OfTheStore);
         let leases = Leases::builder(store);
         let leases = leases.call_timeout(CALL_TIMEOUT).build();
-        for number in 0..8 {
+        for number in 0..9 {
             let worker = Worker {
                 leases: leases.clone(),
                 recorder: recorder.clone(),
                 account: Account::Here(ledger.clone()),
+                documents: documents.clone(),
                 random: Rng::with_seed(seed + client as u64 * 100 + number),
                 role: Role::of(number),
                 ttl: TTL,
@@ -149,6 +152,7 @@ async fn work(wrong: Wrong, seed: u64) -> Outcome {
         operations: check::operations(&events),
         orders: check::orders(&events).judged,
         ticks: check::ticks(&events).done,
+        guarded: check::guarded(&events),
     }
 }
 
@@ -159,6 +163,12 @@ async fn what_is_right_is_found_right() {
     assert!(right.operations > 2_000, "{} operations", right.operations);
     assert!(right.orders > 100, "{} orders", right.orders);
     assert!(right.ticks > 10, "{} ticks", right.ticks);
+    let guarded = right.guarded;
+    assert!(guarded.written > 20, "{guarded:?}");
+    assert!(
+        guarded.refused > 5 && guarded.late_without > 5,
+        "{guarded:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ const EACH_ONCE: Plan = Plan {
     lasts: Duration::ZERO,
     seed: 1,
     period: None,
-    workers: 7,
+    workers: 8,
     dawdles: 30,
     wrong: Wrong::Nothing,
 };
