@@ -142,9 +142,13 @@ impl Usage {
         }
     }
 
+    /// The refusal. An answer may be read at a later time than the one that decided, and the permits be free by then.
+    /// So it names a millisecond at least.
     fn full(&self, request: &PermitRequest) -> PermitAnswer {
         let retry_in = self.wait(&request.quota, request.permits);
-        PermitAnswer::Full { retry_in }
+        PermitAnswer::Full {
+            retry_in: retry_in.max(Duration::from_millis(1)),
+        }
     }
 
     /// How long until so many permits are free, on the server's clock.

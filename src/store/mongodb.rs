@@ -7,8 +7,10 @@ mod bson_compat;
 mod bulk;
 mod change;
 mod change_stream;
+mod classic;
 mod concern;
 mod decode;
+mod dialect;
 pub(crate) mod distributed_lock;
 mod error;
 mod fence_filter;
@@ -20,6 +22,7 @@ mod protocol_pages;
 mod read;
 mod release;
 mod renew;
+mod statement_clock;
 mod statements;
 pub(crate) mod transaction;
 
@@ -27,8 +30,9 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use mongodb::{Collection, bson::RawDocumentBuf};
+use parking_lot::Mutex;
 
-use self::concern::Collections;
+use self::{concern::Collections, dialect::Dialect};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
@@ -75,7 +79,7 @@ const MAX_CONCURRENT: usize = 16;
 /// # What it guarantees
 ///
 /// - Every operation is one atomic command on one document, on the clock of the server that
-///   carries it out (`$$NOW`; on a sharded cluster that of the `mongos`).
+///   carries it out.
 /// - A grant was acknowledged by a majority of the replica set, each member of which has it in its journal
 ///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
 ///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
@@ -95,6 +99,17 @@ const MAX_CONCURRENT: usize = 16;
 ///   member.
 /// - A server **without a journal** is [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal)
 ///   says that it is to be used all the same.
+///
+/// # Sharded clusters
+///
+/// There `$$NOW` is the clock of the router (`mongos`), and routers often run beside the applications. The store asks the
+/// shard instead, whatever the clocks of the routers say. From MongoDB 8.3 on, if the cluster's feature compatibility
+/// version is as new, it does so by the expression `$currentDate`. (No sharded cluster of that version was to be had: the
+/// statements were tried on a single server of it.) On an older cluster the store speaks the [classic
+/// dialect](MongoStore::without_pipelines).
+///
+/// The store asks the cluster once, with its first request. A collection that has documents of the classic dialect stays
+/// with it after an upgrade.
 ///
 /// # Freed keys
 ///
@@ -130,6 +145,10 @@ pub struct MongoStore {
     /// Whether releases are acknowledged as everything else is.
     durable_releases: bool,
     clock: Arc<ServerClock>,
+    /// Whether changes may be pipelines.
+    pipelines: bool,
+    /// The dialect on a sharded cluster, if the cluster was asked.
+    sharded: Arc<Mutex<Option<Dialect>>>,
 }
 
 impl MongoStore {
@@ -140,6 +159,8 @@ impl MongoStore {
             retention: RETENTION,
             durable_releases: false,
             clock: Arc::default(),
+            pipelines: true,
+            sharded: Arc::default(),
         }
     }
 
@@ -168,6 +189,30 @@ impl MongoStore {
     /// `false` only where the server has no journal, and where that is bearable.
     pub fn journal(mut self, journal: bool) -> Self {
         self.locks = self.locks.journal(journal);
+        self
+    }
+
+    /// A store whose changes are no pipelines, in the classic dialect: for engines that take none, such as Amazon
+    /// DocumentDB, and for collections that such a store has used. On a sharded cluster before MongoDB 8.3 each store
+    /// speaks it.
+    ///
+    /// It does all that a store does. What is different:
+    ///
+    /// - To take an exclusive lease of a key that is free, and to release it, is one command each, if the lease was not
+    ///   renewed and nobody waits. Any other operation is two commands: one that writes the time of the request, and so
+    ///   learns the clock of the server that keeps the document, and a compare-and-set. If others change the document in
+    ///   between, both are sent again.
+    /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one document
+    ///   of each page, [`list`](crate::Leases::list).
+    /// - Waiters are not told of [freed keys](Store::freed): they poll. Many requests do not go in one command.
+    /// - There is no TTL index: [`purge`](crate::Leases::purge) removes what is dead. [`prepare`](MongoStore::prepare)
+    ///   only checks the collection.
+    /// - [`Lease::enforce`](crate::Lease::enforce) is refused.
+    ///
+    /// Its documents have a schema of their own. A store of the other dialect refuses them, and this one refuses those of
+    /// the other: give it a collection of its own. Amazon DocumentDB also needs `retryWrites=false` in the address.
+    pub fn without_pipelines(mut self) -> Self {
+        self.pipelines = false;
         self
     }
 
@@ -204,6 +249,9 @@ impl Store for MongoStore {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.acquire(request).await;
+        }
         if request.likely_held
             && let Some(held) = self.look(request).await
         {
@@ -218,10 +266,16 @@ impl Store for MongoStore {
     }
 
     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.leave(key, waiter).await;
+        }
         self.give_up_place(key, waiter).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.renew(requests).await;
+        }
         match requests {
             [] => Ok(Vec::new()),
             [request] => Ok(vec![self.renew_one(request).await]),
@@ -230,6 +284,9 @@ impl Store for MongoStore {
     }
 
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.convert(request).await;
+        }
         let found = self
             .change(
                 &request.key,
@@ -244,6 +301,9 @@ impl Store for MongoStore {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.release(request).await;
+        }
         if request.is_of_a_sole_lease() && self.release_sole(request).await? {
             return Ok(ReleaseAnswer::Released);
         }
@@ -251,26 +311,44 @@ impl Store for MongoStore {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.inspect(key).await;
+        }
         self.state(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.list(request).await;
+        }
         self.page(request).await
     }
 
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.evict(key).await;
+        }
         self.evict_all(key).await
     }
 
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.remove_expired(key).await;
+        }
         self.remove_if_expired(key).await
     }
 
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.permit(request).await;
+        }
         self.take(request).await
     }
 
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.purge(retention).await;
+        }
         self.purge_expired(retention).await
     }
 
@@ -283,6 +361,9 @@ impl Store for MongoStore {
     }
 
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
+        if let Some(classic) = self.classic().await? {
+            return classic.batch(requests).await;
+        }
         match requests {
             [] => Ok(Vec::new()),
             many => self.carry_out_batch(many).await,
@@ -290,6 +371,9 @@ impl Store for MongoStore {
     }
 
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
+        if self.has_classic_dialect().await? {
+            return Ok(None);
+        }
         self.watch_freed().await
     }
 

@@ -1,4 +1,5 @@
-//! The suite, on a standalone server, and on a replica set with no more rights than needed.
+//! The suite, on a standalone server, and on a replica set with no more rights than needed. `dialects.rs` and
+//! `sharded.rs` have it for other engines.
 
 use super::{Clients, Engine, Fixture, MongoStore, accounts};
 

@@ -8,6 +8,7 @@ mod cancel;
 mod cleanup;
 mod commands;
 mod conformance;
+mod dialects;
 mod distributed_lock;
 mod documents;
 mod durability;
@@ -28,6 +29,7 @@ mod prepare;
 mod protocol;
 mod releases;
 mod renewals;
+mod sharded;
 mod sharing;
 mod wakeups;
 

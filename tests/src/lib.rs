@@ -2,6 +2,7 @@
 pub mod cancel;
 pub mod carried;
 pub mod crowd;
+pub mod disguise;
 pub mod engine;
 pub mod every;
 pub mod evicted;

@@ -59,6 +59,7 @@ impl MongoStore {
         };
         let update =
             take_over.unwrap_or_else(|| statements::acquire(request, form, self.retention));
+        let update = self.statement_clock().await?.update(update);
         let outcome = locks
             .find_one_and_update(statements::filter(&request.key), update)
             .upsert(request.in_place_of.is_none())
@@ -77,7 +78,7 @@ impl MongoStore {
         let found = decode::found(&document, &request.key)?;
         let now = match found.granted_at(request.lease) {
             Some(granted_at) => {
-                self.clock.record_time(granted_at, Instant::now());
+                self.record_time(granted_at);
                 Some(granted_at)
             }
             // The statement of `take_over_sole` also refuses beside a holder that has expired, so the full
@@ -99,8 +100,12 @@ impl MongoStore {
         } else {
             self.locks.undoable_writes()
         };
+        let update = self
+            .statement_clock()
+            .await?
+            .update(statements::leave(waiter));
         let left = locks
-            .update_one(statements::filter(key), statements::leave(waiter))
+            .update_one(statements::filter(key), update)
             .await
             .map_err(classify);
         match left {
@@ -125,7 +130,7 @@ impl MongoStore {
             .await?;
         match found {
             Some((record, now)) => {
-                self.clock.record_time(now, Instant::now());
+                self.record_time(now);
                 rules::answer_acquire(&record, request, now)
             }
             None if !upsert => Ok(AcquireAnswer::Held(Held::by_nobody(request.key.clone()))),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use mongodb::options::ReturnDocument;
-use tokio::time::Instant;
 
 use super::{MongoStore, decode, error::classify, statements};
 use crate::{
@@ -14,12 +13,14 @@ use crate::{
 
 impl MongoStore {
     pub(super) async fn evict_all(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+        let clock = self.statement_clock().await?;
+        let update = clock.update(statements::evict(self.retention));
         let evicted = self
             .locks
             .durable_writes()
             .await?
-            .find_one_and_update(statements::filter(key), statements::evict(self.retention))
-            .projection(statements::projection())
+            .find_one_and_update(statements::filter(key), update)
+            .projection(clock.projection())
             .return_document(ReturnDocument::After)
             .await
             .map_err(classify);
@@ -34,16 +35,20 @@ impl MongoStore {
         // may come out of the driver's retry, without the time, which it does not need.
         let record = decode::eviction(&evicted, key)?;
         // The expiry that an eviction writes is the server's time.
-        self.clock.record_time(record.expires_at, Instant::now());
+        self.record_time(record.expires_at);
         Ok(Some(rules::answer_evict(&record)))
     }
 
     pub(super) async fn remove_if_expired(&self, key: &Key) -> Result<bool, Error> {
+        let expired = self
+            .statement_clock()
+            .await?
+            .filter(statements::expired(key));
         let removed = self
             .locks
             .durable_writes()
             .await?
-            .delete_one(statements::expired(key))
+            .delete_one(expired)
             .await
             .map_err(classify)?;
         if removed.deleted_count > 0 {
@@ -60,6 +65,7 @@ impl MongoStore {
             statements::over_since(retention),
         ] {
             let locks = self.locks.durable_writes().await?;
+            let dead = self.statement_clock().await?.filter(dead);
             let removed = locks.delete_many(dead).await.map_err(classify)?;
             purged += removed.deleted_count;
         }

@@ -102,9 +102,11 @@ impl MongoStore {
         statements: Vec<Document>,
         concern: Document,
     ) -> Result<Document, Error> {
+        let clock = self.statement_clock().await?;
+        let statements = statements.into_iter().map(|it| clock.statement(it));
         let command = doc! {
             "update": self.locks.reads().name(),
-            "updates": statements,
+            "updates": statements.collect::<Vec<_>>(),
             // A change that fails does not stop the others.
             "ordered": false,
             "writeConcern": concern,
@@ -129,6 +131,7 @@ impl MongoStore {
         if keys.is_empty() {
             return Ok(documents);
         }
+        let clock = self.statement_clock().await?;
         // The batch has room for one more than there can be, so that the server sees with the first answer that
         // it has come to the end, and the driver does not ask for a second one.
         let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
@@ -136,7 +139,7 @@ impl MongoStore {
             .locks
             .reads()
             .find(doc! { "_id": { "$in": keys } })
-            .projection(statements::projection())
+            .projection(clock.projection())
             .batch_size(all)
             .await
             .map_err(classify)?;

@@ -51,13 +51,17 @@ impl MongoStore {
         change: Change,
         decode: impl Fn(&RawDocument) -> Result<Decoded<R>, Error>,
     ) -> Result<Option<(R, DateTime<Utc>)>, Error> {
-        let locks = self.locks.durable_writes().await?;
+        let (locks, clock) = (
+            self.locks.durable_writes().await?,
+            self.statement_clock().await?,
+        );
+        let update = clock.update(change.update);
         let mut carried_out = false;
         for _ in 0..MAX_SENDS {
             let outcome = locks
-                .find_one_and_update(change.filter.clone(), change.update.clone())
+                .find_one_and_update(change.filter.clone(), update.clone())
                 .upsert(change.upsert)
-                .projection(statements::projection())
+                .projection(clock.projection())
                 .return_document(ReturnDocument::After)
                 .await;
             let document = match outcome {

@@ -169,6 +169,15 @@ pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<Limiter
     Ok(Decoded { record, now })
 }
 
+/// A limiter from its document.
+///
+/// # Errors
+///
+/// As for [`limiter`].
+pub(crate) fn limiter_document(document: &RawDocument, key: &Key) -> Result<LimiterRecord, Error> {
+    stored::limiter(&Raw(Some(document)), key)
+}
+
 fn now(answer: &RawDocument) -> Result<Option<DateTime<Utc>>, Unreadable> {
     match get(answer, "now") {
         Some(_) if !is_stored_image(answer) => date(answer, "now").map(Some),

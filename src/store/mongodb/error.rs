@@ -23,6 +23,12 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
+/// The server does not know an expression of a pipeline.
+pub(crate) const UNKNOWN_EXPRESSION: i32 = 168;
+/// The server could not read a command.
+const FAILED_TO_PARSE: i32 = 9;
+const TYPE_MISMATCH: i32 = 14;
+
 /// The code of an error about a value that the server does not accept, and its text for a write concern with
 /// `j` on a server without a journal. The code alone is not specific enough.
 const BAD_VALUE: i32 = 2;
@@ -135,9 +141,11 @@ pub(crate) fn classify(error: DriverError) -> Error {
     let transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
     let number = code(&error);
     let no_journal = refuses_journal(&error);
+    let is_classic = number.is_some_and(|number| refuses_pipelines(number, &sentence(&error.kind)));
     let kind = error.kind.clone();
     let source = cause(error);
     match *kind {
+        _ if is_classic => no_pipelines(),
         _ if refused(&kind) => Error::Denied { store, source },
         _ if no_journal => Error::NoJournal { store, source },
         _ if transient => Error::TransactionAborted { store, source },
@@ -169,6 +177,22 @@ pub(crate) fn classify(error: DriverError) -> Error {
         | ErrorKind::Shutdown => Error::Store { store, source },
         // The connection broke, was taken away, or gave an answer that makes no sense.
         _ => Error::Interrupted { store, source },
+    }
+}
+
+/// Whether the engine takes no pipelines in updates, as Amazon DocumentDB.
+fn refuses_pipelines(code: i32, text: &str) -> bool {
+    [FAILED_TO_PARSE, TYPE_MISMATCH, 0].contains(&code)
+        && (text.contains("must be of BSON type object")
+            || text.contains("Wrong type for parameter u"))
+}
+
+fn no_pipelines() -> Error {
+    Error::NotPrepared {
+        store: STORE,
+        problem: "its engine takes no pipelines in updates, as Amazon DocumentDB does not: use \
+                  MongoStore::without_pipelines"
+            .to_owned(),
     }
 }
 
@@ -220,6 +244,9 @@ pub(crate) fn statement_failed(error: &Document) -> Error {
         && let Some(error) = of_another_index(text)
     {
         return error;
+    }
+    if i32::try_from(code).is_ok_and(|code| refuses_pipelines(code, text)) {
+        return no_pipelines();
     }
     let (store, source) = (STORE, Cause::text(format!("{text} (code {code})")));
     if INTERRUPTED.iter().any(|at| i64::from(*at) == code) {

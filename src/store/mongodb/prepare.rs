@@ -85,6 +85,9 @@ impl MongoStore {
         let this = self.clone();
         runtime::call("prepare", PREPARE_TIMEOUT, async move {
             this.fit_for_locks().await?;
+            if this.has_classic_dialect().await? {
+                return Ok(());
+            }
             for index in indexes(this.retention) {
                 this.create(index).await?;
             }

@@ -17,10 +17,11 @@ use crate::{
 
 impl MongoStore {
     pub(super) async fn read(&self, key: &Key) -> Result<Option<RawDocumentBuf>, Error> {
+        let clock = self.statement_clock().await?;
         self.locks
             .reads()
             .find_one(statements::filter(key))
-            .projection(statements::projection())
+            .projection(clock.projection())
             .await
             .map_err(classify)
     }
@@ -35,11 +36,12 @@ impl MongoStore {
 
     pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let clock = self.statement_clock().await?;
         let mut found = self
             .locks
             .reads()
-            .find(statements::page(request))
-            .projection(statements::projection())
+            .find(clock.filter(statements::page(request)))
+            .projection(clock.projection())
             .sort(doc! { "_id": 1 })
             .limit(limit)
             .await

@@ -150,6 +150,7 @@ impl MongoStore {
         } else {
             self.locks.durable_writes().await?
         };
+        let update = self.statement_clock().await?.update(update);
         let changed = locks
             .update_one(statements::filter(&request.key), update)
             .await

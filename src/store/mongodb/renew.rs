@@ -101,7 +101,7 @@ impl MongoStore {
                 Ok((RenewAnswer::Renewed(grant), _)) if !is_renewed(&grant, request, sent) => None,
                 Ok((answer, now)) => {
                     if let Some(now) = now {
-                        self.clock.record_time(now, Instant::now());
+                        self.record_time(now);
                     }
                     Some(Ok(confirmed(answer, request)))
                 }

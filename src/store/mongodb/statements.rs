@@ -25,11 +25,11 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use self::expressions::{
     MAX_DURATION_MILLIS, cleanup_at, has_next_fence, holders, is_live, is_lock, lock, make_sense,
-    millis, next_fence, replace_if,
+    next_fence, replace_if,
 };
 
 pub(crate) use self::{
-    expressions::{integer, utc},
+    expressions::{integer, millis, utc},
     grant::{Form, acquire, take_over_sole},
     hold::{
         NOT_HELD, convert, release, release_or_fail, release_sole, release_together, renew,
@@ -87,12 +87,8 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
 /// by their bytes, so all keys with the prefix stand together.
 pub(crate) fn page(request: &ListRequest) -> Document {
     let filter = &request.filter;
-    let mut keys = doc! { "$gte": filter.wanted_prefix() };
-    if let Some(after) = &request.after {
-        // Both bounds are sent; the greater one counts.
-        keys.insert("$gt", after.as_str());
-    }
-    let mut wanted = doc! { "_id": keys, "schema": SCHEMA };
+    let mut wanted = keys_of_page(request);
+    wanted.insert("schema", SCHEMA);
     if filter.wants_live() {
         wanted.insert("$expr", doc! { "$gt": ["$expires_at", "$$NOW"] });
     }
@@ -101,6 +97,16 @@ pub(crate) fn page(request: &ListRequest) -> Document {
         wanted.insert("$or", held.as_slice());
     }
     wanted
+}
+
+/// The keys after those of the page before.
+pub(crate) fn keys_of_page(request: &ListRequest) -> Document {
+    let mut keys = doc! { "$gte": request.filter.wanted_prefix() };
+    if let Some(after) = &request.after {
+        // Both bounds are sent; the greater one counts.
+        keys.insert("$gt", after.as_str());
+    }
+    doc! { "_id": keys }
 }
 
 /// The document of this key, if it may be removed.

@@ -33,11 +33,13 @@ impl MongoStore {
         key: &Key,
         session: &mut ClientSession,
     ) -> Result<Option<(LockRecord, DateTime<Utc>)>, Error> {
+        let clock = self.statement_clock().await?;
+        let update = clock.update(statements::touch(ObjectId::new()));
         let touched = self
             .locks
             .reads()
-            .find_one_and_update(statements::filter(key), statements::touch(ObjectId::new()))
-            .projection(statements::projection())
+            .find_one_and_update(statements::filter(key), update)
+            .projection(clock.projection())
             .return_document(ReturnDocument::After)
             .session(session)
             .await

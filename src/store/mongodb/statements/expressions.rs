@@ -202,7 +202,7 @@ pub(super) fn literal(text: &str) -> Document {
     doc! { "$literal": text }
 }
 
-pub(super) fn millis(duration: Duration) -> i64 {
+pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -1,0 +1,181 @@
+//! The classic dialect: for engines whose updates take no pipelines, and for sharded clusters on which a pipeline does
+//! not learn the clock of the shard.
+//!
+//! A classic update can neither compare a date with the clock nor compute with it. All that it can do with the clock
+//! is to write it (`$currentDate`), and then it is that of the server that keeps the document. So an operation takes
+//! two steps: it writes `asked_at`, and reads the document and the time out of the answer; the [rule](crate::rules)
+//! decides; and what it decides is written if the document still has the `version` that was seen. What the rule has
+//! found over by then is over for good, unless somebody has changed the document since.
+//!
+//! A key that is free and has no queue is granted in one step, and a lease that was granted so is released in one
+//! (`form.rs`).
+//!
+//! Documents have a schema of their own: the other dialect refuses them, and this one refuses those of the other.
+
+mod form;
+mod operations;
+mod pages;
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mongodb::{
+    Collection,
+    bson::{Bson, RawDocumentBuf, doc, oid::ObjectId},
+    options::ReturnDocument,
+};
+use tokio::time::sleep;
+
+use self::form::{CLASSIC_SCHEMA, Form, written};
+use super::{
+    MongoStore,
+    error::{STORE, classify, classify_insert, is_race},
+    statements::utc,
+};
+use crate::{
+    model::{Cause, Error, Key},
+    rules::{Decision, Write},
+};
+
+/// How often an operation looks at the document anew, if others change it in between each time.
+const ATTEMPTS: u32 = 100;
+/// The longest pause before that, in milliseconds. A part of it is left to chance, so that many do not come at the same
+/// moment again.
+const LONGEST_PAUSE: u64 = 64;
+
+/// The store, where it speaks the classic dialect.
+#[derive(Clone, Copy)]
+pub(super) struct Classic<'a>(&'a MongoStore);
+
+/// A document and the server's time.
+struct Seen {
+    document: RawDocumentBuf,
+    version: ObjectId,
+    now: DateTime<Utc>,
+}
+
+impl MongoStore {
+    /// The store as one that speaks the classic dialect, if it does.
+    pub(super) async fn classic(&self) -> Result<Option<Classic<'_>>, Error> {
+        Ok(self.has_classic_dialect().await?.then_some(Classic(self)))
+    }
+
+    /// Whether the collection has a document of the classic dialect.
+    pub(super) async fn has_classic_documents(&self) -> Result<bool, Error> {
+        let found = self
+            .locks
+            .reads()
+            .find_one(doc! { "schema": CLASSIC_SCHEMA });
+        Ok(found.await.map_err(classify)?.is_some())
+    }
+}
+
+impl Classic<'_> {
+    /// Lets a rule decide on the document with this id, and carries out what it decides. A document that is not there is
+    /// made only for a rule that may write one.
+    async fn decide<R: Form, A>(
+        self,
+        id: Bson,
+        key: &Key,
+        may_insert: bool,
+        rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
+    ) -> Result<A, Error> {
+        let locks = self.0.locks.durable_writes().await?;
+        for attempt in 0..ATTEMPTS {
+            pause(attempt).await;
+            let Some(seen) = look(locks, &id, key, may_insert).await? else {
+                if may_insert {
+                    continue;
+                }
+                return Ok(rule(None, DateTime::<Utc>::MIN_UTC).answer);
+            };
+            let record = R::read(&seen.document, key, seen.now)?;
+            let Decision { write, answer } = rule(record.as_ref(), seen.now);
+            let unchanged = doc! { "_id": id.clone(), "version": seen.version };
+            let changed = match write {
+                Write::Keep => true,
+                Write::Put(record) => {
+                    let update = written(&record, &seen.document);
+                    let changed = locks.update_one(unchanged, update).await;
+                    changed.map_err(classify)?.matched_count > 0
+                }
+                Write::Remove => {
+                    let removed = locks.delete_one(unchanged).await;
+                    removed.map_err(classify)?.deleted_count > 0
+                }
+            };
+            if changed {
+                return Ok(answer);
+            }
+        }
+        Err(Error::Interrupted {
+            store: STORE,
+            source: Cause::text("other clients got in between each time"),
+        })
+    }
+}
+
+/// Pauses before an attempt: not before the first, and longer before each.
+async fn pause(attempt: u32) {
+    if attempt > 0 {
+        let longest = 2_u64.saturating_pow(attempt).min(LONGEST_PAUSE);
+        sleep(Duration::from_millis(fastrand::u64(0..=longest))).await;
+    }
+}
+
+/// Asks the server for its time and the document. `None` if there is none, or another request made it at the same
+/// moment.
+async fn look(
+    locks: &Collection<RawDocumentBuf>,
+    id: &Bson,
+    key: &Key,
+    may_insert: bool,
+) -> Result<Option<Seen>, Error> {
+    let mut update = doc! { "$currentDate": { "asked_at": true } };
+    if may_insert {
+        let new = doc! { "version": ObjectId::new(), "fence": 0_i64 };
+        update.insert("$setOnInsert", new);
+    }
+    let asked = locks
+        .find_one_and_update(doc! { "_id": id.clone(), "schema": CLASSIC_SCHEMA }, update)
+        .upsert(may_insert)
+        .return_document(ReturnDocument::After)
+        .await;
+    match asked {
+        Ok(Some(document)) => seen(document, key).map(Some),
+        Ok(None) => refused(locks, id, key).await,
+        Err(race) if is_race(&race, "_id") => refused(locks, id, key).await,
+        Err(error) => Err(classify_insert(error)),
+    }
+}
+
+/// `None`, unless there is a document that is none of this dialect.
+async fn refused(
+    locks: &Collection<RawDocumentBuf>,
+    id: &Bson,
+    key: &Key,
+) -> Result<Option<Seen>, Error> {
+    let found = locks.find_one(doc! { "_id": id.clone() }).await;
+    match found.map_err(classify)? {
+        Some(other) if other.get_str("schema") != Ok(CLASSIC_SCHEMA) => Err(Error::NotALock {
+            key: key.clone(),
+            problem: "it is none of the classic dialect".to_owned(),
+        }),
+        _ => Ok(None),
+    }
+}
+
+fn seen(document: RawDocumentBuf, key: &Key) -> Result<Seen, Error> {
+    let wrong = |field: &str| Error::NotALock {
+        key: key.clone(),
+        problem: format!("its field {field} makes no sense"),
+    };
+    let version = document.get_object_id("version");
+    let version = version.map_err(|_| wrong("version"))?;
+    let now = document.get_datetime("asked_at").ok().and_then(utc);
+    Ok(Seen {
+        version,
+        now: now.ok_or_else(|| wrong("asked_at"))?,
+        document,
+    })
+}

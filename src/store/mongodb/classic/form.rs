@@ -1,0 +1,260 @@
+//! The documents of the classic dialect, and the updates that write them. They are these, under one `_id` and with the
+//! fields `schema`, `version` and `fence`:
+//!
+//! | form | fields | what it says |
+//! |---|---|---|
+//! | new | none | an upsert has made the document, and nothing was decided yet; its fence is 0 |
+//! | free | `free`, `released_at` | nobody has the key, nobody waits for it, and no tick is done |
+//! | stamped | `lease`, `owner`, `note`, `ttl`, `acquired_at`, `renewed_at` | a sole holder; the server has stamped the times, and the lease expires at `renewed_at` and `ttl` milliseconds |
+//! | state | `state` | whatever else a lock or a limiter may be, as the other dialect has it in a whole document |
+//!
+//! Invariant: each change writes a new `version`, so a compare-and-set on it changes the document that was seen, or
+//! nothing.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mongodb::bson::{self, Bson, Document, RawDocument, doc, oid::ObjectId};
+
+use crate::{
+    messages::AcquireRequest,
+    model::{
+        Error, FENCE_END, Fence, Holder, Key, LIMITER_SCHEMA, LastDone, LeaseId, LimiterRecord,
+        LockRecord, Place, SCHEMA, after,
+    },
+    store::mongodb::{
+        decode,
+        statements::{millis, utc},
+    },
+};
+
+/// The version of the format of the documents.
+pub(super) const CLASSIC_SCHEMA: &str = "leasehold.classic.1";
+
+/// The fields of all forms. A change keeps none of them that it does not write.
+const FIELDS: [&str; 9] = [
+    "free",
+    "released_at",
+    "lease",
+    "owner",
+    "note",
+    "ttl",
+    "acquired_at",
+    "renewed_at",
+    "state",
+];
+
+/// A record that the documents keep.
+pub(super) trait Form: Sized {
+    /// The record in a document; `None` if the document is new.
+    fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error>;
+
+    /// The fields that say this, and the fence. `before` is the document as it was.
+    fn fields(&self, before: &RawDocument) -> (Document, i64);
+}
+
+/// An update that leaves nothing of the document but these fields, beside those that all forms have.
+pub(super) fn written<R: Form>(record: &R, before: &RawDocument) -> Document {
+    let (mut fields, fence) = record.fields(before);
+    let gone = gone(&fields);
+    fields.extend(doc! { "fence": fence, "version": ObjectId::new() });
+    doc! { "$set": fields, "$unset": gone }
+}
+
+fn gone(kept: &Document) -> Document {
+    let gone = FIELDS.iter().filter(|field| !kept.contains_key(**field));
+    gone.map(|field| ((*field).to_owned(), "".into())).collect()
+}
+
+/// The lock that an exclusive request is granted if the document is free, as a filter and an update.
+pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
+    let filter = doc! {
+        "_id": request.key.as_str(),
+        "schema": CLASSIC_SCHEMA,
+        "free": true,
+        // A document without a fence is new, and its next fence has to come from the clock.
+        "fence": { "$gt": 0_i64, "$lt": FENCE_END - 1 },
+    };
+    let mut fields = doc! {
+        "lease": request.lease.to_string(),
+        "owner": &*request.owner,
+        "ttl": millis(request.ttl),
+    };
+    if let Some(note) = &request.note {
+        fields.insert("note", &**note);
+    }
+    let gone = doc! { "free": "", "released_at": "" };
+    fields.insert("version", ObjectId::new());
+    let update = doc! {
+        "$set": fields,
+        "$unset": gone,
+        "$inc": { "fence": 1_i64 },
+        "$currentDate": { "acquired_at": true, "renewed_at": true },
+    };
+    (filter, update)
+}
+
+/// The release of a stamped lease, as a filter and an update.
+pub(super) fn stamped_release(key: &Key, lease: LeaseId) -> (Document, Document) {
+    let filter = doc! {
+        "_id": key.as_str(),
+        "schema": CLASSIC_SCHEMA,
+        "lease": lease.to_string(),
+    };
+    let mut gone = gone(&doc! { "free": true });
+    gone.remove("released_at");
+    let update = doc! {
+        "$set": { "free": true, "version": ObjectId::new() },
+        "$unset": gone,
+        "$currentDate": { "released_at": true },
+    };
+    (filter, update)
+}
+
+impl Form for LockRecord {
+    fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error> {
+        if let Ok(state) = document.get_document("state") {
+            return decode::found(state, key)?.at(now).map(Some);
+        }
+        let fence = document.get_i64("fence").unwrap_or(-1);
+        let wrong = |field: &str| Error::NotALock {
+            key: key.clone(),
+            problem: format!("its field {field} makes no sense"),
+        };
+        let date = |field: &str| {
+            let date = document.get_datetime(field).ok();
+            date.and_then(utc).ok_or_else(|| wrong(field))
+        };
+        if !(0..FENCE_END).contains(&fence) {
+            return Err(wrong("fence"));
+        }
+        let of = |holders, until| {
+            let fence = Fence::new(fence);
+            Some(Self::new(key.clone(), fence, holders, until))
+        };
+        if document.get_bool("free").is_ok_and(|free| free) {
+            return Ok(of(Vec::new(), date("released_at")?));
+        }
+        let Ok(lease) = document.get_str("lease") else {
+            return match fence {
+                0 => Ok(None),
+                _ => Err(wrong("state")),
+            };
+        };
+        let text = |field: &str| document.get_str(field).ok().map(Into::into);
+        let ttl = document.get_i64("ttl").ok();
+        let ttl = ttl.and_then(|ttl| u64::try_from(ttl).ok());
+        let ttl = Duration::from_millis(ttl.ok_or_else(|| wrong("ttl"))?);
+        let expires_at = after(date("renewed_at")?, ttl);
+        let mut holder = Holder::exclusive(
+            LeaseId::parse(lease).ok_or_else(|| wrong("lease"))?,
+            text("owner").unwrap_or_default(),
+            Fence::new(fence),
+            date("acquired_at")?,
+            expires_at,
+        );
+        holder.note = text("note");
+        Ok(of(vec![holder], expires_at))
+    }
+
+    fn fields(&self, before: &RawDocument) -> (Document, i64) {
+        let at = date_of(self.expires_at);
+        let fence = self.fence.get();
+        if self.holders.is_empty() && self.waiters.is_empty() && self.done == LastDone::Nothing {
+            return (doc! { "free": true, "released_at": at }, fence);
+        }
+        let mut state = doc! { "schema": SCHEMA, "fence": fence };
+        // Holders that have all expired before the key was released are no reason for it to be held.
+        let is_held = self
+            .holders
+            .iter()
+            .any(|it| it.expires_at >= self.expires_at);
+        state.insert(if is_held { "expires_at" } else { "released_at" }, at);
+        if !self.holders.is_empty() {
+            let holders: Vec<_> = self.holders.iter().map(holder).collect();
+            state.insert("holders", holders);
+        }
+        if !self.waiters.is_empty() {
+            let waiters: Vec<_> = self.waiters.iter().map(place).collect();
+            state.insert("waiters", waiters);
+        }
+        match &self.done {
+            LastDone::Nothing => {}
+            LastDone::Tick(done) => {
+                let done = doc! {
+                    "kind": done.tick.kind().as_str(),
+                    "tick": done.tick.number(),
+                    "at": date_of(done.at),
+                    "by": &*done.by,
+                    "lease": done.lease.to_string(),
+                    "until": date_of(done.until),
+                };
+                state.insert("done", done);
+            }
+            // A later version may have written it.
+            LastDone::Unreadable => {
+                let done = before.get_document("state").ok();
+                let done = done.and_then(|state| state.get("done").ok().flatten());
+                if let Some(done) = done.and_then(|done| Bson::try_from(done).ok()) {
+                    state.insert("done", done);
+                }
+            }
+        }
+        (doc! { "state": state }, fence)
+    }
+}
+
+fn holder(holder: &Holder) -> Document {
+    let mut written = doc! {
+        "lease": holder.lease.to_string(),
+        "owner": &*holder.owner,
+        "mode": holder.mode.as_str(),
+        "permits": holder.permits,
+        "fence": holder.fence.get(),
+        "acquired_at": date_of(holder.acquired_at),
+        "expires_at": date_of(holder.expires_at),
+    };
+    if let Some(note) = &holder.note {
+        written.insert("note", &**note);
+    }
+    written
+}
+
+fn place(place: &Place) -> Document {
+    doc! {
+        "waiter": place.waiter.to_string(),
+        "owner": &*place.owner,
+        "mode": place.mode.as_str(),
+        "permits": place.permits,
+        "since": date_of(place.since),
+        "until": date_of(place.until),
+    }
+}
+
+impl Form for LimiterRecord {
+    fn read(document: &RawDocument, key: &Key, _: DateTime<Utc>) -> Result<Option<Self>, Error> {
+        let state = document.get_document("state").ok();
+        state
+            .map(|state| decode::limiter_document(state, key))
+            .transpose()
+    }
+
+    fn fields(&self, _: &RawDocument) -> (Document, i64) {
+        let state = doc! {
+            "limiter": LIMITER_SCHEMA,
+            "granted_at": date_of(self.granted_at),
+            "used": self.used,
+            "last": self.last.to_string(),
+            "granted": self.granted,
+            "over_at": date_of(self.over_at),
+        };
+        (doc! { "state": state }, 0)
+    }
+}
+
+fn date_of(time: DateTime<Utc>) -> bson::DateTime {
+    bson::DateTime::from_millis(time.timestamp_millis())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! The operations on one key.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use mongodb::{bson::Bson, options::ReturnDocument};
+
+use super::{
+    Classic,
+    form::{Form as _, stamped_grant, stamped_release},
+};
+use crate::{
+    messages::{
+        AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
+        ConvertRequest, Eviction, Grant, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ReleaseRequest, RenewAnswers, RenewRequest,
+    },
+    model::{Access, Error, Key, LimiterRecord, LockRecord, LockState, WaiterId},
+    rules::{self, Decision, Write},
+    store::mongodb::{
+        error::{classify, classify_insert},
+        statements,
+    },
+};
+
+/// How many requests of one call are under way at a time.
+const AT_ONCE: usize = 16;
+
+impl Classic<'_> {
+    pub(in super::super) async fn acquire(
+        self,
+        request: &AcquireRequest,
+    ) -> Result<AcquireAnswer, Error> {
+        let is_plain = request.access == Access::Exclusive
+            && request.in_place_of.is_none()
+            && request.tick.is_none();
+        if is_plain
+            && request.fresh
+            && !request.likely_held
+            && let Some(grant) = self.acquire_free(request).await?
+        {
+            return Ok(AcquireAnswer::Granted(grant));
+        }
+        let may_insert = request.in_place_of.is_none();
+        let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
+        self.decide(id(&request.key), &request.key, may_insert, rule)
+            .await?
+    }
+
+    /// Takes a free key in one step. `None` if it is not free, or new.
+    async fn acquire_free(self, request: &AcquireRequest) -> Result<Option<Grant>, Error> {
+        let (filter, update) = stamped_grant(request);
+        let locks = self.0.locks.durable_writes().await?;
+        let granted = locks
+            .find_one_and_update(filter, update)
+            .return_document(ReturnDocument::After)
+            .await
+            .map_err(classify_insert)?;
+        let Some(granted) = granted else {
+            return Ok(None);
+        };
+        // The two dates were stamped at the same moment.
+        let record = LockRecord::read(&granted, &request.key, chrono::DateTime::UNIX_EPOCH)?;
+        let holder = record.and_then(|record| record.holders.into_iter().next());
+        Ok(holder.map(|holder| Grant {
+            fence: holder.fence,
+            acquired_at: holder.acquired_at,
+            expires_at: holder.expires_at,
+            now: holder.acquired_at,
+        }))
+    }
+
+    pub(in super::super) async fn leave(self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+        let rule = |record: Option<&LockRecord>, now| rules::leave(record, waiter, now);
+        self.decide(id(key), key, false, rule).await
+    }
+
+    pub(in super::super) async fn renew(
+        self,
+        requests: &[RenewRequest],
+    ) -> Result<RenewAnswers, Error> {
+        let renew = async |request: &RenewRequest| {
+            let rule = |record: Option<&LockRecord>, now| rules::renew(record, request, now);
+            self.decide(id(&request.key), &request.key, false, rule)
+                .await
+        };
+        let renewals: Vec<_> = requests.iter().map(renew).collect();
+        Ok(stream::iter(renewals).buffered(AT_ONCE).collect().await)
+    }
+
+    pub(in super::super) async fn convert(
+        self,
+        request: &ConvertRequest,
+    ) -> Result<ConvertAnswer, Error> {
+        let rule = |record: Option<&LockRecord>, now| rules::convert(record, request, now);
+        self.decide(id(&request.key), &request.key, false, rule)
+            .await?
+    }
+
+    pub(in super::super) async fn release(
+        self,
+        request: &ReleaseRequest,
+    ) -> Result<ReleaseAnswer, Error> {
+        let is_plain = request.min_hold.is_none() && request.done.is_none();
+        if is_plain && self.release_stamped(request).await? {
+            return Ok(ReleaseAnswer::Released);
+        }
+        let rule = |record: Option<&LockRecord>, now| rules::release(record, request, now);
+        self.decide(id(&request.key), &request.key, false, rule)
+            .await
+    }
+
+    /// Releases a lease in one step. Returns whether it did.
+    async fn release_stamped(self, request: &ReleaseRequest) -> Result<bool, Error> {
+        let locks = if request.is_undoable() && !self.0.durable_releases {
+            self.0.locks.undoable_writes()
+        } else {
+            self.0.locks.durable_writes().await?
+        };
+        let (filter, update) = stamped_release(&request.key, request.lease);
+        let released = locks.update_one(filter, update).await.map_err(classify)?;
+        Ok(released.matched_count > 0)
+    }
+
+    pub(in super::super) async fn inspect(self, key: &Key) -> Result<Option<LockState>, Error> {
+        let rule = |record: Option<&LockRecord>, now| Decision {
+            write: Write::Keep,
+            answer: record.map(|record| rules::inspect(record, now)),
+        };
+        self.decide(id(key), key, false, rule).await
+    }
+
+    pub(in super::super) async fn evict(self, key: &Key) -> Result<Option<Eviction>, Error> {
+        self.decide(id(key), key, false, rules::evict).await?
+    }
+
+    pub(in super::super) async fn remove_expired(self, key: &Key) -> Result<bool, Error> {
+        self.remove(id(key), key, Duration::ZERO).await
+    }
+
+    /// Removes a lock that is dead for this long.
+    pub(super) async fn remove(
+        self,
+        id: Bson,
+        key: &Key,
+        retention: Duration,
+    ) -> Result<bool, Error> {
+        let rule = |record: Option<&LockRecord>, now| match record {
+            Some(_) => rules::remove_expired(record, retention, now),
+            // A new document, about which nobody has decided anything.
+            None => Decision {
+                write: Write::Remove,
+                answer: false,
+            },
+        };
+        self.decide(id, key, false, rule).await
+    }
+
+    /// Each request goes by itself, and several at a time.
+    pub(in super::super) async fn batch(
+        self,
+        requests: &[BatchRequest],
+    ) -> Result<BatchAnswers, Error> {
+        let send = async |request: &BatchRequest| match request {
+            BatchRequest::Acquire(request) => self.acquire(request).await.map(BatchAnswer::Acquire),
+            BatchRequest::Release(request) => self.release(request).await.map(BatchAnswer::Release),
+        };
+        let sent: Vec<_> = requests.iter().map(send).collect();
+        Ok(stream::iter(sent).buffered(AT_ONCE).collect().await)
+    }
+
+    pub(in super::super) async fn permit(
+        self,
+        request: &PermitRequest,
+    ) -> Result<PermitAnswer, Error> {
+        let filter = statements::limiter_filter(request);
+        let id = filter.get("_id").cloned().unwrap_or(Bson::Null);
+        let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
+        self.decide(id, &request.key, true, rule).await
+    }
+}
+
+fn id(key: &Key) -> Bson {
+    key.as_str().into()
+}

@@ -1,0 +1,113 @@
+//! The operations on many keys: lists and purges.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use mongodb::bson::{Bson, doc};
+
+use super::{
+    Classic,
+    form::{CLASSIC_SCHEMA, Form as _},
+    look,
+};
+use crate::{
+    messages::{ListRequest, Page},
+    model::{Error, Key, LimiterRecord, LockRecord},
+    rules::{self, Decision, Write},
+    store::{
+        listing,
+        mongodb::{error::classify, statements},
+    },
+};
+
+impl Classic<'_> {
+    /// A page of locks. They are judged by the clock of the server that keeps the first of them.
+    pub(in super::super) async fn list(self, request: &ListRequest) -> Result<Page, Error> {
+        let mut wanted = statements::keys_of_page(request);
+        wanted.insert("schema", CLASSIC_SCHEMA);
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let locks = self.0.locks.reads();
+        let found = locks.find(wanted).sort(doc! { "_id": 1 }).limit(limit);
+        let mut found = found.await.map_err(classify)?;
+        let (mut page, mut looked_at, mut time) = (Page::default(), 0, None);
+        while found.advance().await.map_err(classify)? {
+            looked_at += 1;
+            let document = found.current();
+            let Ok(id) = document.get_str("_id") else {
+                continue;
+            };
+            if !id.starts_with(request.filter.wanted_prefix()) {
+                // Behind the first key without the prefix there is none with it, so this page is the last.
+                looked_at = 0;
+                break;
+            }
+            let Ok(key) = Key::new(id) else { continue };
+            let now = match time {
+                Some(now) => now,
+                None => match look(locks, &id.into(), &key, false).await? {
+                    Some(seen) => *time.insert(seen.now),
+                    // It was removed meanwhile.
+                    None => continue,
+                },
+            };
+            // A document that is new says nothing yet.
+            match LockRecord::read(document, &key, now).transpose() {
+                Some(lock) => {
+                    let lock = lock.map(|lock| (lock, now));
+                    listing::add(&mut page, key, lock, &request.filter);
+                }
+                None => page.next = Some(key),
+            }
+        }
+        if looked_at < request.limit {
+            page.next = None;
+        }
+        Ok(page)
+    }
+
+    /// Removes what is dead for this long. Each document is judged by the clock of the server that keeps it.
+    pub(in super::super) async fn purge(self, retention: Duration) -> Result<u64, Error> {
+        let locks = self.0.locks.reads();
+        let all = locks.find(doc! { "schema": CLASSIC_SCHEMA });
+        let mut all = all.await.map_err(classify)?;
+        let mut removed = 0;
+        while all.advance().await.map_err(classify)? {
+            let document = all.current();
+            let Ok(Some(id)) = document.get("_id") else {
+                continue;
+            };
+            let Ok(id) = Bson::try_from(id) else {
+                continue;
+            };
+            let is_removed = match &id {
+                Bson::String(key) => match Key::new(key.as_str()) {
+                    Ok(key) => self.remove(id.clone(), &key, retention).await,
+                    Err(_) => continue,
+                },
+                Bson::Document(limiter) => match limiter.get_str("limiter").map(Key::new) {
+                    Ok(Ok(key)) => self.remove_limiter(id.clone(), &key, retention).await,
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            match is_removed {
+                Ok(is_removed) => removed += u64::from(is_removed),
+                // A document that makes no sense stays, and is no reason to leave the others.
+                Err(Error::NotALock { .. } | Error::NotALimiter { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn remove_limiter(self, id: Bson, key: &Key, retention: Duration) -> Result<bool, Error> {
+        let rule = |record: Option<&LimiterRecord>, now: DateTime<Utc>| {
+            let is_over = record.is_some_and(|record| rules::is_over(record, retention, now));
+            Decision {
+                write: if is_over { Write::Remove } else { Write::Keep },
+                answer: is_over,
+            }
+        };
+        self.decide(id, key, false, rule).await
+    }
+}

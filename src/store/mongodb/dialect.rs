@@ -1,0 +1,87 @@
+//! Which dialect a store speaks: whether its changes are pipelines, and whose clock these ask.
+//!
+//! | deployment | dialect |
+//! |---|---|
+//! | standalone server, replica set | pipelines, by `$$NOW` |
+//! | sharded cluster with the expression `$currentDate` | pipelines, by that expression |
+//! | any other sharded cluster | classic |
+//! | any, after [`MongoStore::without_pipelines`] | classic |
+//!
+//! A collection with documents of the classic dialect stays with it when its cluster is upgraded.
+
+use mongodb::{bson::doc, options::ReturnDocument};
+
+use super::{
+    MongoStore,
+    concern::Deployment,
+    error::{STORE, UNKNOWN_EXPRESSION, classify, code},
+    statement_clock::StatementClock,
+};
+use crate::model::Error;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Pipelines(StatementClock),
+    Classic,
+}
+
+impl MongoStore {
+    /// The dialect. Asks the cluster once, if it is a sharded one.
+    async fn ask_dialect(&self) -> Result<Dialect, Error> {
+        if !self.pipelines {
+            return Ok(Dialect::Classic);
+        }
+        if self.locks.ask_deployment().await? != Deployment::Sharded {
+            return Ok(Dialect::Pipelines(StatementClock::Command));
+        }
+        let known = *self.sharded.lock();
+        if let Some(dialect) = known {
+            return Ok(dialect);
+        }
+        let dialect = if self.has_shard_date().await? && !self.has_classic_documents().await? {
+            Dialect::Pipelines(StatementClock::ShardDate)
+        } else {
+            Dialect::Classic
+        };
+        *self.sharded.lock() = Some(dialect);
+        Ok(dialect)
+    }
+
+    pub(super) async fn has_classic_dialect(&self) -> Result<bool, Error> {
+        Ok(self.ask_dialect().await? == Dialect::Classic)
+    }
+
+    /// The clock for a pipeline.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] where there are no pipelines.
+    pub(super) async fn statement_clock(&self) -> Result<StatementClock, Error> {
+        match self.ask_dialect().await? {
+            Dialect::Pipelines(clock) => Ok(clock),
+            Dialect::Classic => Err(Error::NotPrepared {
+                store: STORE,
+                problem: "what was asked for takes an update with a pipeline, which the store does not send here"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// Whether the shards know `$currentDate`, by a statement that changes nothing. That does not follow from the
+    /// server's version alone: the cluster's feature compatibility version may be an older one.
+    async fn has_shard_date(&self) -> Result<bool, Error> {
+        let update = vec![doc! { "$set": { "touched": StatementClock::ShardDate.expression() } }];
+        let asked = self
+            .locks
+            .reads()
+            // No key has this id.
+            .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
+            .return_document(ReturnDocument::Before)
+            .await;
+        match asked {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == Some(UNKNOWN_EXPRESSION) => Ok(false),
+            Err(error) => Err(classify(error)),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Whose clock a statement asks.
+//!
+//! Statements are written with `$$NOW`, the time of the process that takes the command from the client. That is the
+//! server with the document, unless a router of a sharded cluster stands between: then it is the router's time. Routers
+//! often run beside the applications, so their clocks are those of the clients again. There a statement gets, in the
+//! place of `$$NOW`, an expression that the shard evaluates.
+//!
+//! Such an expression gives another time whenever it is evaluated, so an update binds it to a variable once. The time
+//! that an answer shows is later by as long as the server takes for the update.
+
+use chrono::{DateTime, Utc};
+use mongodb::bson::{Bson, Document, doc};
+use tokio::time::Instant;
+
+use super::{MongoStore, statements};
+
+/// What gives a statement its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatementClock {
+    /// `$$NOW`.
+    Command,
+    /// The shard, by the expression `$currentDate`, which servers have from 8.3 on.
+    ShardDate,
+}
+
+const NOW: &str = "$$NOW";
+/// The variable that has the time of the shard in an update or a condition.
+const BOUND: &str = "$$clock";
+
+impl StatementClock {
+    /// An update with this clock.
+    pub(super) fn update(self, pipeline: Vec<Document>) -> Vec<Document> {
+        match self {
+            Self::Command => pipeline,
+            _ => pipeline.into_iter().map(|it| self.stage(it)).collect(),
+        }
+    }
+
+    fn stage(self, stage: Document) -> Document {
+        let bound = |(operator, value): (String, Bson)| (operator, self.bind(value));
+        stage.into_iter().map(bound).collect()
+    }
+
+    /// One of the changes of an `update` command with this clock.
+    pub(super) fn statement(self, mut statement: Document) -> Document {
+        if self != Self::Command
+            && let Some(Bson::Array(pipeline)) = statement.get_mut("u")
+        {
+            for stage in pipeline.iter_mut() {
+                if let Bson::Document(stage) = stage {
+                    *stage = self.stage(std::mem::take(stage));
+                }
+            }
+        }
+        statement
+    }
+
+    /// A filter with this clock. Only its `$expr` has a time in it.
+    pub(super) fn filter(self, mut filter: Document) -> Document {
+        if self != Self::Command
+            && let Some(condition) = filter.remove("$expr")
+        {
+            filter.insert("$expr", self.bind(condition));
+        }
+        filter
+    }
+
+    /// What an answer shows: see [`statements::projection`].
+    pub(super) fn projection(self) -> Document {
+        let mut shown = statements::projection();
+        if self != Self::Command {
+            shown.insert("now", self.expression());
+        }
+        shown
+    }
+
+    fn bind(self, value: Bson) -> Bson {
+        doc! { "$let": { "vars": { "clock": self.expression() }, "in": with_bound(value) } }.into()
+    }
+
+    pub(super) fn expression(self) -> Bson {
+        match self {
+            Self::Command => NOW.into(),
+            Self::ShardDate => doc! { "$currentDate": {} }.into(),
+        }
+    }
+}
+
+/// The expression with the variable in the place of `$$NOW`.
+fn with_bound(value: Bson) -> Bson {
+    match value {
+        Bson::String(text) if text == NOW => BOUND.into(),
+        Bson::Array(items) => items.into_iter().map(with_bound).collect(),
+        // What stands there is text of a user.
+        Bson::Document(document) if document.contains_key("$literal") => document.into(),
+        Bson::Document(document) => {
+            let replaced = |(field, value)| (field, with_bound(value));
+            let document: Document = document.into_iter().map(replaced).collect();
+            document.into()
+        }
+        value => value,
+    }
+}
+
+impl MongoStore {
+    /// Records the time of the server for estimates. Not on a sharded cluster, where each shard has a clock of its own.
+    pub(super) fn record_time(&self, time: DateTime<Utc>) {
+        if self.sharded.lock().is_none() {
+            self.clock.record_time(time, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        messages::AcquireRequest,
+        model::{Key, LeaseId},
+    };
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    const LEASE: &str = "11111111-1111-4111-8111-111111111111";
+
+    fn acquire() -> Vec<Document> {
+        let (key, owner) = (Key::new("key").unwrap(), NOW.into());
+        let lease = LeaseId::parse(LEASE).unwrap();
+        let request = AcquireRequest::exclusive(key, lease, owner, DAY);
+        statements::acquire(&request, statements::Form::Full, DAY)
+    }
+
+    #[test]
+    fn without_a_router_a_statement_stays_as_it_is() {
+        let clock = StatementClock::Command;
+        assert_eq!(clock.update(acquire()), acquire());
+        assert_eq!(clock.projection(), statements::projection());
+        let expired = statements::expired(&Key::new("key").unwrap());
+        assert_eq!(clock.filter(expired.clone()), expired);
+    }
+
+    #[test]
+    fn the_clock_of_a_shard_is_asked_once_for_an_update() {
+        let (clock, asks) = (StatementClock::ShardDate, "$currentDate");
+        let update = Bson::from(clock.update(acquire())).to_string();
+        assert_eq!(update.matches(asks).count(), 1, "{update}");
+        assert!(update.contains(BOUND));
+        // The owner is called so, and stays.
+        let owners = update.matches(r#""$literal": "$$NOW""#).count();
+        assert_eq!(update.matches(NOW).count(), owners, "{update}");
+        let expired = clock.filter(statements::expired(&Key::new(NOW).unwrap()));
+        assert_eq!(expired.get_str("_id").unwrap(), NOW);
+        let condition = expired.get("$expr").unwrap().to_string();
+        assert_eq!(condition.matches(asks).count(), 1, "{condition}");
+        assert!(!condition.contains(NOW), "{condition}");
+        assert!(clock.projection().to_string().contains(asks));
+    }
+}

@@ -1,0 +1,111 @@
+//! Engines that cannot be had here: what stands in for them is a server behind a proxy.
+
+use leasehold::{Attempt, Error, Leases, MongoStore};
+use leasehold_conformance::Clients;
+use leasehold_tests::disguise::Disguise;
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::ClientOptions,
+};
+
+use super::{DATABASE, Engine, Fixture, LONG, soon_mended};
+
+async fn disguised(fixture: &Fixture, disguise: Disguise) -> MongoStore {
+    let address = disguise.of(&fixture.uri).await;
+    let options = soon_mended(ClientOptions::parse(&address).await.unwrap());
+    let client = Client::with_options(options).unwrap();
+    MongoStore::new(
+        &client
+            .database(DATABASE)
+            .collection::<Document>(&fixture.name),
+    )
+}
+
+/// A sharded cluster that has the expression `$currentDate`.
+mod shard_date {
+    use super::*;
+
+    async fn connect() -> Clients {
+        let fixture = Fixture::new(Engine::MongoDb);
+        let first = disguised(&fixture, Disguise::Router).await;
+        first.prepare().await.unwrap();
+        Clients::new(first, disguised(&fixture, Disguise::Router).await)
+    }
+
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+
+    #[tokio::test]
+    async fn the_statements_are_pipelines_and_ask_the_shard() {
+        let fixture = Fixture::new(Engine::MongoDb);
+        let leases = Leases::new(disguised(&fixture, Disguise::Router).await);
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        let found = fixture.collection().await.find_one(doc! {}).await.unwrap();
+        assert_eq!(found.unwrap().get_str("schema"), Ok("leasehold.lock.1"));
+        lease.release().await.unwrap();
+    }
+}
+
+/// As Amazon DocumentDB.
+mod without_pipelines {
+    use super::*;
+
+    async fn connect() -> Clients {
+        let fixture = Fixture::new(Engine::MongoDb);
+        let first = disguised(&fixture, Disguise::WithoutPipelines).await;
+        let second = disguised(&fixture, Disguise::WithoutPipelines).await;
+        let first = first.without_pipelines();
+        first.prepare().await.unwrap();
+        Clients::new(first, second.without_pipelines())
+    }
+
+    leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
+
+    #[tokio::test]
+    async fn the_error_says_what_to_do() {
+        let fixture = Fixture::new(Engine::MongoDb);
+        let store = disguised(&fixture, Disguise::WithoutPipelines).await;
+        let refused = Leases::new(store).try_acquire("key", LONG).await;
+        let Err(error @ Error::NotPrepared { .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(error.to_string().contains("without_pipelines"), "{error}");
+        let left = fixture.collection().await.find_one(doc! {}).await;
+        assert_eq!(left.unwrap(), None);
+    }
+}
+
+/// Neither takes the other's lock for its own, and both leave it as it is.
+#[tokio::test]
+async fn the_two_dialects_refuse_each_others_documents() {
+    for is_classic in [true, false] {
+        let fixture = Fixture::new(Engine::MongoDb);
+        let (pipelines, classic) = (fixture.store().await, fixture.store().await);
+        let classic = classic.without_pipelines();
+        let (holder, other) = match is_classic {
+            true => (classic, pipelines),
+            false => (pipelines, classic),
+        };
+        let (holder, other) = (Leases::new(holder), Leases::new(other));
+        let lease = holder.acquire("key", LONG).await.unwrap();
+        let collection = fixture.collection().await;
+        let before = collection.find_one(doc! {}).await.unwrap();
+        let refusals = [
+            other.try_acquire("key", LONG).await.map(drop),
+            other.inspect("key").await.map(drop),
+            other.evict("key").await.map(drop),
+            other.remove_expired("key").await.map(drop),
+        ];
+        for refused in refusals {
+            let is_told = matches!(
+                refused,
+                Err(Error::NotALock { .. } | Error::UnsupportedSchema { .. })
+            );
+            assert!(is_told, "{refused:?}");
+        }
+        assert_eq!(collection.find_one(doc! {}).await.unwrap(), before);
+        lease.release().await.unwrap();
+        let attempt = holder.try_acquire("key", LONG).await.unwrap();
+        assert!(matches!(attempt, Attempt::Acquired(_)));
+    }
+}

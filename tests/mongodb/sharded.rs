@@ -1,0 +1,62 @@
+//! A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
+
+mod clock;
+
+use mongodb::options::ClientOptions;
+
+use super::{Clients, Engine, Fixture, MongoStore};
+
+/// A fixture, and the options of a client for each router, as of two processes with a router beside each.
+async fn routers() -> (Fixture, [ClientOptions; 2]) {
+    let fixture = Fixture::new(Engine::MongoDbSharded);
+    let options = fixture.options().await;
+    let at = |router: usize| {
+        let mut options = options.clone();
+        options.hosts = vec![options.hosts[router].clone()];
+        options
+    };
+    let routers = [at(0), at(1)];
+    (fixture, routers)
+}
+
+/// A store behind each router, in one collection.
+async fn stores() -> [MongoStore; 2] {
+    let (fixture, routers) = routers().await;
+    let stores = routers.map(|router| MongoStore::new(&fixture.collection_with(router)));
+    stores[0].prepare().await.unwrap();
+    stores
+}
+
+async fn connect() -> Clients {
+    let [first, second] = stores().await;
+    Clients::new(first, second)
+}
+
+/// Tests of these properties of the suite. All of them are tried on this engine by `scripts/nightly`, because an emulated
+/// cluster takes its time.
+macro_rules! properties {
+    ($($property:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $property() {
+            let clients = connect().await;
+            leasehold_conformance::$property(&clients).await.unwrap();
+        }
+    )*};
+}
+
+properties! {
+    takeover_only_after_expiry_on_the_servers_clock
+    a_renewal_counts_from_now
+    many_renewals_go_in_one_call
+    the_fence_always_rises
+    an_eviction_frees_the_key
+    remove_expired_removes_only_what_is_dead
+    purge_removes_only_what_is_long_dead
+    a_list_shows_what_its_filter_describes
+    permits_are_never_more_than_there_are
+    leases_are_upgraded_and_downgraded
+    a_batch_does_what_its_requests_say
+    a_repeated_request_takes_its_permits_once
+    a_place_tells_who_waits
+    a_tick_that_is_done_is_not_granted_again
+}

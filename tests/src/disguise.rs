@@ -1,0 +1,183 @@
+//! A proxy that makes a MongoDB server look like one that is not to be had here.
+
+use std::{io, sync::Arc};
+
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::{ClientOptions, ServerAddress},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixStream},
+};
+
+/// What a server looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disguise {
+    /// A router of a sharded cluster.
+    Router,
+    /// An engine that refuses what Amazon DocumentDB 5.0 refuses of the commands that are sent here: updates with
+    /// pipelines, `$$NOW`, and retryable writes.
+    WithoutPipelines,
+}
+
+/// The answer to a query of the first versions of the protocol, with which drivers greet a server.
+const OP_REPLY: i32 = 1;
+const OP_MSG: i32 = 2_013;
+const HEADER: usize = 16;
+/// Of an `OP_REPLY`, behind the header.
+const REPLY_FIELDS: usize = 20;
+
+impl Disguise {
+    /// The address of a proxy to the server at this one. It ends with the runtime.
+    pub async fn of(self, address: &str) -> String {
+        let options = ClientOptions::parse(address).await.unwrap();
+        let server = Arc::new(options.hosts[0].clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = server.clone();
+                tokio::spawn(async move {
+                    // A connection that breaks is the client's to notice.
+                    let _ = match &*server {
+                        ServerAddress::Tcp { host, port } => {
+                            let port = port.unwrap_or(27_017);
+                            match TcpStream::connect((host.as_str(), port)).await {
+                                Ok(server) => self.pass(client, server).await,
+                                Err(error) => Err(error),
+                            }
+                        }
+                        ServerAddress::Unix { path } => match UnixStream::connect(path).await {
+                            Ok(server) => self.pass(client, server).await,
+                            Err(error) => Err(error),
+                        },
+                        other => panic!("no address for a proxy: {other}"),
+                    };
+                });
+            }
+        });
+        let retries = self != Self::WithoutPipelines;
+        format!("mongodb://127.0.0.1:{port}/?directConnection=true&retryWrites={retries}")
+    }
+
+    async fn pass<S>(self, mut client: TcpStream, mut server: S) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        loop {
+            let request = message(&mut client).await?;
+            if let Some(refusal) = command(&request).and_then(|it| self.refusal(&it)) {
+                let answer = answer_to(&request, &refusal);
+                client.write_all(&answer).await?;
+                continue;
+            }
+            server.write_all(&request).await?;
+            let answer = message(&mut server).await?;
+            client.write_all(&self.changed(answer)).await?;
+        }
+    }
+
+    /// The answer to a command that such a server does not carry out.
+    fn refusal(self, command: &Document) -> Option<Document> {
+        if self != Self::WithoutPipelines {
+            return None;
+        }
+        let refused =
+            |message: &str, code: i32| Some(doc! { "ok": 0.0, "errmsg": message, "code": code });
+        let is_pipeline = |value: Option<&Bson>| matches!(value, Some(Bson::Array(_)));
+        let updates = command.get_array("updates").into_iter().flatten();
+        let mut updates = updates.filter_map(Bson::as_document);
+        if command.contains_key("txnNumber") {
+            refused("Retryable writes are not supported", 301)
+        } else if is_pipeline(command.get("update")) {
+            let message = "Failed to parse update: field must be of BSON type object";
+            refused(message, 9)
+        } else if updates.any(|update| is_pipeline(update.get("u"))) {
+            refused("Wrong type for parameter u", 9)
+        } else if ["fields", "projection"]
+            .iter()
+            .any(|it| shows_the_time(command, it))
+        {
+            refused("Feature not supported: $$NOW", 303)
+        } else {
+            None
+        }
+    }
+
+    /// An answer of the server as the disguised one gives it.
+    fn changed(self, answer: Vec<u8>) -> Vec<u8> {
+        let Some(start) = document_in(&answer) else {
+            return answer;
+        };
+        let Ok(mut document) = Document::from_reader(&answer[start..]) else {
+            return answer;
+        };
+        if !document.contains_key("maxWireVersion") {
+            return answer;
+        }
+        // With it the server would answer a greeting again and again.
+        document.remove("topologyVersion");
+        if self == Self::Router {
+            document.insert("msg", "isdbgrid");
+        }
+        with_document(&answer[..start], &document)
+    }
+}
+
+/// Whether a projection of a command has the time in it.
+fn shows_the_time(command: &Document, projection: &str) -> bool {
+    let shown = command.get_document(projection).into_iter().flatten();
+    shown
+        .into_iter()
+        .any(|(_, value)| value.as_str() == Some("$$NOW"))
+}
+
+/// The next message, with its header.
+async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let length = from.read_i32_le().await?;
+    let mut message = length.to_le_bytes().to_vec();
+    let rest = usize::try_from(length).unwrap_or(0).saturating_sub(4);
+    message.resize(4 + rest, 0);
+    from.read_exact(&mut message[4..]).await?;
+    Ok(message)
+}
+
+fn number_at(message: &[u8], at: usize) -> Option<i32> {
+    let bytes = message.get(at..at + 4)?;
+    Some(i32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// Where the document of a message begins. A message of commands has flags and the kind of its section before it.
+fn document_in(message: &[u8]) -> Option<usize> {
+    match number_at(message, 12)? {
+        OP_MSG => Some(HEADER + 5),
+        OP_REPLY => Some(HEADER + REPLY_FIELDS),
+        _ => None,
+    }
+}
+
+fn command(request: &[u8]) -> Option<Document> {
+    let start = document_in(request)?;
+    Document::from_reader(&request[start..]).ok()
+}
+
+/// A message with this head, whose length is written anew, and this document.
+fn with_document(head: &[u8], document: &Document) -> Vec<u8> {
+    let mut message = head.to_vec();
+    document.to_writer(&mut message).unwrap();
+    let length = i32::try_from(message.len()).unwrap();
+    message[..4].copy_from_slice(&length.to_le_bytes());
+    message
+}
+
+fn answer_to(request: &[u8], document: &Document) -> Vec<u8> {
+    let id = number_at(request, 4).unwrap_or_default();
+    let mut head = Vec::new();
+    for number in [0, id, id, OP_MSG, 0] {
+        head.extend(number.to_le_bytes());
+    }
+    // The kind of a section with one document.
+    head.push(0);
+    with_document(&head, document)
+}
