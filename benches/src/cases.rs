@@ -11,6 +11,7 @@ mod handoff_processes;
 mod held;
 mod kept;
 mod kept_raw;
+mod leader;
 mod limiter;
 mod live;
 mod memory;
@@ -85,6 +86,7 @@ const CASES: &[Case] = &[
     mongo!("fairness", BOTH, fairness::measure),
     mongo!("fairness-writer", BOTH, fairness_writer::measure),
     mongo!("fairness-polls", BOTH, fairness_polls::measure),
+    mongo!("leader", BOTH, leader::measure),
     mongo!("kept", STANDALONE, kept::calm),
     mongo!("kept-busy", STANDALONE, kept::busy),
     mongo!("kept-many", STANDALONE, kept::many),
