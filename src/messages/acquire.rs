@@ -26,7 +26,7 @@ pub struct AcquireRequest {
     pub note: Option<Arc<str>>,
     /// The tick that is to be done under the lease. If it is done, or a later one is, the store refuses, whoever has the key.
     pub tick: Option<Tick>,
-    /// The lease to replace, in one step. If it is not among the holders, the store refuses, even if the key is free,
+    /// The lease to replace in one step, another one than that of this request. If it is not among the holders, the store refuses, even if the key is free,
     /// unless this request's own lease was granted before.
     pub in_place_of: Option<LeaseId>,
     /// Whether no earlier request with this lease id was or can still be granted. If the store then finds a holder with

@@ -328,6 +328,8 @@ impl Side {
             }
             Step::AcquireFor(key, lease, tick, from, (claim, stance)) => {
                 let mut request = names.ask(key, lease, claim, stance).tick(tick);
+                // Of a lease in its own place the document cannot tell whether it was granted anew.
+                let from = from.filter(|from| *from != lease);
                 request.in_place_of = from.map(|from| leases[from]);
                 request.fresh = self.asked.insert((key, lease));
                 match store.acquire(&request).await {
