@@ -2,6 +2,7 @@
 
 mod cpu;
 mod cycle;
+mod dialects;
 mod fairness;
 mod fairness_polls;
 mod fairness_writer;
@@ -78,6 +79,7 @@ macro_rules! search {
 const CASES: &[Case] = &[
     mongo!("cycle", STANDALONE_AND_THREE, cycle::fresh),
     mongo!("cycle-existing", STANDALONE, cycle::existing),
+    mongo!("dialects", STANDALONE, dialects::measure),
     mongo!("forms", STANDALONE, forms::measure),
     mongo!("held", STANDALONE, held::measure),
     mongo!("takeover", STANDALONE, takeover::measure),

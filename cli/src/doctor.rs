@@ -215,18 +215,29 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
 async fn indexes(backend: &Backend) -> Finding {
     match backend {
         Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
-        Backend::MongoDb(locks) => match MongoStore::new(locks).check().await {
-            Ok(()) => match locks.list_index_names().await {
+        Backend::MongoDb(locks) => match checked(&MongoStore::new(locks)).await {
+            Ok(false) => {
+                let text =
+                    "yes; without pipelines there is no index that removes dead locks: purge them";
+                Finding::new("prepared", Grade::Good, text)
+            }
+            Ok(true) => match locks.list_index_names().await {
                 Ok(names) => of_indexes(&names),
                 // The collection is not there yet.
                 Err(error) if is_missing(&error) => of_indexes(&[]),
                 Err(_) => unseen(),
             },
-            unfit => of_check(unfit),
+            Err(unfit) => of_check(Err(unfit)),
         },
         Backend::Elasticsearch(store, _) => of_check(store.check().await),
         Backend::OpenSearch(store, _) => of_check(store.check().await),
     }
+}
+
+/// Whether a collection that is fit for locks is changed by pipelines.
+async fn checked(store: &MongoStore) -> Result<bool, Error> {
+    store.check().await?;
+    store.has_pipelines().await
 }
 
 fn of_indexes(names: &[String]) -> Finding {

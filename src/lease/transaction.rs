@@ -50,7 +50,9 @@ impl Lease {
     ///
     /// - The lock's collection and the data must be in one cluster, and the session must be of the client
     ///   whose collection the [`MongoStore`] was made with.
-    /// - The deployment must have transactions: a replica set or a sharded cluster.
+    /// - The deployment must have transactions, and take pipelines: a replica set, or a sharded cluster from MongoDB 8.3 on.
+    ///   Elsewhere this is [`Error::NotEnforceable`], or [`Error::NotPrepared`] where the store speaks the [classic
+    ///   dialect](crate::MongoStore::without_pipelines).
     /// - **The transaction must be much shorter than the ttl.** A renewal of this lease waits for the end of
     ///   the transaction, and the lease is lost at its deadline all the same. Renewals are sent in batches, so
     ///   the renewals of other leases in the same batch wait too, until they are sent again in smaller batches,

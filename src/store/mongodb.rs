@@ -79,7 +79,7 @@ const MAX_CONCURRENT: usize = 16;
 /// # What it guarantees
 ///
 /// - Every operation is one atomic command on one document, on the clock of the server that
-///   carries it out.
+///   carries it out. The [classic dialect](MongoStore::without_pipelines) takes two commands for most of them.
 /// - A grant was acknowledged by a majority of the replica set, each member of which has it in its journal
 ///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
 ///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
@@ -90,7 +90,7 @@ const MAX_CONCURRENT: usize = 16;
 /// - A **plain release** is acknowledged by the primary alone, unless
 ///   [`durable_releases`](MongoStore::durable_releases) says otherwise. If a failover undoes it, the key stays
 ///   taken until the ttl is over.
-/// - A refused attempt writes nothing, not even to the oplog.
+/// - A refused attempt writes nothing, not even to the oplog, unless it takes a place among the processes that wait.
 /// - On a **standalone server** a grant that was acknowledged is in its journal (`w: 1`, `j: true`), so it
 ///   survives that the server is killed or loses its power, and is lost with its disk. Such a server is not
 ///   sent `w: "majority"`, for which newer servers do not wait for the journal, even with `j: true`. With its
@@ -113,7 +113,7 @@ const MAX_CONCURRENT: usize = 16;
 ///
 /// # Freed keys
 ///
-/// A replica set or sharded cluster reports releases, evictions and downgrades as they happen
+/// A replica set, and a sharded cluster with pipelines, reports releases, evictions and downgrades as they happen
 /// ([`Store::freed`]), by a change stream; a standalone server does not.
 ///
 /// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for

@@ -39,6 +39,69 @@ pub(super) async fn user(fixture: &Fixture, roles: &[&str]) -> ClientOptions {
     options(fixture, &name, PASSWORD).await
 }
 
+/// A new user with a role of nothing but these actions on the collection of the fixture, and `listCollections` on its
+/// database if the collection is to be prepared.
+async fn user_who_may(fixture: &Fixture, actions: &[&str], prepares: bool) -> ClientOptions {
+    let role = format!("role-{}", LeaseId::random());
+    let on = |collection: &str| doc! { "db": DATABASE, "collection": collection };
+    let mut privileges = vec![doc! { "resource": on(&fixture.name), "actions": actions }];
+    if prepares {
+        privileges.push(doc! { "resource": on(""), "actions": ["listCollections"] });
+    }
+    let made = doc! { "createRole": &role, "privileges": privileges, "roles": [] };
+    superuser(fixture, made).await;
+    let name = format!("user-{}", LeaseId::random());
+    let roles = vec![doc! { "role": role, "db": "admin" }];
+    let made = doc! { "createUser": &name, "pwd": PASSWORD, "roles": roles };
+    superuser(fixture, made).await;
+    options(fixture, &name, PASSWORD).await
+}
+
+/// The actions that `docs/stores/mongodb.md` names, in both dialects. Without one of them something is refused.
+#[tokio::test]
+async fn a_role_of_single_actions_is_enough() {
+    const WORK: [&str; 4] = ["find", "insert", "update", "remove"];
+    for is_classic in [false, true] {
+        let fixture = Fixture::new(Engine::MongoDbSecured);
+        let store = async |actions: &[&str], prepares| {
+            let user = user_who_may(&fixture, actions, prepares).await;
+            let store = MongoStore::new(&fixture.collection_with(user));
+            match is_classic {
+                true => store.without_pipelines(),
+                false => store,
+            }
+        };
+        let mut operator = WORK.to_vec();
+        operator.extend(["createIndex", "listIndexes"]);
+        store(&operator, true).await.prepare().await.unwrap();
+
+        let work = store(&WORK, false).await;
+        let mut outcomes = every::of_a_handle(&Leases::new(work.clone()), LONG).await;
+        outcomes.extend(every::of_a_holder(&work).await);
+        for (operation, outcome) in outcomes {
+            let denied = matches!(outcome, Err(Error::Denied { .. }));
+            assert!(!denied, "{operation}: {outcome:?}");
+        }
+        for left_out in WORK {
+            let rest: Vec<_> = WORK.into_iter().filter(|it| *it != left_out).collect();
+            let store = store(&rest, false).await;
+            let mut outcomes = every::of_a_handle(&Leases::new(store.clone()), LONG).await;
+            outcomes.extend(every::of_a_holder(&store).await);
+            let is_denied =
+                |it: &(&str, Result<(), Error>)| matches!(it.1, Err(Error::Denied { .. }));
+            assert!(outcomes.iter().any(is_denied), "without {left_out}");
+        }
+        if !is_classic {
+            let mut listener = WORK.to_vec();
+            listener.push("changeStream");
+            let heard = store(&listener, false).await.freed().await;
+            assert!(heard.unwrap().is_some());
+            let deaf = store(&WORK, false).await.freed().await;
+            assert!(matches!(deaf, Err(Error::Denied { .. })));
+        }
+    }
+}
+
 fn on_the_database(roles: &[&str]) -> Vec<Document> {
     let role = |role| doc! { "role": role, "db": DATABASE };
     roles.iter().map(role).collect()

@@ -9,7 +9,10 @@
 //!
 //! A collection with documents of the classic dialect stays with it when its cluster is upgraded.
 
-use mongodb::{bson::doc, options::ReturnDocument};
+use mongodb::{
+    bson::{Document, doc},
+    options::ReturnDocument,
+};
 
 use super::{
     MongoStore,
@@ -38,6 +41,7 @@ impl MongoStore {
         if let Some(dialect) = known {
             return Ok(dialect);
         }
+        self.ensure_one_document_a_key().await?;
         let dialect = if self.has_shard_date().await? && !self.has_classic_documents().await? {
             Dialect::Pipelines(StatementClock::ShardDate)
         } else {
@@ -45,6 +49,21 @@ impl MongoStore {
         };
         *self.sharded.lock() = Some(dialect);
         Ok(dialect)
+    }
+
+    /// Whether the changes of this store are pipelines; if not, it speaks the [classic
+    /// dialect](MongoStore::without_pipelines), and has no TTL index. Asks a sharded cluster once.
+    ///
+    /// # Errors
+    ///
+    /// The error with which the server answers; [`Error::NotPrepared`] for a collection that is sharded by another key
+    /// than `_id`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn has_pipelines(&self) -> Result<bool, Error> {
+        Ok(!self.has_classic_dialect().await?)
     }
 
     pub(super) async fn has_classic_dialect(&self) -> Result<bool, Error> {
@@ -64,6 +83,36 @@ impl MongoStore {
                 problem: "what was asked for takes an update with a pipeline, which the store does not send here"
                     .to_owned(),
             }),
+        }
+    }
+
+    /// On a collection that is sharded by another key than `_id` two shards may each have a document of one key. A user who
+    /// may not read the cluster's settings is not told.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] if it is.
+    async fn ensure_one_document_a_key(&self) -> Result<(), Error> {
+        let locks = self.locks.reads();
+        let collections = locks.client().database("config");
+        let collections = collections.collection::<Document>("collections");
+        let found = collections
+            .find_one(doc! { "_id": locks.namespace().to_string() })
+            .await
+            .map_err(classify);
+        let found = match found {
+            Err(Error::Denied { .. }) | Ok(None) => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(Some(found)) => found,
+        };
+        match found.get_document("key") {
+            Ok(key) if !key.keys().eq(["_id"]) => Err(Error::NotPrepared {
+                store: STORE,
+                problem: "it is sharded by another key than _id, so two shards may have a document of one key each: \
+                          give the locks a collection that is sharded by _id, or by none"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -37,9 +37,11 @@ const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
 /// Unauthorized, and authentication failed.
 const DENIED: [i32; 2] = [13, 18];
 /// The primary stepped down or shuts down, the network between the servers failed, or time ran out:
-/// the driver's own list of what a retry may mend, and the time limits.
-const INTERRUPTED: [i32; 16] = [
-    6, 7, 50, 64, 89, 91, 134, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436,
+/// the driver's own list of what a retry may mend, and the time limits. And what a router says of a shard without a
+/// primary (133), and of documents that go to another shard (63, 150, 13,388).
+const INTERRUPTED: [i32; 20] = [
+    6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602,
+    13_388, 13_435, 13_436,
 ];
 
 /// The server's number for the error, if the error came from the server.

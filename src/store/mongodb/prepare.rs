@@ -96,15 +96,21 @@ impl MongoStore {
         .await
     }
 
-    /// Checks that the collection is fit for locks. Nothing is changed.
+    /// Checks that the collection is fit for locks. Nothing is changed: the update that is tried finds no document.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if it is a view or a collection of a time series, if it is capped (the server may remove
-    /// a lock that somebody has), if it has a collation (which may take two keys for one), or if it has a unique index
-    /// on another field than `_id` (which refuses all locks but one, unless it is sparse, or has a filter, so that they
-    /// are not in it). Otherwise the error with which the server answers; a user who may not list collections is told
-    /// of none of these but the last.
+    /// [`Error::NotPrepared`] if the collection
+    ///
+    /// - is a view or one of a time series, or is capped (the server may remove a lock that somebody has), or has a
+    ///   collation (which may take two keys for one); a user who may not list collections is not told of these;
+    /// - has a unique index on another field than `_id` (which refuses all locks but one, unless it is sparse, or has a
+    ///   filter, so that they are not in it);
+    /// - is sharded by another key than `_id`; a user who may not read the cluster's settings (`config.collections`) is not
+    ///   told of that;
+    /// - is one of an engine that takes no updates with pipelines; a user who may only read is not told of that.
+    ///
+    /// Otherwise the error with which the server answers.
     ///
     /// # Cancel safety
     ///
@@ -128,6 +134,10 @@ impl MongoStore {
         if let Some(problem) = problem {
             return Err(not_prepared(problem.to_owned()));
         }
+        // This also finds out whether a sharded collection is fit.
+        if !self.has_classic_dialect().await? {
+            self.try_pipeline().await?;
+        }
         if listed.is_empty() {
             return Ok(());
         }
@@ -136,6 +146,23 @@ impl MongoStore {
         match indexes.iter().find_map(refuses_locks) {
             Some(name) => Err(not_prepared(unique_index(&name))),
             None => Ok(()),
+        }
+    }
+
+    /// Tries an update with a pipeline, and the server's time in it, that changes nothing.
+    async fn try_pipeline(&self) -> Result<(), Error> {
+        let clock = self.statement_clock().await?;
+        let update = clock.update(vec![doc! { "$replaceWith": { "at": "$$NOW" } }]);
+        let tried = self
+            .locks
+            .reads()
+            // No key has this id.
+            .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
+            .await;
+        match tried.map_err(classify) {
+            // A user who may only read does without.
+            Ok(_) | Err(Error::Denied { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

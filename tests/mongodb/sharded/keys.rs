@@ -1,0 +1,53 @@
+//! Collections that are sharded, by `_id` and by another field.
+
+use leasehold::{Error, Leases, MongoStore};
+use mongodb::bson::{Bson, doc};
+
+use super::routers;
+use crate::{DATABASE, LONG};
+
+/// A store behind each router, in a collection that is sharded by this field.
+async fn sharded_by(field: &str, how: impl Into<Bson>) -> [MongoStore; 2] {
+    let (fixture, routers) = routers().await;
+    let collections = routers.map(|router| fixture.collection_with(router));
+    let admin = collections[0].client().database("admin");
+    let command = doc! {
+        "shardCollection": format!("{DATABASE}.{}", fixture.name),
+        "key": { field: how },
+    };
+    admin.run_command(command).await.unwrap();
+    collections.map(|collection| MongoStore::new(&collection))
+}
+
+#[tokio::test]
+async fn a_collection_that_is_sharded_by_id_has_locks() {
+    for how in [Bson::from(1), "hashed".into()] {
+        let [first, second] = sharded_by("_id", how).await;
+        first.prepare().await.unwrap();
+        let [first, second] = [first, second].map(Leases::new);
+        let lease = first.acquire("key", LONG).await.unwrap();
+        let held = second.inspect("key").await.unwrap().unwrap();
+        assert_eq!(held.fence, lease.fence());
+        lease.release().await.unwrap();
+        drop(second.acquire("key", LONG).await.unwrap());
+    }
+}
+
+/// Two shards would each have a document of one key.
+#[tokio::test]
+async fn a_collection_that_is_sharded_by_another_field_is_refused() {
+    let [store, _] = sharded_by("owner", 1).await;
+    let leases = Leases::new(store.clone());
+    let refusals = [
+        store.check().await,
+        store.prepare().await,
+        leases.try_acquire("key", LONG).await.map(drop),
+        leases.inspect("key").await.map(drop),
+    ];
+    for refused in refusals {
+        let Err(error @ Error::NotPrepared { .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(error.to_string().contains("sharded by _id"), "{error}");
+    }
+}
