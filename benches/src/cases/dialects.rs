@@ -17,7 +17,7 @@ use crate::{
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "A cycle (a free key is taken and released), and a cycle with a renewal in between, in both dialects, on \
-                 keys that were locked before.";
+                 keys that were locked before. The ratio of a cycle with a renewal is that to the dialect with pipelines.";
     let mut result = CaseResult::new("dialects", mongo.engine.name(), about);
     let pipelines = sides::leases(mongo).await?;
     let classic = mongo_store(&mongo.collection("leasehold-classic")).await?;
