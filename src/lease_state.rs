@@ -65,6 +65,8 @@ pub(crate) struct LeaseState {
     done: OnceLock<DoneTick>,
     /// Whether the lease is renewed in the background.
     kept: AtomicBool,
+    /// Whether its release is to be confirmed by a majority, although a failover could undo it without harm.
+    is_awaited: AtomicBool,
     /// Whether another acquire of the lease may still be on its way to the server.
     maybe_in_flight: AtomicBool,
     /// The parent of all cancellation tokens of the lease; set by the first call that asks for one.
@@ -91,6 +93,7 @@ impl LeaseState {
             min_hold: OnceLock::new(),
             done: OnceLock::new(),
             kept: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
             maybe_in_flight: AtomicBool::new(false),
             token: OnceLock::new(),
         })

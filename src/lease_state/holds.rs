@@ -1,6 +1,6 @@
 //! What is set once its caller has a lease: for how long the key is held at least and at most, and what was done under it.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
@@ -28,6 +28,17 @@ impl LeaseState {
     pub(crate) fn set_done(&self, done: DoneTick) {
         // The caller releases the lease at once, so this is called once.
         let _ = self.done.set(done);
+    }
+
+    /// Whether others wait to hear of the release.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
+    /// Records that others wait to hear of the release, as of that of a leader. A majority confirms it then: if a failover
+    /// undid it, nobody would lead until the ttl is over, and a change stream tells only of what a majority has.
+    pub(crate) fn set_awaited(&self) {
+        self.is_awaited.store(true, Ordering::Relaxed);
     }
 
     /// When the lease was granted, on the clock of this process.

@@ -36,6 +36,8 @@ pub(crate) struct HeldLease {
     pub(super) min_hold: Option<MinHold>,
     /// The tick that was done under it.
     pub(super) done: Option<DoneTick>,
+    /// Whether others wait to hear of the release.
+    pub(super) is_awaited: bool,
 }
 
 impl ReleaseJob {
@@ -56,6 +58,7 @@ impl ReleaseJob {
                     placeholder: LeaseId::random(),
                 }),
                 done: state.done(),
+                is_awaited: state.is_awaited(),
             }),
         }
     }
@@ -98,9 +101,10 @@ impl ReleaseJob {
         request.min_hold = self.held.and_then(|held| held.min_hold);
         request.done = self.held.and_then(|held| held.done);
         request.likely_sole = self.is_exclusive;
+        let is_awaited = self.held.is_some_and(|held| held.is_awaited);
         PlannedRelease {
             request,
-            undoable_until: self.undoable_until(),
+            undoable_until: self.undoable_until().filter(|_| !is_awaited),
             is_repeated: false,
         }
     }

@@ -225,7 +225,7 @@ impl MongoStore {
     ///
     /// With or without this these are acknowledged by a majority: a release with a minimum hold, one after the lease's
     /// local deadline, one of a lease that was never handed out, one that hands the key off to a waiter of the same
-    /// process, and one that leaves it to other processes after many of those.
+    /// process, one of a [leader](crate::Leases::leader), and one that leaves it to other processes after many of those.
     pub fn durable_releases(mut self, durable: bool) -> Self {
         self.durable_releases = durable;
         self

@@ -486,3 +486,22 @@ async fn a_stream_ends_with_its_followers() {
         sleep(minute).await;
     }
 }
+
+/// If a failover undid it, nobody would lead until the ttl is over.
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_leader_is_not_one_that_may_be_undone() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    for leads_on in [true, false] {
+        let leases = process(&store, "a");
+        store.undoable.lock().clear();
+        if leads_on {
+            leads(&leases, &terms);
+            terms.until(1).await;
+        } else {
+            let lease = leases.acquire("key", TTL).await.unwrap();
+            lease.release().await.unwrap();
+        }
+        leases.close().await;
+        assert_eq!(*store.undoable.lock(), [!leads_on]);
+    }
+}

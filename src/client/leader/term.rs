@@ -36,6 +36,7 @@ pub(super) enum TermEnd<E> {
 
 impl Term {
     pub(super) fn new(lease: Lease) -> Self {
+        lease.state().set_awaited();
         Self {
             lease,
             resigned: CancellationToken::new(),
