@@ -28,7 +28,8 @@ const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The forms of an address.
-pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
+pub(crate) const FORMS: &str = "file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]], \
+     with classic+ before it for an engine without pipelines; \
      es+http://HOST:PORT[/ALIAS]; opensearch+https://HOST:PORT[/ALIAS]";
 /// Examples of addresses with all parts, for errors.
 const MONGODB: &str = "mongodb://user:password@host:27017/database.collection";
@@ -71,7 +72,7 @@ pub(crate) enum Make {
 
 pub(crate) enum Backend {
     File(SqliteStore),
-    MongoDb(Collection<Document>),
+    MongoDb(MongoStore, Collection<Document>),
     Elasticsearch(Arc<ElasticsearchStore>, Elasticsearch),
     OpenSearch(Arc<OpenSearchStore>, OpenSearch),
 }
@@ -84,7 +85,11 @@ impl Opened {
             return open_file(path, make).await;
         }
         match address.split_once("://") {
-            Some(("mongodb" | "mongodb+srv", _)) => open_mongodb(address).await,
+            Some(("mongodb" | "mongodb+srv", _)) => open_mongodb(address, |it| it).await,
+            Some(("classic+mongodb" | "classic+mongodb+srv", _)) => {
+                let address = address.trim_start_matches("classic+");
+                open_mongodb(address, MongoStore::without_pipelines).await
+            }
             Some(("http" | "https", _)) => open_index(address, None).await,
             Some(("es+http" | "es+https", _)) => {
                 open_index(
@@ -106,7 +111,7 @@ impl Opened {
     fn new(place: String, backend: Backend) -> Self {
         let store: Arc<dyn Store> = match &backend {
             Backend::File(store) => Arc::new(store.clone()),
-            Backend::MongoDb(locks) => Arc::new(MongoStore::new(locks)),
+            Backend::MongoDb(store, _) => Arc::new(store.clone()),
             Backend::Elasticsearch(store, ..) => store.clone(),
             Backend::OpenSearch(store, ..) => store.clone(),
         };
@@ -122,7 +127,7 @@ impl Opened {
         let prepared = match &self.backend {
             // Opening the file has made its tables.
             Backend::File(_) => Ok(()),
-            Backend::MongoDb(locks) => MongoStore::new(locks).prepare().await,
+            Backend::MongoDb(store, _) => store.prepare().await,
             Backend::Elasticsearch(store, ..) => store.prepare().await,
             Backend::OpenSearch(store, ..) => store.prepare().await,
         };
@@ -165,7 +170,10 @@ async fn open_file(path: &str, make: Make) -> Result<Opened, AddressError> {
     }
 }
 
-async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
+async fn open_mongodb(
+    address: &str,
+    set: fn(MongoStore) -> MongoStore,
+) -> Result<Opened, AddressError> {
     let (address, collection) =
         collection_of(address).ok_or_else(|| invalid("MongoDB", MONGODB))?;
     let mut options = ClientOptions::parse(address).await.map_err(unreadable)?;
@@ -179,7 +187,8 @@ async fn open_mongodb(address: &str) -> Result<Opened, AddressError> {
         .unwrap_or_else(|| client.database("leasehold"));
     let locks = database.collection::<Document>(collection.as_deref().unwrap_or("locks"));
     let place = format!("{}, {}", hosts.join(", "), locks.namespace());
-    Ok(Opened::new(place, Backend::MongoDb(locks)))
+    let store = set(MongoStore::new(&locks));
+    Ok(Opened::new(place, Backend::MongoDb(store, locks)))
 }
 
 /// Splits an address with `/app.jobs` into an address with the database `app` alone, as the driver expects it, and the

@@ -134,7 +134,7 @@ async fn server(backend: &Backend) -> Finding {
             let text = format!("a file for the processes of this host ({path})");
             Finding::new("kind", Grade::Good, text).with(json!({ "kind": "sqlite" }))
         }
-        Backend::MongoDb(locks) => {
+        Backend::MongoDb(_, locks) => {
             let client = locks.client();
             let hello = client
                 .database("admin")
@@ -215,7 +215,7 @@ fn of_index(kind: &str, health: Option<Value>) -> Finding {
 async fn indexes(backend: &Backend) -> Finding {
     match backend {
         Backend::File(_) => Finding::new("prepared", Grade::Good, "yes"),
-        Backend::MongoDb(locks) => match checked(&MongoStore::new(locks)).await {
+        Backend::MongoDb(store, locks) => match checked(store).await {
             Ok(false) => {
                 let text =
                     "yes; without pipelines there is no index that removes dead locks: purge them";

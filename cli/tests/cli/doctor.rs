@@ -10,15 +10,34 @@ use tokio::runtime::Runtime;
 use super::Place;
 
 #[test]
-fn the_doctor_tells_a_replica_set_from_a_standalone_server() {
+fn the_doctor_tells_what_kind_of_mongodb_it_is() {
     for (engine, topology) in [
         (Engine::MongoDb, "standalone"),
         (Engine::MongoDbReplicaSet, "replica set"),
+        (Engine::MongoDbSharded, "sharded"),
     ] {
         let found = Place::on(engine).json(["doctor", "--json"]);
         let findings = found["findings"].as_array().unwrap();
         let kind = findings.iter().find(|it| it["what"] == "kind").unwrap();
         assert_eq!(kind["value"]["topology"], topology, "{found:#}");
+    }
+}
+
+/// On a sharded cluster before 8.3 by itself, elsewhere by choice.
+#[test]
+fn without_pipelines_everything_works_but_removal_by_an_index() {
+    let chosen = Place::on(Engine::MongoDb).0;
+    let chosen = Place(format!("classic+{chosen}"));
+    for place in [chosen, Place::on(Engine::MongoDbSharded)] {
+        place.leasehold(["prepare"]).with(0);
+        let found = place.json(["doctor", "--json"]);
+        let findings = found["findings"].as_array().unwrap();
+        let prepared = findings.iter().find(|it| it["what"] == "prepared").unwrap();
+        assert_eq!(prepared["grade"], "good", "{found:#}");
+        let text = prepared["text"].as_str().unwrap();
+        assert!(text.contains("purge"), "{text}");
+        let said = place.leasehold(["run", "key", "--", "echo", "done"]);
+        assert_eq!(said.with(0).trim(), "done");
     }
 }
 

@@ -61,7 +61,10 @@ impl Place {
         let address = engine.address();
         let name = format!("locks-{}", LeaseId::random());
         match (engine, address.split_once("://")) {
-            (Engine::MongoDb | Engine::MongoDbReplicaSet, Some((_, rest))) => {
+            (
+                Engine::MongoDb | Engine::MongoDbReplicaSet | Engine::MongoDbSharded,
+                Some((_, rest)),
+            ) => {
                 // The address names a database of its own, before the options.
                 let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
                 let host = host.trim_end_matches('/');
