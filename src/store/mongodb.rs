@@ -12,6 +12,7 @@ mod concern;
 mod decode;
 mod dialect;
 pub(crate) mod distributed_lock;
+mod engine;
 mod error;
 mod fence_filter;
 pub(crate) mod guarded;

@@ -8,11 +8,9 @@
 //! Such an expression gives another time whenever it is evaluated, so an update binds it to a variable once. The time
 //! that an answer shows is later by as long as the server takes for the update.
 
-use chrono::{DateTime, Utc};
 use mongodb::bson::{Bson, Document, doc};
-use tokio::time::Instant;
 
-use super::{MongoStore, statements};
+use super::statements;
 
 /// What gives a statement its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,15 +97,6 @@ fn with_bound(value: Bson) -> Bson {
             document.into()
         }
         value => value,
-    }
-}
-
-impl MongoStore {
-    /// Records the time of the server for estimates. Not on a sharded cluster, where each shard has a clock of its own.
-    pub(super) fn record_time(&self, time: DateTime<Utc>) {
-        if self.sharded.lock().is_none() {
-            self.clock.record_time(time, Instant::now());
-        }
     }
 }
 

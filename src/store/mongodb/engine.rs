@@ -1,0 +1,131 @@
+//! What the engine behind a store can do, and so which [dialect](Dialect) the store speaks.
+
+use chrono::{DateTime, Utc};
+use mongodb::{
+    bson::{Document, doc},
+    options::ReturnDocument,
+};
+use tokio::time::Instant;
+
+use super::{
+    MongoStore,
+    concern::Deployment,
+    dialect::Dialect,
+    error::{STORE, UNKNOWN_EXPRESSION, classify, code},
+    statement_clock::StatementClock,
+};
+use crate::model::Error;
+
+impl MongoStore {
+    /// The dialect. Asks the cluster once, if it is a sharded one.
+    async fn ask_dialect(&self) -> Result<Dialect, Error> {
+        if !self.pipelines {
+            return Ok(Dialect::Classic);
+        }
+        if self.locks.ask_deployment().await? != Deployment::Sharded {
+            return Ok(Dialect::Pipelines(StatementClock::Command));
+        }
+        let known = *self.sharded.lock();
+        if let Some(dialect) = known {
+            return Ok(dialect);
+        }
+        self.ensure_one_document_a_key().await?;
+        let dialect = if self.has_shard_date().await? && !self.has_classic_documents().await? {
+            Dialect::Pipelines(StatementClock::ShardDate)
+        } else {
+            Dialect::Classic
+        };
+        *self.sharded.lock() = Some(dialect);
+        Ok(dialect)
+    }
+
+    /// Whether the changes of this store are pipelines; if not, it speaks the [classic
+    /// dialect](MongoStore::without_pipelines), and has no TTL index. Asks a sharded cluster once.
+    ///
+    /// # Errors
+    ///
+    /// The error with which the server answers; [`Error::NotPrepared`] for a collection that is sharded by another key
+    /// than `_id`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn has_pipelines(&self) -> Result<bool, Error> {
+        Ok(!self.has_classic_dialect().await?)
+    }
+
+    pub(super) async fn has_classic_dialect(&self) -> Result<bool, Error> {
+        Ok(self.ask_dialect().await? == Dialect::Classic)
+    }
+
+    /// The clock for a pipeline.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] where there are no pipelines.
+    pub(super) async fn statement_clock(&self) -> Result<StatementClock, Error> {
+        match self.ask_dialect().await? {
+            Dialect::Pipelines(clock) => Ok(clock),
+            Dialect::Classic => Err(Error::NotPrepared {
+                store: STORE,
+                problem: "what was asked for takes an update with a pipeline, which the store does not send here"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    /// On a collection that is sharded by another key than `_id` two shards may each have a document of one key. A user who
+    /// may not read the cluster's settings is not told.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] if it is.
+    async fn ensure_one_document_a_key(&self) -> Result<(), Error> {
+        let locks = self.locks.reads();
+        let collections = locks.client().database("config");
+        let collections = collections.collection::<Document>("collections");
+        let found = collections
+            .find_one(doc! { "_id": locks.namespace().to_string() })
+            .await
+            .map_err(classify);
+        let found = match found {
+            Err(Error::Denied { .. }) | Ok(None) => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(Some(found)) => found,
+        };
+        match found.get_document("key") {
+            Ok(key) if !key.keys().eq(["_id"]) => Err(Error::NotPrepared {
+                store: STORE,
+                problem: "it is sharded by another key than _id, so two shards may have a document of one key each: \
+                          give the locks a collection that is sharded by _id, or by none"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the shards know `$currentDate`, by a statement that changes nothing. That does not follow from the
+    /// server's version alone: the cluster's feature compatibility version may be an older one.
+    async fn has_shard_date(&self) -> Result<bool, Error> {
+        let update = vec![doc! { "$set": { "touched": StatementClock::ShardDate.expression() } }];
+        let asked = self
+            .locks
+            .reads()
+            // No key has this id.
+            .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
+            .return_document(ReturnDocument::Before)
+            .await;
+        match asked {
+            Ok(_) => Ok(true),
+            Err(error) if code(&error) == Some(UNKNOWN_EXPRESSION) => Ok(false),
+            Err(error) => Err(classify(error)),
+        }
+    }
+
+    /// Records the time of the server for estimates. Not on a sharded cluster, where each shard has a clock of its own.
+    pub(super) fn record_time(&self, time: DateTime<Utc>) {
+        if self.sharded.lock().is_none() {
+            self.clock.record_time(time, Instant::now());
+        }
+    }
+}
