@@ -47,6 +47,16 @@ const LONGEST_PAUSE: u64 = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Classic<'a>(&'a MongoStore);
 
+/// Who has to have what a look shows, before it is an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// A majority: the answer may be that something was granted, released or done before.
+    Confirmed,
+    /// The primary: the answer to one that finds nothing to do is a refusal. What is written after it is confirmed with
+    /// all that was there before.
+    Unconfirmed,
+}
+
 /// A document and the server's time.
 struct Seen {
     document: RawDocumentBuf,
@@ -80,10 +90,27 @@ impl Classic<'_> {
         may_insert: bool,
         rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> Result<A, Error> {
+        self.decide_after(Look::Confirmed, id, key, may_insert, rule)
+            .await
+    }
+
+    /// The same after such a look.
+    async fn decide_after<R: Form, A>(
+        self,
+        how: Look,
+        id: Bson,
+        key: &Key,
+        may_insert: bool,
+        rule: impl Fn(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
+    ) -> Result<A, Error> {
         let locks = self.0.locks.durable_writes().await?;
+        let looks = match how {
+            Look::Confirmed => locks,
+            Look::Unconfirmed => self.0.locks.undoable_writes(),
+        };
         for attempt in 0..ATTEMPTS {
             pause(attempt).await;
-            let Some(seen) = look(locks, &id, key, may_insert).await? else {
+            let Some(seen) = look(looks, &id, key, may_insert).await? else {
                 if may_insert {
                     continue;
                 }

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, stream};
 use mongodb::{bson::Bson, options::ReturnDocument};
 
 use super::{
-    Classic,
+    Classic, Look,
     form::{Form as _, stamped_grant, stamped_release},
 };
 use crate::{
@@ -43,7 +43,12 @@ impl Classic<'_> {
         }
         let may_insert = request.in_place_of.is_none();
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
-        self.decide(id(&request.key), &request.key, may_insert, rule)
+        // The lease of a fresh request was not granted before.
+        let how = match request.fresh && request.tick.is_none() {
+            true => Look::Unconfirmed,
+            false => Look::Confirmed,
+        };
+        self.decide_after(how, id(&request.key), &request.key, may_insert, rule)
             .await?
     }
 
