@@ -2,6 +2,8 @@
 # One member of a replica set of the complete mongod 7.0, out of the same packages as the set of one
 # member. Whoever starts it makes the set: the fault laboratory does, with a network of its own
 # between the members.
+#
+# A first argument "--set NAME" names the set, which is rs0 otherwise: a sharded cluster has several.
 
 : "${scripts:?is set by the script that sources this file}"
 
@@ -13,8 +15,12 @@ engine_env=MONGODB_MEMBER_URI
 engine_package=mongodb-replset
 
 engine_start() {
-    local home=$1 data=$2 log=$4 port=$5
+    local home=$1 data=$2 log=$4 port=$5 name=rs0
     shift 5
     [[ -n $port ]] || die "a member needs --port, by which the others know it."
-    mongod_listen "$home" "$data" "$log" "$port" --replSet rs0 "$@"
+    if [[ ${1:-} == --set ]]; then
+        name=${2:?--set needs a name}
+        shift 2
+    fi
+    mongod_listen "$home" "$data" "$log" "$port" --replSet "$name" "$@"
 }

@@ -76,11 +76,18 @@ mongod_spawn() {
 # mongod_listen HOME DATA LOG PORT [ARGUMENT...]: starts a server at that port, waits until it takes
 # connections, and sets engine_uri.
 mongod_listen() {
-    local home=$1 data=$2 log=$3 port=$4 seen end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
+    local home=$1 data=$2 log=$3 port=$4 seen
     shift 4
     # Kept data has a log from before.
     seen=$(wc -c 2>/dev/null <"$log" || echo 0)
     mongod_spawn "$home" "$port" "$data/db" "$log" "$@"
+    mongod_await "$log" "$seen" "$port"
+}
+
+# mongod_await LOG SEEN PORT: waits until the log says behind its first SEEN bytes that the process started last takes
+# connections, and sets engine_uri.
+mongod_await() {
+    local log=$1 seen=$2 port=$3 end=$((SECONDS + ${LEASEHOLD_START_TIMEOUT:-600}))
     # Whether it says so itself: at this port may be somebody else's server.
     until grep -q '"msg":"Waiting for connections"' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); do
         if grep -q 'Address already in use' < <(tail -c +$((seen + 1)) "$log" 2>/dev/null); then

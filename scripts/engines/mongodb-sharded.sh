@@ -7,22 +7,12 @@
 
 : "${scripts:?is set by the script that sources this file}"
 
-# shellcheck source=scripts/engines/mongodb-replset.sh
-. "$scripts/engines/mongodb-replset.sh"
+# shellcheck source=scripts/engines/mongodb-router.sh
+. "$scripts/engines/mongodb-router.sh"
 
 engine_about='a sharded cluster of mongod 7.0 with one shard and two routers, one of them a minute ahead (starts in 15 s)'
 engine_env=MONGODB_SHARDED_URI
 engine_package=mongodb-replset
-
-# mongos_spawn HOME PORT CONFIG-PORT LOG [CLOCK]: starts a router of the cluster of this config server.
-mongos_spawn() {
-    local home=$1 port=$2 config=$3 log=$4 command=()
-    mongod_command "$home" mongos "${5:-}"
-    engine_spawn "$log" "${command[@]}" --bind_ip 127.0.0.1 --port "$port" --nounixsocket \
-        --configdb "config/127.0.0.1:$config" \
-        --setParameter enableTestCommands=1 \
-        --setParameter diagnosticDataCollectionEnabled=false
-}
 
 engine_start() {
     local home=$1 data=$2 ready=$3/ready log=$4 port=$5 clock=+1m ports=() initiate
