@@ -16,6 +16,8 @@ use tokio::{
 pub enum Disguise {
     /// A router of a sharded cluster.
     Router,
+    /// The primary of a replica set, where there is a router: whoever asks it for `$$NOW` is told the router's time.
+    Primary,
     /// An engine that refuses what Amazon DocumentDB 5.0 refuses of the commands that are sent here: updates with
     /// pipelines, `$$NOW`, and retryable writes.
     WithoutPipelines,
@@ -118,8 +120,15 @@ impl Disguise {
         }
         // With it the server would answer a greeting again and again.
         document.remove("topologyVersion");
-        if self == Self::Router {
-            document.insert("msg", "isdbgrid");
+        match self {
+            Self::Router => {
+                document.insert("msg", "isdbgrid");
+            }
+            Self::Primary => {
+                document.remove("msg");
+                document.insert("setName", "disguised");
+            }
+            Self::WithoutPipelines => {}
         }
         with_document(&answer[..start], &document)
     }
