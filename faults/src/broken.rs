@@ -52,11 +52,15 @@ pub enum Wrong {
     /// A grant is believed when one member of the set has it.
     // Not in this file: it is done to what the clients send.
     OneMemberAcknowledges,
+    /// A lease is over when the clock of a router says so.
+    // Not in this file: the clients take the routers for primaries, and ask them for `$$NOW`.
+    AsksRouters,
 }
 
 impl Wrong {
-    pub const EACH: [Self; 13] = [
+    pub const EACH: [Self; 14] = [
         Self::OneMemberAcknowledges,
+        Self::AsksRouters,
         Self::ClientClock,
         Self::ReleaseByKey,
         Self::FenceRestarts,
@@ -73,13 +77,14 @@ impl Wrong {
 
     /// Whether it needs no servers.
     pub fn is_in_a_process(self) -> bool {
-        self != Self::OneMemberAcknowledges
+        !matches!(self, Self::OneMemberAcknowledges | Self::AsksRouters)
     }
 
     /// The engine that it is tried on.
     pub fn tried_on(self) -> &'static str {
         match self {
             Self::OneMemberAcknowledges => "mongodb-three",
+            Self::AsksRouters => "mongodb-sharded",
             _ => "mongodb",
         }
     }
@@ -89,7 +94,7 @@ impl Wrong {
         match self {
             Self::Nothing => &[],
             Self::ClientClock | Self::ReleaseByKey | Self::CountsFromAnswer => &[Kind::Exclusion],
-            Self::TakesOverEarly => &[Kind::Exclusion],
+            Self::TakesOverEarly | Self::AsksRouters => &[Kind::Exclusion],
             Self::FenceRestarts => &[Kind::Fences],
             Self::CountsAlone => &[Kind::Permits],
             Self::LooksAtNoFence => &[Kind::LostWrite],
@@ -129,6 +134,9 @@ impl Wrong {
             Self::ForgetsDone => "an acquire for a tick does not look at what is done",
             Self::WritesNoDone => "a release says that a tick is done, and does not write it",
             Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
+            Self::AsksRouters => {
+                "a lease is taken for over by the clock of a router, one of which is 5 s ahead"
+            }
         }
     }
 }

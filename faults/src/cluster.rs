@@ -1,4 +1,6 @@
-//! The servers of a run: one, or three that replace each other.
+//! The servers of a run: one, three that replace each other, or a sharded cluster.
+
+mod sharded;
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +10,7 @@ use elasticsearch::{
     http::{Method, headers::HeaderMap, transport::Transport},
 };
 use futures::future::{join_all, try_join_all};
+use leasehold_tests::disguise::Disguise;
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -16,6 +19,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::time::sleep;
 
+use self::sharded::{ROUTERS, SHARD};
 use crate::{
     HANGS,
     network::Network,
@@ -34,6 +38,8 @@ pub struct Cluster {
     network: Network,
     /// What the members of a set call each other.
     hosts: Vec<String>,
+    /// What the routers look like to the clients, if they look like something else.
+    disguise: Option<Disguise>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +47,7 @@ enum Kind {
     One,
     MongoSet,
     ElasticsearchCluster,
+    Sharded,
 }
 
 impl Cluster {
@@ -64,6 +71,7 @@ impl Cluster {
                 let servers = elasticsearch_nodes(network).await?;
                 (Kind::ElasticsearchCluster, servers, Vec::new())
             }
+            "mongodb-sharded" => (Kind::Sharded, sharded::start(network).await?, Vec::new()),
             _ => {
                 let server = Server::start(engine, 0, Vec::new(), network).await?;
                 (Kind::One, vec![server], Vec::new())
@@ -75,6 +83,7 @@ impl Cluster {
             servers,
             network: network.clone(),
             hosts,
+            disguise: None,
         })
     }
 
@@ -92,6 +101,9 @@ impl Cluster {
         if self.kind == Kind::MongoSet {
             let hosts = self.hosts.join(",");
             return Ok(format!("mongodb://{hosts}/?replicaSet=rs0&{options}"));
+        }
+        if self.kind == Kind::Sharded {
+            return self.address_of_routers(client, &options).await;
         }
         let targets = self.servers.iter().map(Server::target).collect();
         let port = self.network.port_of(client, targets).await?;
@@ -123,6 +135,12 @@ impl Cluster {
                 self.network.cuts_off(server, self.servers.len(), time);
                 sleep(time).await;
             }
+            Fault::KillRouter(router, time) => {
+                let router = &mut self.servers[ROUTERS[router]];
+                router.kill().await?;
+                sleep(time).await;
+                router.run().await?;
+            }
             Fault::StepDown => {
                 let step_down = doc! {
                     "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true,
@@ -147,13 +165,14 @@ impl Cluster {
         join_all(self.servers.iter_mut().map(Server::kill)).await;
     }
 
-    /// The server that takes the writes: the only one, the primary of the set, or the node that has the
-    /// primary shard.
+    /// The server that takes the writes: the only one, the primary of the set, the node that has the primary shard,
+    /// or the shard.
     async fn first(&self, index: &str) -> Result<usize> {
         let end = Instant::now() + HANGS;
         loop {
             let first = match self.kind {
                 Kind::One => Ok(0),
+                Kind::Sharded => Ok(SHARD),
                 Kind::MongoSet => self.primary().await,
                 Kind::ElasticsearchCluster => self.node_with_primary(index).await,
             };
@@ -235,6 +254,19 @@ async fn admin(host: &str, command: Document) -> Result<Document> {
     Ok(client.database("admin").run_command(command).await?)
 }
 
+/// Sends a command until the server has carried it out. A slow machine may not have all of the servers up yet.
+async fn until_done(host: &str, command: Document) -> Result<()> {
+    let end = Instant::now() + HANGS;
+    while let Err(error) = admin(host, command.clone()).await {
+        if error.to_string().contains("already initialized") {
+            break;
+        }
+        anyhow::ensure!(Instant::now() < end, error);
+        sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
 /// Makes these members a set that soon notices a lost one, and that knows a write concern of its own.
 async fn make_set(hosts: &[String]) -> Result<()> {
     let members: Vec<_> = (0i32..)
@@ -249,16 +281,7 @@ async fn make_set(hosts: &[String]) -> Result<()> {
         "getLastErrorModes": { "just_one": { "member": 1 } },
     };
     let set = doc! { "_id": "rs0", "members": members, "settings": settings };
-    let initiate = doc! { "replSetInitiate": set };
-    let end = Instant::now() + HANGS;
-    // A slow machine may not have all of them up yet.
-    while let Err(error) = admin(&hosts[0], initiate.clone()).await {
-        if error.to_string().contains("already initialized") {
-            break;
-        }
-        anyhow::ensure!(Instant::now() < end, error);
-        sleep(Duration::from_millis(200)).await;
-    }
+    until_done(&hosts[0], doc! { "replSetInitiate": set }).await?;
     let uri = format!("mongodb://{}/?replicaSet=rs0", hosts.join(","));
     let note = doc! {
         "appendOplogNote": 1, "data": { "started": true }, "writeConcern": { "w": "majority" },

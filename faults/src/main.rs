@@ -159,6 +159,7 @@ async fn run(arguments: &Arguments) -> Violations {
         period: Some(period.min(lasts)),
         workers: 12,
         dawdles: 200,
+        locks_only: false,
         wrong: Wrong::Nothing,
     };
     println!("{HEADER}");
@@ -196,6 +197,7 @@ async fn find(arguments: &Arguments, wrong: &[Wrong]) -> Violations {
             period: Some(Duration::from_secs(arguments.period.unwrap_or(20))),
             workers: 12,
             dawdles: 5,
+            locks_only: false,
             wrong,
         };
         for engine in engines {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leasehold_tests::disguise::Disguise;
+
 use crate::{
     broken::Wrong,
     schedule::{self, Fault, Mishap},
@@ -28,6 +30,9 @@ pub struct Plan {
     pub workers: u64,
     /// One stay in so many is about as long as the ttl, or longer.
     pub dawdles: u32,
+    /// Whether it is enough that the locks were used. Until all that a run shows has happened often enough slow servers
+    /// take minutes.
+    pub locks_only: bool,
     /// What is wrong on purpose.
     pub wrong: Wrong,
 }
@@ -54,6 +59,11 @@ impl Plan {
             Wrong::OneMemberAcknowledges => Altered::MajorityToOne,
             _ => Altered::Nothing,
         }
+    }
+
+    /// What the routers of a sharded cluster look like to the clients.
+    pub(crate) fn disguise(&self) -> Option<Disguise> {
+        (self.wrong == Wrong::AsksRouters).then_some(Disguise::Primary)
     }
 
     pub(crate) fn pace(&self, measured: Pace) -> Pace {

@@ -79,8 +79,8 @@ impl Probe {
     }
 }
 
-/// The pace for servers that answer as fast as they do now, to several at once.
-pub async fn measure(store: Arc<dyn Store>) -> Result<Pace> {
+/// The slowest answer of servers that answer as fast as they do now, to several at once.
+pub async fn measure(store: Arc<dyn Store>) -> Result<Duration> {
     let leases = Leases::builder(store).call_timeout(HANGS).build();
     let answers = async |name: String| {
         let mut slowest = Duration::ZERO;
@@ -97,7 +97,7 @@ pub async fn measure(store: Arc<dyn Store>) -> Result<Pace> {
     let askers = (0..ASKERS).map(|asker| answers(format!("measure-{asker}")));
     let slowest = try_join_all(askers).await?.into_iter().max();
     leases.close().await;
-    Ok(Pace::of(slowest.unwrap_or_default()))
+    Ok(slowest.unwrap_or_default())
 }
 
 impl Drop for Probe {

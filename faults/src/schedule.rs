@@ -23,7 +23,7 @@ pub enum Mishap {
     Pause(Duration),
 }
 
-/// What the server suffers that takes the writes.
+/// What the server suffers that takes the writes, or a router to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It gets SIGKILL, and starts again on its data this much later.
@@ -34,6 +34,8 @@ pub enum Fault {
     CutOff(Duration),
     /// It is told to make room for another.
     StepDown,
+    /// This router gets SIGKILL, and starts again this much later.
+    KillRouter(usize, Duration),
 }
 
 impl Mishap {
@@ -56,7 +58,14 @@ impl Fault {
             Self::Pause(_) => "server paused",
             Self::CutOff(_) => "server cut off",
             Self::StepDown => "server stepped down",
+            Self::KillRouter(0, _) => "router killed",
+            Self::KillRouter(..) => "router that is ahead killed",
         }
+    }
+
+    /// Whether a release may be undone that was acknowledged before. A router keeps nothing.
+    pub fn may_undo_releases(&self) -> bool {
+        !matches!(self, Self::KillRouter(..))
     }
 }
 
@@ -112,18 +121,19 @@ pub fn each_mishap(seed: u64, clients: usize) -> Vec<(Duration, usize, Mishap)> 
 fn kinds(engine: &str) -> usize {
     match engine {
         "mongodb-three" => 4,
-        "elasticsearch-three" => 3,
+        "elasticsearch-three" | "mongodb-sharded" => 3,
         // One that stands still is to clients as one that is cut off from them.
         _ => 1,
     }
 }
 
-/// What servers suffer in their turn, for about this time.
-fn fault(turn: usize, time: Duration) -> Fault {
-    match turn {
-        0 => Fault::Kill(time / 4),
-        1 => Fault::CutOff(time),
-        2 => Fault::Pause(time),
+/// What the servers of this engine suffer in their turn, for about this time.
+fn fault(engine: &str, turn: usize, time: Duration) -> Fault {
+    match (engine, turn) {
+        (_, 0) => Fault::Kill(time / 4),
+        ("mongodb-sharded", router) => Fault::KillRouter(router - 1, time / 4),
+        (_, 1) => Fault::CutOff(time),
+        (_, 2) => Fault::Pause(time),
         _ => Fault::StepDown,
     }
 }
@@ -132,7 +142,7 @@ fn fault(turn: usize, time: Duration) -> Fault {
 pub fn each_fault(seed: u64, engine: &str) -> Vec<(Duration, Fault)> {
     let (kinds, first) = (kinds(engine), Rng::with_seed(seed).usize(..kinds(engine)));
     // Long enough for the others to put another in its place.
-    let fault = |turn| fault((first + turn) % kinds, Duration::from_secs(4));
+    let fault = |turn| fault(engine, (first + turn) % kinds, Duration::from_secs(4));
     (0..kinds)
         .map(|turn| (Duration::from_secs(1), fault(turn)))
         .collect()
@@ -152,7 +162,8 @@ pub fn faults(
     let mut at = period / 2;
     while at < lasts {
         let time = millis(&mut random, 10_000);
-        schedule.push((at, fault((first + schedule.len()) % kinds, time)));
+        let turn = (first + schedule.len()) % kinds;
+        schedule.push((at, fault(engine, turn, time)));
         at += period;
     }
     schedule
@@ -188,6 +199,7 @@ mod tests {
         for (engine, kinds) in [
             ("mongodb-three", 4),
             ("elasticsearch-three", 3),
+            ("mongodb-sharded", 3),
             ("opensearch", 1),
         ] {
             let schedule = |seed| faults(seed, engine, HOUR, HOUR / 10);

@@ -89,6 +89,11 @@ impl Server {
         format!("mongodb://{place}/?directConnection=true")
     }
 
+    /// Its port, as text.
+    pub fn port(&self) -> &str {
+        &self.place
+    }
+
     /// Where it listens, for a proxy.
     pub fn target(&self) -> String {
         if self.place.starts_with('/') {
@@ -96,6 +101,12 @@ impl Server {
         } else {
             format!("127.0.0.1:{}", self.place)
         }
+    }
+
+    /// Starts it where it was, with other arguments.
+    pub async fn run_with(&mut self, arguments: Vec<String>) -> Result<()> {
+        self.arguments = arguments;
+        self.run().await
     }
 
     /// Starts it where it was. The port may be somebody's for a while who has connected to somewhere.

@@ -81,26 +81,31 @@ impl Counts {
     }
 
     /// What did not happen often enough, so that the run shows nothing; with how many grants of the key
-    /// that is always waited for there were when the last server had come back.
-    pub fn missing(&self, before: u64) -> Violations {
-        let happened = [
+    /// that is always waited for there were when the last server had come back. For `locks_only` it is enough that the
+    /// locks were used.
+    pub fn missing(&self, before: u64, locks_only: bool) -> Violations {
+        let locks = [
             ("exclusive grants", self.exclusive),
             ("shared grants", self.shared),
             ("grants of permits", self.permits),
             ("refusals", self.refusals),
             ("releases", self.releases),
-            ("ticks done", self.ticks),
-            ("requests for a tick that was done", self.told_done),
-            ("permits of a limiter", self.limited),
-            ("guarded writes", self.guarded),
-            ("late writes that the guard refused", self.fenced),
             ("writes under a fence", self.written),
             (
                 "grants after the last fault of a server",
                 self.contended - before,
             ),
         ];
-        let rare = happened.iter().filter(|(_, times)| *times < LEAST);
+        let others = [
+            ("ticks done", self.ticks),
+            ("requests for a tick that was done", self.told_done),
+            ("permits of a limiter", self.limited),
+            ("guarded writes", self.guarded),
+            ("late writes that the guard refused", self.fenced),
+        ];
+        let others = others.into_iter().filter(|_| !locks_only);
+        let happened = locks.into_iter().chain(others);
+        let rare = happened.filter(|(_, times)| *times < LEAST);
         rare.map(|(what, times)| Kind::Run.of(format!("there were {times} {what}")))
             .collect()
     }

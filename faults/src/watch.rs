@@ -33,6 +33,8 @@ pub struct Watch {
     started: Instant,
     histories: PathBuf,
     ledger: Ledger,
+    /// Whether the run is to show nothing but locks.
+    locks_only: bool,
     tally: Mutex<Tally>,
     faults: Mutex<Faults>,
     /// Grants of the key that is always waited for when the last server had come back.
@@ -40,12 +42,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn of(engine: &'static str, histories: &Path, ledger: &Ledger) -> Self {
+    pub fn of(engine: &'static str, histories: &Path, ledger: &Ledger, locks_only: bool) -> Self {
         Self {
             engine,
             started: Instant::now(),
             histories: histories.to_owned(),
             ledger: ledger.clone(),
+            locks_only,
             tally: Mutex::new(Tally::of(histories.to_owned())),
             faults: Mutex::default(),
             before: Mutex::default(),
@@ -74,7 +77,8 @@ impl Watch {
 
     /// What did not happen often enough.
     pub fn missing(&self) -> Result<Violations> {
-        Ok(self.counts()?.missing(*self.before.lock()))
+        let before = *self.before.lock();
+        Ok(self.counts()?.missing(before, self.locks_only))
     }
 
     /// Waits until nothing is missing, as many orders are judged, and enough late writes without a guard got through.
@@ -84,8 +88,9 @@ impl Watch {
         }
         loop {
             let events = history::read_all(&self.histories)?;
+            let late_without = check::guarded(&events).late_without;
             if check::orders(&events).judged >= orders
-                && check::guarded(&events).late_without >= LEAST as usize
+                && (self.locks_only || late_without >= LEAST as usize)
             {
                 return Ok(());
             }

@@ -20,6 +20,7 @@ const EACH_ONCE: Plan = Plan {
     period: None,
     workers: 8,
     dawdles: 30,
+    locks_only: false,
     wrong: Wrong::Nothing,
 };
 
@@ -86,5 +87,33 @@ async fn on_a_replica_set_of_three_members() {
     assert!(report.is_caught(), "it was not caught");
     // Without one it would not have been shown to be caught.
     assert_ne!(report.rollbacks, Some(0));
+    setup.stop().await;
+}
+
+/// One router is a minute ahead. And on the same servers it is found when the clients ask the routers for the time, as a
+/// store does that takes them for primaries, and one of them is 5 s ahead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_sharded_cluster() {
+    let _alone = alone().await;
+    let mut setup = start("mongodb-sharded").await;
+    let report = setup
+        .run(Plan {
+            locks_only: true,
+            ..EACH_ONCE
+        })
+        .await
+        .unwrap();
+    println!("{HEADER}\n{report}");
+    assert_eq!(report.violations, Violations::new());
+    let asks_routers = Plan {
+        lasts: HANGS,
+        period: Some(HANGS),
+        dawdles: 5,
+        wrong: Wrong::AsksRouters,
+        ..EACH_ONCE
+    };
+    let report = setup.run(asks_routers).await.unwrap();
+    println!("{HEADER_OF_CONTROLS}\n{}", report.of_control());
+    assert!(report.is_caught(), "it was not caught");
     setup.stop().await;
 }
