@@ -184,10 +184,12 @@ async fn refused(
 ) -> Result<Option<Seen>, Error> {
     let found = locks.find_one(doc! { "_id": id.clone() }).await;
     match found.map_err(classify)? {
-        Some(other) if other.get_str("schema") != Ok(CLASSIC_SCHEMA) => Err(Error::NotALock {
-            key: key.clone(),
-            problem: "it is none of the classic dialect".to_owned(),
-        }),
+        Some(found) if !found.get_str("schema").is_ok_and(|it| it == CLASSIC_SCHEMA) => {
+            Err(Error::NotALock {
+                key: key.clone(),
+                problem: "it is none of the classic dialect".to_owned(),
+            })
+        }
         _ => Ok(None),
     }
 }
