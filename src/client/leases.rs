@@ -341,7 +341,8 @@ impl Leases {
     ///
     /// A lock is unused while it has no live holder and its fence is not ahead of the server's clock. A limiter is
     /// unused when its count no longer limits a request. A lock that is granted or renewed during the purge stays.
-    /// MongoDB removes old documents by a TTL index, and does not need this call. Elasticsearch and OpenSearch round
+    /// MongoDB removes old documents by a TTL index, and does not need this call, unless its store does [without
+    /// pipelines](crate::MongoStore::without_pipelines). Elasticsearch and OpenSearch round
     /// the retention up to whole seconds.
     ///
     /// # Errors

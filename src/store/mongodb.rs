@@ -200,9 +200,10 @@ impl MongoStore {
     /// It does all that a store does. What is different:
     ///
     /// - To take an exclusive lease of a key that is free, and to release it, is one command each, if the lease was not
-    ///   renewed and nobody waits. Any other operation is two commands: one that writes the time of the request, and so
-    ///   learns the clock of the server that keeps the document, and a compare-and-set. If others change the document in
-    ///   between, both are sent again.
+    ///   renewed, nobody waits and no tick is done. Any other operation is two commands: one that writes the time of the
+    ///   request, and so learns the clock of the server that keeps the document, and a compare-and-set. If others change
+    ///   the document in between, both are sent again. Where the one command has found out that it is not enough, there are
+    ///   three.
     /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one document
     ///   of each page, [`list`](crate::Leases::list).
     /// - Waiters are not told of [freed keys](Store::freed): they poll. Many requests do not go in one command.

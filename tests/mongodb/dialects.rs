@@ -1,11 +1,14 @@
 //! Engines that cannot be had here: what stands in for them is a server behind a proxy.
 
-use leasehold::{Attempt, Error, Leases, MongoStore};
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use leasehold::{Attempt, Error, Filter, Leases, MongoStore};
 use leasehold_conformance::Clients;
 use leasehold_tests::disguise::Disguise;
 use mongodb::{
     Client,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc, oid::ObjectId},
     options::ClientOptions,
 };
 
@@ -108,4 +111,79 @@ async fn the_two_dialects_refuse_each_others_documents() {
         let attempt = holder.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(attempt, Attempt::Acquired(_)));
     }
+}
+
+/// A page is judged by the clock of a document that makes sense, and shows the others.
+#[tokio::test]
+async fn a_damaged_document_hides_no_others_of_a_list() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let leases = Leases::new(fixture.store().await.without_pipelines());
+    for key in ["a", "b", "c"] {
+        leases.acquire(key, LONG).await.unwrap().detach();
+    }
+    let collection = fixture.collection().await;
+    let damage = doc! { "$set": { "version": "none" } };
+    let damaged = collection.update_one(doc! { "_id": "a" }, damage).await;
+    assert_eq!(damaged.unwrap().modified_count, 1);
+    let listed: Vec<_> = leases
+        .list(Filter::new().live())
+        .try_collect()
+        .await
+        .unwrap();
+    let keys: Vec<_> = listed.iter().map(|it| it.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        ["a", "b", "c"],
+        "of the first only a change is impossible"
+    );
+    let refused = leases.evict("a").await;
+    assert!(
+        matches!(refused, Err(Error::NotALock { .. })),
+        "{refused:?}"
+    );
+}
+
+/// Documents that a look has made, and about which nobody has decided.
+#[tokio::test]
+async fn a_purge_removes_what_is_new_and_dead_and_leaves_the_rest() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let leases = Leases::new(fixture.store().await.without_pipelines());
+    let lease = leases.acquire("held", LONG).await.unwrap();
+    leases
+        .acquire("dead", LONG)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let collection = fixture.collection().await;
+    let schema = "leasehold.classic.1";
+    let new =
+        |id: Bson| doc! { "_id": id, "schema": schema, "version": ObjectId::new(), "fence": 0_i64 };
+    let limiter = doc! { "limiter": "new", "window": 1_000_i64, "kind": "fixed" };
+    let later = doc! {
+        "_id": "later",
+        "schema": schema,
+        "version": ObjectId::new(),
+        "fence": 1_i64,
+        "state": { "schema": "leasehold.lock.2", "fence": 1_i64 },
+    };
+    let added = [new("new".into()), new(limiter.into()), later];
+    collection.insert_many(added).await.unwrap();
+    // The fence of a dead lock has to be past.
+    while leases.purge(Duration::ZERO).await.unwrap() == 0 {}
+    let left: Vec<_> = collection
+        .find(doc! {})
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
+    let mut left: Vec<_> = left
+        .iter()
+        .map(|it| it.get("_id").unwrap().to_string())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["\"held\"", "\"later\""]);
+    lease.release().await.unwrap();
 }

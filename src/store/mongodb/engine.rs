@@ -19,21 +19,22 @@ use crate::model::Error;
 impl MongoStore {
     /// The dialect. Asks the cluster once, if it is a sharded one.
     async fn ask_dialect(&self) -> Result<Dialect, Error> {
-        if !self.pipelines {
-            return Ok(Dialect::Classic);
-        }
         if self.locks.ask_deployment().await? != Deployment::Sharded {
-            return Ok(Dialect::Pipelines(StatementClock::Command));
+            return Ok(match self.pipelines {
+                true => Dialect::Pipelines(StatementClock::Command),
+                false => Dialect::Classic,
+            });
         }
         let known = *self.sharded.lock();
         if let Some(dialect) = known {
             return Ok(dialect);
         }
         self.ensure_one_document_a_key().await?;
-        let dialect = if self.has_shard_date().await? && !self.has_classic_documents().await? {
-            Dialect::Pipelines(StatementClock::ShardDate)
-        } else {
-            Dialect::Classic
+        let has_pipelines =
+            self.pipelines && self.has_shard_date().await? && !self.has_classic_documents().await?;
+        let dialect = match has_pipelines {
+            true => Dialect::Pipelines(StatementClock::ShardDate),
+            false => Dialect::Classic,
         };
         *self.sharded.lock() = Some(dialect);
         Ok(dialect)
@@ -117,7 +118,9 @@ impl MongoStore {
             .await;
         match asked {
             Ok(_) => Ok(true),
-            Err(error) if code(&error) == Some(UNKNOWN_EXPRESSION) => Ok(false),
+            Err(error) if code(&error).is_some_and(|it| UNKNOWN_EXPRESSION.contains(&it)) => {
+                Ok(false)
+            }
             Err(error) => Err(classify(error)),
         }
     }

@@ -23,8 +23,8 @@ pub(crate) const INDEX_CONFLICTS: [i32; 2] = [85, 86];
 /// There is no index of this name.
 pub(crate) const INDEX_NOT_FOUND: i32 = 27;
 
-/// The server does not know an expression of a pipeline.
-pub(crate) const UNKNOWN_EXPRESSION: i32 = 168;
+/// The server does not know an expression of a pipeline, or does not allow it in its feature compatibility version.
+pub(crate) const UNKNOWN_EXPRESSION: [i32; 2] = [168, 224];
 /// The server could not read a command.
 const FAILED_TO_PARSE: i32 = 9;
 const TYPE_MISMATCH: i32 = 14;

@@ -51,6 +51,9 @@ const OURS: [&str; 23] = [
     "over_at",
 ];
 
+/// The fields that only the documents of the classic dialect have.
+const OURS_OF_CLASSIC: [&str; 6] = ["version", "asked_at", "free", "ttl", "renewed_at", "state"];
+
 /// A TTL index.
 pub(super) struct Index {
     pub(super) name: &'static str,
@@ -279,7 +282,7 @@ fn leaves_us_out(keys: &Document, options: &IndexOptions) -> bool {
 fn is_foreign(path: &str) -> bool {
     let field = path.split('.').next().unwrap_or_default();
     // `$and` and the like hold further conditions.
-    !field.starts_with('$') && !OURS.contains(&field)
+    !field.starts_with('$') && !OURS.contains(&field) && !OURS_OF_CLASSIC.contains(&field)
 }
 
 /// Whether a condition of a filter is false for a document without the field.

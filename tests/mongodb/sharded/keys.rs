@@ -51,3 +51,15 @@ async fn a_collection_that_is_sharded_by_another_field_is_refused() {
         assert!(error.to_string().contains("sharded by _id"), "{error}");
     }
 }
+
+/// Also for a store that was told to do without pipelines, and asks the cluster nothing else.
+#[tokio::test]
+async fn it_is_refused_without_pipelines_too() {
+    let [store, _] = sharded_by("owner", 1).await;
+    let leases = Leases::new(store.without_pipelines());
+    let refused = leases.try_acquire("key", LONG).await.map(drop);
+    assert!(
+        matches!(refused, Err(Error::NotPrepared { .. })),
+        "{refused:?}"
+    );
+}

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswer, BatchAnswers, BatchRequest, ConvertAnswer,
-        ConvertRequest, Eviction, Grant, PermitAnswer, PermitRequest, ReleaseAnswer,
+        ConvertRequest, Eviction, Grant, KnownPlace, PermitAnswer, PermitRequest, ReleaseAnswer,
         ReleaseRequest, RenewAnswers, RenewRequest,
     },
     model::{Access, Error, Key, LimiterRecord, LockRecord, LockState, WaiterId},
@@ -33,7 +33,9 @@ impl Classic<'_> {
     ) -> Result<AcquireAnswer, Error> {
         let is_plain = request.access == Access::Exclusive
             && request.in_place_of.is_none()
-            && request.tick.is_none();
+            && request.tick.is_none()
+            // Who waits has seen that there is a queue.
+            && request.place == KnownPlace::None;
         if is_plain
             && request.fresh
             && !request.likely_held
@@ -90,7 +92,7 @@ impl Classic<'_> {
                 .await
         };
         let renewals: Vec<_> = requests.iter().map(renew).collect();
-        Ok(stream::iter(renewals).buffered(AT_ONCE).collect().await)
+        Ok(in_order(renewals).await)
     }
 
     pub(in super::super) async fn convert(
@@ -171,7 +173,7 @@ impl Classic<'_> {
             BatchRequest::Release(request) => self.release(request).await.map(BatchAnswer::Release),
         };
         let sent: Vec<_> = requests.iter().map(send).collect();
-        Ok(stream::iter(sent).buffered(AT_ONCE).collect().await)
+        Ok(in_order(sent).await)
     }
 
     pub(in super::super) async fn permit(
@@ -183,6 +185,19 @@ impl Classic<'_> {
         let rule = |record: Option<&LimiterRecord>, now| rules::permit(record, request, now);
         self.decide(id, &request.key, true, rule).await
     }
+}
+
+/// Awaits these, several at a time, and gives their outcomes in their order. One that takes long holds up none that
+/// begin after it.
+async fn in_order<T>(work: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let numbered = work.into_iter().enumerate();
+    let numbered = numbered.map(async |(number, work)| (number, work.await));
+    let mut outcomes: Vec<_> = stream::iter(numbered)
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    outcomes.sort_by_key(|(number, _)| *number);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 fn id(key: &Key) -> Bson {

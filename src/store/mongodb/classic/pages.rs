@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use mongodb::bson::{Bson, doc};
+use mongodb::bson::{Bson, Document, doc};
 
 use super::{
     Classic,
@@ -26,10 +26,12 @@ impl Classic<'_> {
         let mut wanted = statements::keys_of_page(request);
         wanted.insert("schema", CLASSIC_SCHEMA);
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        // The time comes first: a lease that is renewed after it is live by it.
+        let now = self.time_of(wanted.clone(), limit).await?;
         let locks = self.0.locks.reads();
         let found = locks.find(wanted).sort(doc! { "_id": 1 }).limit(limit);
         let mut found = found.await.map_err(classify)?;
-        let (mut page, mut looked_at, mut time) = (Page::default(), 0, None);
+        let (mut page, mut looked_at) = (Page::default(), 0);
         while found.advance().await.map_err(classify)? {
             looked_at += 1;
             let document = found.current();
@@ -42,14 +44,6 @@ impl Classic<'_> {
                 break;
             }
             let Ok(key) = Key::new(id) else { continue };
-            let now = match time {
-                Some(now) => now,
-                None => match look(locks, &id.into(), &key, false).await? {
-                    Some(seen) => *time.insert(seen.now),
-                    // It was removed meanwhile.
-                    None => continue,
-                },
-            };
             // A document that is new says nothing yet.
             match LockRecord::read(document, &key, now).transpose() {
                 Some(lock) => {
@@ -63,6 +57,27 @@ impl Classic<'_> {
             page.next = None;
         }
         Ok(page)
+    }
+
+    /// The time of the server that keeps the first lock of a page; the earliest that there is if the page has none.
+    async fn time_of(self, wanted: Document, limit: i64) -> Result<DateTime<Utc>, Error> {
+        let locks = self.0.locks.reads();
+        let ids = locks.find(wanted).projection(doc! { "_id": 1 });
+        let ids = ids.sort(doc! { "_id": 1 }).limit(limit).await;
+        let mut ids = ids.map_err(classify)?;
+        while ids.advance().await.map_err(classify)? {
+            let Some(key) = ids.current().get_str("_id").ok().map(Key::new) else {
+                continue;
+            };
+            let Ok(key) = key else { continue };
+            match look(locks, &key.as_str().into(), &key, false).await {
+                Ok(Some(seen)) => return Ok(seen.now),
+                // It was removed meanwhile, or makes no sense.
+                Ok(None) | Err(Error::NotALock { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(DateTime::<Utc>::MIN_UTC)
     }
 
     /// Removes what is dead for this long. Each document is judged by the clock of the server that keeps it.
@@ -92,8 +107,12 @@ impl Classic<'_> {
             };
             match is_removed {
                 Ok(is_removed) => removed += u64::from(is_removed),
-                // A document that makes no sense stays, and is no reason to leave the others.
-                Err(Error::NotALock { .. } | Error::NotALimiter { .. }) => {}
+                // A document that makes no sense, or is of a later version, stays, and is no reason to leave the others.
+                Err(
+                    Error::NotALock { .. }
+                    | Error::NotALimiter { .. }
+                    | Error::UnsupportedSchema { .. },
+                ) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -103,8 +122,13 @@ impl Classic<'_> {
     async fn remove_limiter(self, id: Bson, key: &Key, retention: Duration) -> Result<bool, Error> {
         let rule = |record: Option<&LimiterRecord>, now: DateTime<Utc>| {
             let is_over = record.is_some_and(|record| rules::is_over(record, retention, now));
+            let is_new = record.is_none();
             Decision {
-                write: if is_over { Write::Remove } else { Write::Keep },
+                write: if is_over || is_new {
+                    Write::Remove
+                } else {
+                    Write::Keep
+                },
                 answer: is_over,
             }
         };
