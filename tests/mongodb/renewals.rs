@@ -1,19 +1,20 @@
 //! Many leases are renewed by one statement, and by more only where that is needed.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use leasehold::{
     Key, Lease, Leases, MongoStore, Store,
     store::{AcquireAnswer, AcquireRequest, Grant, KnownGrant, LeaseId, RenewAnswer, RenewRequest},
 };
-use leasehold_tests::liar::{Liar, Reply};
+use leasehold_tests::disguise::Disguise;
 use mongodb::{
-    bson::{Document, doc, to_vec},
+    bson::{Document, doc},
     event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
 };
 use tokio::time::{sleep_until, timeout};
 
-use super::{Commands, Engine, Fixture, LONG, PATIENCE, SHORT, in_time};
+use super::{Commands, Engine, Fixture, LONG, PATIENCE, SHORT, in_time, soon_mended};
 
 struct Held {
     store: MongoStore,
@@ -247,45 +248,19 @@ async fn beside_a_transaction() -> Kept {
     Kept { lost, control_lost }
 }
 
-/// What a router says that it is, to one that asks; everything else goes through.
-fn router(request: &[u8]) -> Reply {
-    let asks = b"\x10hello\0";
-    if !request.windows(asks.len()).any(|bytes| bytes == asks) {
-        return Reply::Honest;
-    }
-    let hello = doc! {
-        "isWritablePrimary": true,
-        "msg": "isdbgrid",
-        "maxBsonObjectSize": 16_777_216,
-        "maxMessageSizeBytes": 48_000_000,
-        "maxWriteBatchSize": 100_000,
-        "minWireVersion": 0,
-        "maxWireVersion": 21,
-        "ok": 1.0,
-    };
-    let hello = to_vec(&hello).unwrap();
-    let mut answer = Vec::new();
-    answer.extend((16 + 5 + hello.len() as i32).to_le_bytes());
-    answer.extend(0_i32.to_le_bytes());
-    // The answer names the request.
-    answer.extend(&request[4..8]);
-    answer.extend(2_013_i32.to_le_bytes());
-    answer.extend([0; 5]);
-    answer.extend(hello);
-    Reply::Says(answer)
-}
-
 /// A router may change a document twice and another one not at all: the number proves nothing.
 #[tokio::test]
 async fn through_a_router_a_look_always_follows() {
-    let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    let server = fixture.options().await.hosts[0].to_string();
+    // One that has the dialect with pipelines behind a router too.
+    let fixture = Fixture::new(Engine::MongoDb);
     for (lies, expected) in [(true, &["update", "find"][..]), (false, &["update"])] {
-        let liar = Liar::to(server.clone()).await;
-        if lies {
-            liar.lie(Arc::new(router));
-        }
-        let mut options = fixture.options_at(liar.address, "").await;
+        let mut options = match lies {
+            true => {
+                let router = Disguise::Router.of(&fixture.uri).await;
+                soon_mended(ClientOptions::parse(&router).await.unwrap())
+            }
+            false => fixture.options().await,
+        };
         let commands = Commands::default();
         let seen = commands.clone();
         options.command_event_handler = Some(EventHandler::callback(move |event| {

@@ -156,9 +156,8 @@ impl MongoStore {
     async fn try_pipeline(&self) -> Result<(), Error> {
         let clock = self.statement_clock().await?;
         let update = clock.update(vec![doc! { "$replaceWith": { "at": "$$NOW" } }]);
-        let tried = self
-            .locks
-            .reads()
+        let locks = self.locks.durable_writes().await?;
+        let tried = locks
             // No key has this id.
             .find_one_and_update(doc! { "_id": { "leasehold": "clock" } }, update)
             .await;
