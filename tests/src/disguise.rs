@@ -59,7 +59,8 @@ impl Disguise {
                 });
             }
         });
-        let retries = self != Self::WithoutPipelines;
+        // A standalone server behind a proxy has none.
+        let retries = self == Self::Primary;
         format!("mongodb://127.0.0.1:{port}/?directConnection=true&retryWrites={retries}")
     }
 
