@@ -49,8 +49,8 @@ const LOOKS: Duration = Duration::from_secs(1);
 /// laboratory was not granted its own leases either.
 const UNAVAILABLE: u32 = 4;
 /// In the classic dialect of `MongoStore` an operation begins anew when another one got in between. The answers that are
-/// measured are of keys that nobody else asks for: where clients gave up after four times as long, those that wait for
-/// one key left it to nobody.
+/// measured before a run are of keys without contention, and so are shorter: with a time-out of four times as long, most
+/// requests of the waiters of one key timed out.
 const CLASSIC: u32 = 2;
 
 /// An engine, and what its clients run.
@@ -80,7 +80,7 @@ impl Setup {
     pub async fn run(&mut self, plan: Plan) -> Result<Report> {
         let (clock, ledger) = (Clock::of_this_machine(), Ledger::of(plan.wrong));
         let histories = TempDir::new()?;
-        self.cluster.disguises_routers(plan.disguise()).await?;
+        self.cluster.disguise_routers(plan.disguise()).await?;
         let task = self.task(&plan, &ledger).await?;
         self.network.alters(plan.altered());
         let rollbacks = self.cluster.rollbacks()?;

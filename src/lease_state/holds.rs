@@ -36,7 +36,8 @@ impl LeaseState {
     }
 
     /// Records that others wait to hear of the release, as of that of a leader. A majority confirms it then: if a failover
-    /// undid it, nobody would lead until the ttl is over, and a change stream tells only of what a majority has.
+    /// undid it, the key would be without a leader until the ttl is over, and a change stream tells only of what a majority
+    /// has.
     pub(crate) fn set_awaited(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
     }

@@ -200,7 +200,7 @@ impl MongoStore {
     /// It does all that a store does. What is different:
     ///
     /// - To take an exclusive lease of a key that is free, and to release it, is one command each, if the lease was not
-    ///   renewed, nobody waits and no tick is done. Any other operation is two commands: one that writes the time of the
+    ///   renewed, no process waits and no tick is done. Any other operation is two commands: one that writes the time of the
     ///   request, and so learns the clock of the server that keeps the document, and a compare-and-set. If others change
     ///   the document in between, both are sent again. Where the one command has found out that it is not enough, there are
     ///   three.

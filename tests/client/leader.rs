@@ -1,5 +1,7 @@
 //! One leader among several candidates. Each client here stands for a process.
 
+mod follower;
+
 use std::{
     convert::Infallible,
     future::pending,
@@ -10,10 +12,9 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Fence, Leader, Leading, Leases, Term};
+use leasehold::{Error, Fence, Leader, Leases, Term};
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -86,12 +87,6 @@ fn leader(leases: &Leases) -> Leader {
 async fn ended(running: JoinHandle<Result<(), Error>>) {
     let ended = timeout(TTL, running).await.expect("it goes on");
     ended.unwrap().unwrap();
-}
-
-/// Waits for the next change of who leads.
-async fn hears(leading: &mut watch::Receiver<Option<Leading>>) {
-    let changed = timeout(TTL, leading.changed()).await;
-    changed.expect("it hears nothing").unwrap();
 }
 
 /// A candidate that leads for as long as it can.
@@ -353,141 +348,7 @@ async fn the_token_of_a_term_is_cancelled_with_it() {
     assert_eq!(states, [true, true, false]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_follower_hears_of_a_new_leader() {
-    let (store, terms) = (FlakyStore::new(), Terms::default());
-    let (first, second) = (process(&store, "a"), process(&store, "b"));
-    let follower = process(&store, "c");
-    let mut leading = leader(&follower).watch();
-    assert_eq!(*leading.borrow(), None);
-    sleep(TTL).await;
-    assert!(!leading.has_changed().unwrap(), "nobody leads yet");
-
-    let noted = leader(&first).note("at pod-1");
-    let running =
-        tokio::spawn(noted.run(async |_: &Term| pending::<Result<(), Infallible>>().await));
-    let start = Instant::now();
-    hears(&mut leading).await;
-    assert!(start.elapsed() < Duration::from_secs(1));
-    let now = leading.borrow_and_update().clone().unwrap();
-    assert_eq!((&*now.owner, now.note.as_deref()), ("a", Some("at pod-1")));
-    let state = follower.inspect("key").await.unwrap().unwrap();
-    assert_eq!(now.fence, state.fence);
-    assert_eq!(now.since, state.holders[0].acquired_at);
-
-    // The renewals of a term are no change.
-    leads(&second, &terms);
-    sleep(TTL * 3).await;
-    assert!(!leading.has_changed().unwrap());
-    let fence = now.fence;
-    first.close().await;
-    ended(running).await;
-    terms.until(1).await;
-    let start = Instant::now();
-    let is_second = |now: &Option<Leading>| now.as_ref().is_some_and(|now| &*now.owner == "b");
-    let now = leading.wait_for(is_second).await.unwrap().clone().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(1));
-    assert!(now.fence > fence);
-
-    second.close().await;
-    leading.wait_for(Option::is_none).await.unwrap();
-    follower.close().await;
-    assert!(leading.changed().await.is_err(), "it ends with the client");
-}
-
-#[tokio::test(start_paused = true)]
-async fn reads_that_fail_keep_the_last_value() {
-    let (store, terms) = (FlakyStore::new(), Terms::default());
-    let (first, follower) = (process(&store, "a"), process(&store, "c"));
-    leads(&first, &terms);
-    terms.until(1).await;
-    let mut leading = leader(&follower).watch();
-    hears(&mut leading).await;
-    assert!(leading.borrow_and_update().is_some());
-    store.fail_reads(true);
-    first.close().await;
-    sleep(TTL).await;
-    assert!(!leading.has_changed().unwrap());
-    store.fail_reads(false);
-    hears(&mut leading).await;
-    assert_eq!(*leading.borrow(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_task_of_a_watch_ends_with_its_receivers() {
-    let store = FlakyStore::new();
-    let leases = process(&store, "a");
-    let leading = leader(&leases).watch();
-    let clone = leading.clone();
-    drop(leases);
-    sleep(TTL).await;
-    drop(leading);
-    sleep(TTL).await;
-    assert!(store.owners() > 1);
-    drop(clone);
-    eventually(|| store.owners() == 1).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_of_an_invalid_key_ends() {
-    let leases = process(&FlakyStore::new(), "a");
-    let mut leading = leases.leader("", TTL).watch();
-    assert!(leading.changed().await.is_err());
-}
-
-/// Of a release in its own process, and of one that the store tells of. Who leads next asks a moment later.
-#[tokio::test(start_paused = true)]
-async fn a_follower_hears_at_once_of_a_key_that_is_told() {
-    for is_same_process in [true, false] {
-        let store = FlakyStore::new();
-        store.set_news(News::Told);
-        let first = process(&store, "a");
-        let follower = if is_same_process {
-            first.clone()
-        } else {
-            process(&store, "c")
-        };
-        let mut leading = leader(&follower).watch();
-        let lease = first.acquire("key", TTL * 100).await.unwrap();
-        hears(&mut leading).await;
-        // Nobody waits for the key, so the stream goes on for the follower alone.
-        sleep(TTL * 10).await;
-        assert_eq!(store.streams(), 1);
-        // Between two of the reads that go on as a safety net.
-        leading.borrow_and_update();
-        sleep(MOMENT).await;
-        let start = Instant::now();
-        lease.release().await.unwrap();
-        if !is_same_process {
-            store.tell("another");
-            store.tell("key");
-        }
-        hears(&mut leading).await;
-        assert_eq!(*leading.borrow_and_update(), None);
-        assert_eq!(start.elapsed(), Duration::ZERO);
-        let _lease = process(&store, "b").acquire("key", TTL).await.unwrap();
-        hears(&mut leading).await;
-        assert_eq!(leading.borrow().as_ref().map(|now| &*now.owner), Some("b"));
-        assert!(start.elapsed() <= MOMENT * 2, "{:?}", start.elapsed());
-    }
-}
-
-/// The stream ends after the last of them, and is opened again for the next.
-#[tokio::test(start_paused = true)]
-async fn a_stream_ends_with_its_followers() {
-    let (store, minute) = (FlakyStore::new(), Duration::from_secs(60));
-    store.set_news(News::Told);
-    let leases = process(&store, "a");
-    for streams in 1..3 {
-        let leading = leader(&leases).watch();
-        sleep(minute).await;
-        assert_eq!(store.streams(), streams);
-        drop(leading);
-        sleep(minute).await;
-    }
-}
-
-/// If a failover undid it, nobody would lead until the ttl is over.
+/// If a failover undid it, the key would be without a leader until the ttl is over.
 #[tokio::test(start_paused = true)]
 async fn the_release_of_a_leader_is_not_one_that_may_be_undone() {
     let (store, terms) = (FlakyStore::new(), Terms::default());

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures::TryStreamExt as _;
-use leasehold::{Attempt, Error, Filter, Leases, MongoStore};
+use leasehold::{
+    Attempt, Error, Filter, Leases, MongoStore, Store as _,
+    store::{ReleaseAnswer, ReleaseRequest},
+};
 use leasehold_conformance::Clients;
 use leasehold_tests::disguise::Disguise;
 use mongodb::{
@@ -30,7 +33,7 @@ mod shard_date {
     use super::*;
 
     async fn connect() -> Clients {
-        let fixture = Fixture::new(Engine::MongoDb);
+        let fixture = Fixture::new(Engine::MongoDbAlpha);
         let first = disguised(&fixture, Disguise::Router).await;
         first.prepare().await.unwrap();
         Clients::new(first, disguised(&fixture, Disguise::Router).await)
@@ -38,9 +41,24 @@ mod shard_date {
 
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 
+    /// As after an upgrade of the cluster.
+    #[tokio::test]
+    async fn a_collection_with_classic_documents_stays_with_them() {
+        let fixture = Fixture::new(Engine::MongoDbAlpha);
+        let before = Leases::new(fixture.store().await.without_pipelines());
+        let lease = before.acquire("before", LONG).await.unwrap();
+        let upgraded = disguised(&fixture, Disguise::Router).await;
+        assert!(!upgraded.has_pipelines().await.unwrap());
+        let upgraded = Leases::new(upgraded);
+        let attempt = upgraded.try_acquire("before", LONG).await.unwrap();
+        assert!(matches!(attempt, Attempt::Held(_)));
+        lease.release().await.unwrap();
+        drop(upgraded.acquire("before", LONG).await.unwrap());
+    }
+
     #[tokio::test]
     async fn the_statements_are_pipelines_and_ask_the_shard() {
-        let fixture = Fixture::new(Engine::MongoDb);
+        let fixture = Fixture::new(Engine::MongoDbAlpha);
         let leases = Leases::new(disguised(&fixture, Disguise::Router).await);
         let lease = leases.acquire("key", LONG).await.unwrap();
         let found = fixture.collection().await.find_one(doc! {}).await.unwrap();
@@ -68,13 +86,21 @@ mod without_pipelines {
     async fn the_error_says_what_to_do() {
         let fixture = Fixture::new(Engine::MongoDb);
         let store = disguised(&fixture, Disguise::WithoutPipelines).await;
-        let refused = Leases::new(store).try_acquire("key", LONG).await;
-        let Err(error @ Error::NotPrepared { .. }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert!(error.to_string().contains("without_pipelines"), "{error}");
-        let left = fixture.collection().await.find_one(doc! {}).await;
-        assert_eq!(left.unwrap(), None);
+        let leases = Leases::new(store.clone());
+        let refusals = [
+            store.check().await,
+            store.prepare().await,
+            leases.try_acquire("key", LONG).await.map(drop),
+        ];
+        for refused in refusals {
+            let Err(error @ Error::NotPrepared { .. }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(error.to_string().contains("without_pipelines"), "{error}");
+        }
+        let database = fixture.collection().await.client().database(DATABASE);
+        let made = database.list_collection_names().await.unwrap();
+        assert!(!made.contains(&fixture.name));
     }
 }
 
@@ -110,6 +136,40 @@ async fn the_two_dialects_refuse_each_others_documents() {
         lease.release().await.unwrap();
         let attempt = holder.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(attempt, Attempt::Acquired(_)));
+    }
+}
+
+/// Of one command each. The first document of a key is made by others, so it is the second grant that is such a one.
+#[tokio::test]
+async fn grants_and_releases_of_one_step_keep_the_rules() {
+    let fixture = Fixture::new(Engine::MongoDb);
+    let (collection, commands) = fixture.watched().await;
+    let store = MongoStore::new(&collection).without_pipelines();
+    let leases = Leases::new(store.clone());
+    let first = leases.acquire("key", LONG).await.unwrap();
+    let (mut fence, mut before) = (first.fence(), first.id());
+    first.release().await.unwrap();
+    for _ in 0..3 {
+        commands.take();
+        let lease = leases.acquire("key", LONG).await.unwrap();
+        assert!(lease.fence() > fence, "{} after {fence}", lease.fence());
+        // The late release of an earlier lease.
+        let key = lease.key().clone();
+        let late = store.release(&ReleaseRequest::new(key, before)).await;
+        assert_eq!(late.unwrap(), ReleaseAnswer::NotHeld);
+        let state = leases.inspect("key").await.unwrap().unwrap();
+        assert_eq!(state.holders[0].lease, lease.id());
+        (fence, before) = (lease.fence(), lease.id());
+        lease.release().await.unwrap();
+        // The late release and the look take commands of their own.
+        let expected = [
+            "findAndModify",
+            "update",
+            "findAndModify",
+            "findAndModify",
+            "update",
+        ];
+        assert_eq!(commands.names(), expected);
     }
 }
 

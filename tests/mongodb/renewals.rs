@@ -252,7 +252,7 @@ async fn beside_a_transaction() -> Kept {
 #[tokio::test]
 async fn through_a_router_a_look_always_follows() {
     // One that has the dialect with pipelines behind a router too.
-    let fixture = Fixture::new(Engine::MongoDb);
+    let fixture = Fixture::new(Engine::MongoDbAlpha);
     for (lies, expected) in [(true, &["update", "find"][..]), (false, &["update"])] {
         let mut options = match lies {
             true => {

@@ -35,6 +35,8 @@ use crate::project;
 pub enum Engine {
     /// A standalone MongoDB: quick, and enough for most tests.
     MongoDb,
+    /// An alpha of MongoDB 9.0: standalone, and with the expression `$currentDate`.
+    MongoDbAlpha,
     /// A complete MongoDB replica set of one member: with TTL deletion and an oplog.
     MongoDbReplicaSet,
     /// A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
@@ -50,8 +52,9 @@ pub enum Engine {
 }
 
 impl Engine {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::MongoDb,
+        Self::MongoDbAlpha,
         Self::MongoDbReplicaSet,
         Self::MongoDbSharded,
         Self::MongoDbSecured,
@@ -63,6 +66,7 @@ impl Engine {
     fn name(self) -> &'static str {
         match self {
             Self::MongoDb => "mongodb",
+            Self::MongoDbAlpha => "mongodb-alpha",
             Self::MongoDbReplicaSet => "mongodb-replset",
             Self::MongoDbSharded => "mongodb-sharded",
             Self::MongoDbSecured => "mongodb-secured",
@@ -75,6 +79,7 @@ impl Engine {
     fn variable(self) -> &'static str {
         match self {
             Self::MongoDb => "MONGODB_URI",
+            Self::MongoDbAlpha => "MONGODB_ALPHA_URI",
             Self::MongoDbReplicaSet => "MONGODB_REPLSET_URI",
             Self::MongoDbSharded => "MONGODB_SHARDED_URI",
             Self::MongoDbSecured => "MONGODB_SECURED_URI",
@@ -103,7 +108,7 @@ impl Engine {
 
     /// What was found in this process, which looks once.
     fn found(self, look: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
-        static FOUND: [OnceLock<Result<String, String>>; 7] = [const { OnceLock::new() }; 7];
+        static FOUND: [OnceLock<Result<String, String>>; 8] = [const { OnceLock::new() }; 8];
         let found = FOUND[self as usize].get_or_init(|| match env::var(self.variable()) {
             Ok(address) => Ok(address),
             Err(_) => look(),
@@ -112,8 +117,9 @@ impl Engine {
     }
 
     fn find(self) -> Result<String, String> {
-        // A cluster is more than one container, and no image has a router with another clock.
-        if docker_is_reachable() && !matches!(self, Self::MongoDbSharded) {
+        // A cluster is more than one container, no image has a router with another clock, and none is of an alpha.
+        let has_image = !matches!(self, Self::MongoDbSharded | Self::MongoDbAlpha);
+        if has_image && docker_is_reachable() {
             return self.container();
         }
         self.process()
@@ -184,7 +190,7 @@ impl Engine {
         remove_at_exit(container.id())?;
         std::mem::forget(container);
         Ok(match self {
-            Self::MongoDb | Self::MongoDbSharded => {
+            Self::MongoDb | Self::MongoDbAlpha | Self::MongoDbSharded => {
                 format!("mongodb://{host}:{port}/?directConnection=true")
             }
             Self::MongoDbReplicaSet => {

@@ -1,4 +1,4 @@
-//! How long nobody leads when a leader stops in an orderly way.
+//! How long a key is without a leader after its leader has resigned.
 
 use std::time::{Duration, Instant};
 

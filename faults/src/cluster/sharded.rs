@@ -83,9 +83,9 @@ async fn until_it_takes_writes(router: &Server) -> Result<()> {
 }
 
 impl Cluster {
-    /// From now on routers, if there are any, look like this to whoever asks for an address. Behind a disguise the second
-    /// one is ahead by a few seconds only.
-    pub async fn disguises_routers(&mut self, disguise: Option<Disguise>) -> Result<()> {
+    /// Makes the addresses that are asked for from now on those of routers that look like this, on a sharded cluster. The
+    /// second router is ahead by a few seconds only while it looks like something else.
+    pub async fn disguise_routers(&mut self, disguise: Option<Disguise>) -> Result<()> {
         if self.kind != Kind::Sharded || self.disguise == disguise {
             return Ok(());
         }

@@ -135,14 +135,14 @@ fn a_write_that_is_lost_is_seen() {
         let mut history = vec![read(5, (3, 0), 10), asked(5, 4, 11)];
         history.extend(answer.map(|written| answered(5, written, 12)));
         history.push(read(7, read_next, 20));
-        // The first read is wrong, as it is of a document that somebody has written.
+        // The first read is wrong: it shows a document that was written before.
         wrong(&history) - 1
     };
     let (old, new) = ((3, 0), (4, 5));
     assert_eq!([after(Some(true), new), after(Some(true), old)], [0, 1]);
     assert_eq!([after(Some(false), new), after(Some(false), old)], [1, 0]);
     assert_eq!([after(None, new), after(None, old)], [0, 0]);
-    // By a writer that nobody knows, or another number.
+    // The writer is none of the history, or the number is another one.
     for other in [(4, 6), (5, 5), (3, 5)] {
         assert_eq!(after(None, other), 1);
     }

@@ -72,8 +72,8 @@ pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
         "_id": request.key.as_str(),
         "schema": CLASSIC_SCHEMA,
         "free": true,
-        // A document without a fence is new, and its next fence has to come from the clock.
-        "fence": { "$gt": 0_i64, "$lt": FENCE_END - 1 },
+        // There is a next fence. (A new document is not free, because its first fence has to come from the clock.)
+        "fence": { "$lt": FENCE_END - 1 },
     };
     let mut fields = doc! {
         "lease": request.lease.to_string(),

@@ -66,14 +66,18 @@ impl Classic<'_> {
         let Some(granted) = granted else {
             return Ok(None);
         };
-        // The two dates were stamped at the same moment.
+        // The expiry counts from this date, which the server has stamped.
+        let now = granted
+            .get_datetime("renewed_at")
+            .ok()
+            .and_then(statements::utc);
         let record = LockRecord::read(&granted, &request.key, chrono::DateTime::UNIX_EPOCH)?;
         let holder = record.and_then(|record| record.holders.into_iter().next());
         Ok(holder.map(|holder| Grant {
             fence: holder.fence,
             acquired_at: holder.acquired_at,
             expires_at: holder.expires_at,
-            now: holder.acquired_at,
+            now: now.unwrap_or(holder.acquired_at),
         }))
     }
 
