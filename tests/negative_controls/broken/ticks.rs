@@ -67,7 +67,7 @@ impl BrokenStore {
         {
             return;
         }
-        sleep(Duration::from_millis(7)).await;
+        sleep(Duration::from_secs(1)).await;
         request.tick = None;
     }
 
