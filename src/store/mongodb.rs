@@ -23,6 +23,8 @@ mod protocol_pages;
 mod read;
 mod release;
 mod renew;
+mod router_checks;
+mod routers;
 mod statement_clock;
 mod statements;
 pub(crate) mod transaction;
@@ -33,7 +35,7 @@ use async_trait::async_trait;
 use mongodb::{Collection, bson::RawDocumentBuf};
 use parking_lot::Mutex;
 
-use self::{concern::Collections, dialect::Dialect};
+use self::{concern::Collections, dialect::Dialect, router_checks::RouterChecks};
 use crate::{
     messages::{
         AcquireAnswer, AcquireRequest, BatchAnswers, BatchRequest, ConvertAnswer, ConvertRequest,
@@ -150,6 +152,8 @@ pub struct MongoStore {
     pipelines: bool,
     /// The dialect on a sharded cluster, if the cluster was asked.
     sharded: Arc<Mutex<Option<Dialect>>>,
+    /// When the routers of a sharded cluster were asked to which cluster they belong.
+    routers: Arc<Mutex<RouterChecks>>,
 }
 
 impl MongoStore {
@@ -162,6 +166,7 @@ impl MongoStore {
             clock: Arc::default(),
             pipelines: true,
             sharded: Arc::default(),
+            routers: Arc::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
 
 mod clock;
+mod clusters;
 mod keys;
 
 use mongodb::options::ClientOptions;

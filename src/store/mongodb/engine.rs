@@ -25,6 +25,7 @@ impl MongoStore {
                 false => Dialect::Classic,
             });
         }
+        self.check_routers_when_due().await?;
         let known = *self.sharded.lock();
         if let Some(dialect) = known {
             return Ok(dialect);

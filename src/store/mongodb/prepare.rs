@@ -11,7 +11,11 @@ use mongodb::{
 
 use super::{
     MongoStore,
-    error::{INDEX_CONFLICTS, INDEX_NOT_FOUND, STORE, classify, code, unique_index},
+    concern::Deployment,
+    error::{
+        INDEX_CONFLICTS, INDEX_NOT_FOUND, INDEX_REFUSED, STORE, classify, code, sentence,
+        unique_index,
+    },
 };
 use crate::{
     model::{Error, LIMITER_SCHEMA, SCHEMA},
@@ -76,7 +80,8 @@ impl MongoStore {
     ///
     /// [`Error::NotPrepared`] if the collection is not fit for locks, as [`check`](MongoStore::check) says, or has
     /// another TTL index on `expires_at`: it would remove locks whose fence is ahead of the clock, and the next fence
-    /// would be smaller. Drop it.
+    /// would be smaller. Drop it. The same error says that the engine refuses such an index: then
+    /// [`purge`](crate::Leases::purge) from time to time.
     ///
     /// Otherwise as [`Error`] says: among others [`Error::Denied`] if the user may not create an index or, for a
     /// changed retention, has no right `collMod`. The locks work all the same.
@@ -111,6 +116,7 @@ impl MongoStore {
     ///   filter, so that they are not in it);
     /// - is sharded by another key than `_id`; a user who may not read the cluster's settings (`config.collections`) is not
     ///   told of that;
+    /// - is behind routers of two clusters; a user who may not read `config.version` is not told of that;
     /// - is one of an engine that takes no updates with pipelines; a user who may only read is not told of that.
     ///
     /// Otherwise the error with which the server answers.
@@ -136,6 +142,9 @@ impl MongoStore {
         let problem = listed.iter().find_map(unfit);
         if let Some(problem) = problem {
             return Err(not_prepared(problem.to_owned()));
+        }
+        if self.locks.ask_deployment().await? == Deployment::Sharded {
+            self.ensure_one_cluster().await?;
         }
         // This also finds out whether a sharded collection is fit.
         if !self.has_classic_dialect().await? {
@@ -192,6 +201,14 @@ impl MongoStore {
                 let database = self.locks.database();
                 database.run_command(change).await.map_err(classify)?;
                 Ok(())
+            }
+            Err(refused) if code(&refused).is_some_and(|at| INDEX_REFUSED.contains(&at)) => {
+                Err(not_prepared(format!(
+                    "its engine refuses the TTL index {}: {}. Locks work without it, but the documents of dead locks stay: \
+                     purge them from time to time",
+                    index.name,
+                    sentence(&refused.kind)
+                )))
             }
             Err(error) => Err(classify(error)),
         }

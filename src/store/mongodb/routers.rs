@@ -1,0 +1,107 @@
+//! Whether the routers in an address belong to one cluster.
+//!
+//! The driver spreads commands over all servers in the address that say they are routers. If they belong to two clusters,
+//! each cluster has a document of its own for a key, and both grant it.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::{SelectionCriteria, ServerAddress},
+};
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use super::{
+    MongoStore,
+    error::{STORE, classify},
+    router_checks::RouterChecks,
+};
+use crate::model::Error;
+
+/// How long a router may take to say to which cluster it belongs. One that is being replaced may never answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+impl MongoStore {
+    /// Asks the routers from time to time. What fails is asked again by the next operation.
+    pub(super) async fn check_routers_when_due(&self) -> Result<(), Error> {
+        let now = Instant::now();
+        let before = *self.routers.lock();
+        if !before.is_due(now) {
+            return Ok(());
+        }
+        // While this operation asks again, the others go on. But nothing goes on before the first answer.
+        if !matches!(before, RouterChecks::None) {
+            *self.routers.lock() = before.next(now);
+        }
+        let checked = self.ensure_one_cluster().await;
+        *self.routers.lock() = match &checked {
+            Ok(()) => before.next(now),
+            Err(_) => RouterChecks::None,
+        };
+        checked
+    }
+
+    /// A router whose cluster cannot be told is left out: it cannot be reached, or the user may not read
+    /// `config.version`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPrepared`] if two routers belong to different clusters.
+    pub(super) async fn ensure_one_cluster(&self) -> Result<(), Error> {
+        let routers = self.ask_routers().await?;
+        if routers.len() < 2 {
+            return Ok(());
+        }
+        let asked = routers.iter().map(|router| self.ask_cluster(router));
+        let clusters = join_all(asked).await;
+        let mut told = routers.iter().zip(clusters);
+        let mut told = told.by_ref().filter_map(|(it, of)| Some((it, of?)));
+        let Some((one, cluster)) = told.next() else {
+            return Ok(());
+        };
+        match told.find(|(_, of)| *of != cluster) {
+            None => Ok(()),
+            Some((other, _)) => Err(Error::NotPrepared {
+                store: STORE,
+                problem: format!(
+                    "the routers {one} and {other} belong to different clusters, and each would grant the same key: give \
+                     the client an address with the routers of one cluster"
+                ),
+            }),
+        }
+    }
+
+    /// The routers that the driver knows now.
+    async fn ask_routers(&self) -> Result<HashSet<ServerAddress>, Error> {
+        let known = Arc::new(Mutex::new(HashSet::new()));
+        let any = {
+            let known = known.clone();
+            // The driver shows each server that it may select, and then selects one.
+            SelectionCriteria::Predicate(Arc::new(move |server| {
+                known.lock().insert(server.address().clone());
+                true
+            }))
+        };
+        let admin = self.locks.reads().client().database("admin");
+        let ping = admin.run_command(doc! { "ping": 1 });
+        ping.selection_criteria(any).await.map_err(classify)?;
+        let known = known.lock().clone();
+        Ok(known)
+    }
+
+    /// The id of the cluster to which a router belongs, if it can be told.
+    async fn ask_cluster(&self, router: &ServerAddress) -> Option<Bson> {
+        let wanted = router.clone();
+        let this = SelectionCriteria::Predicate(Arc::new(move |it| *it.address() == wanted));
+        let config = self.locks.reads().client().database("config");
+        let version = config.collection::<Document>("version");
+        let asked = async { version.find_one(doc! {}).selection_criteria(this).await };
+        let answer = timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()??;
+        answer.get("clusterId").cloned()
+    }
+}
