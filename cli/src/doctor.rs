@@ -1,9 +1,10 @@
 //! `doctor`: whether the store can be reached and used, step by step.
 
-use std::time::{Duration, Instant};
+mod finding;
+mod trials;
 
-use anstyle::{AnsiColor, Style};
-use chrono::{TimeDelta, Utc};
+use std::time::Instant;
+
 use elasticsearch::Elasticsearch;
 use leasehold::{
     Error, Filter, Leases, MongoStore, Store,
@@ -16,6 +17,7 @@ use mongodb::{
 use opensearch::OpenSearch;
 use serde_json::{Value, json};
 
+use self::finding::{Finding, Grade, as_json, as_line};
 use super::{
     address::{AddressError, Backend, Opened, message},
     exit::{Code, Failure},
@@ -24,55 +26,18 @@ use super::{
 
 /// The indexes that `MongoStore::prepare` makes.
 const TTL_INDEXES: [&str; 2] = ["leasehold_cleanup_at", "leasehold_over_at"];
-/// The ttl of the lock that the doctor acquires.
-const TTL: Duration = Duration::from_secs(10);
 /// How many round trips are measured.
 const TRIPS: usize = 5;
-/// A difference between the clocks from which on the doctor warns. No lease depends on it, because the server's clock
-/// decides.
-const FAR_OFF: TimeDelta = TimeDelta::seconds(2);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Grade {
-    Good,
-    /// It works, with a limit that the user should know of.
-    Mind,
-    Bad,
-}
-
-struct Finding {
-    what: &'static str,
-    grade: Grade,
-    text: String,
-    /// The same for programs.
-    value: Value,
-}
-
-impl Finding {
-    fn new(what: &'static str, grade: Grade, text: impl Into<String>) -> Self {
-        let (text, value) = (text.into(), Value::Null);
-        Self {
-            what,
-            grade,
-            text,
-            value,
-        }
-    }
-
-    fn with(mut self, value: Value) -> Self {
-        self.value = value;
-        self
-    }
-}
-
 pub async fn doctor(opened: &Opened, leases: &Leases, json: bool) -> Result<Code, Failure> {
     let mut findings = vec![Finding::new("store", Grade::Good, &opened.place)];
     findings.push(reach(opened).await);
-    // The other checks need a store that can be reached.
+    // The other checks need a store that can be reached, and a race needs a user who may acquire.
     if findings.iter().all(|finding| finding.grade != Grade::Bad) {
         findings.push(server(&opened.backend).await);
         findings.push(indexes(&opened.backend).await);
-        findings.extend(allowed(leases).await);
+        findings.extend(trials::allowed(leases).await);
+        findings.push(trials::race(leases).await);
+        findings.push(trials::told(&*opened.store).await);
     }
     tell(&findings, json)
 }
@@ -278,75 +243,6 @@ fn unseen() -> Finding {
 fn is_missing(error: &mongodb::error::Error) -> bool {
     const NAMESPACE_NOT_FOUND: i32 = 26;
     matches!(&*error.kind, ErrorKind::Command(it) if it.code == NAMESPACE_NOT_FOUND)
-}
-
-/// Acquires a lock, renews, inspects, releases and removes it, to see whether this user may.
-async fn allowed(leases: &Leases) -> Vec<Finding> {
-    let bad = |what: &str, error: Error| {
-        let text = format!("no, {what} failed: {}", message(&error));
-        vec![Finding::new("allowed", Grade::Bad, text)]
-    };
-    let key = format!("leasehold doctor {}", LeaseId::random());
-    let lease = match leases.acquire(&key, TTL).wait_for(Duration::ZERO).await {
-        Ok(lease) => lease,
-        Err(error) => return bad("an acquire", error),
-    };
-    if let Err(error) = lease.renew().await {
-        return bad("a renewal", error);
-    }
-    let before = Utc::now();
-    let looked = leases.inspect(&key).await;
-    let after = Utc::now();
-    let clock = match looked {
-        Ok(Some(lock)) => clock(lock.now - (before + (after - before) / 2)),
-        Ok(None) => Finding::new("clock", Grade::Bad, "the lock is not there"),
-        Err(error) => return bad("a look at a lock", error),
-    };
-    if let Err(error) = lease.release().await {
-        return bad("a release", error);
-    }
-    // The check leaves no document behind.
-    if let Err(error) = leases.remove_expired(&key).await {
-        return bad("the removal of a free lock", error);
-    }
-    let text = "yes: a lock was acquired, renewed, seen, released and removed";
-    vec![Finding::new("allowed", Grade::Good, text), clock]
-}
-
-fn clock(ahead: TimeDelta) -> Finding {
-    let millis = ahead.num_milliseconds();
-    let (grade, text) = if ahead.abs() > FAR_OFF {
-        (
-            Grade::Mind,
-            "; leases do not depend on it, times for people do",
-        )
-    } else {
-        (Grade::Good, "")
-    };
-    let text = format!("the store's is {millis:+} ms off this host's{text}");
-    Finding::new("clock", grade, text).with(json!({ "ahead_ms": millis }))
-}
-
-fn as_json(finding: &Finding) -> Value {
-    let grade = match finding.grade {
-        Grade::Good => "good",
-        Grade::Mind => "mind",
-        Grade::Bad => "bad",
-    };
-    json!({ "what": finding.what, "grade": grade, "text": finding.text, "value": finding.value })
-}
-
-fn as_line(finding: &Finding) -> String {
-    let (colour, mark) = match finding.grade {
-        Grade::Good => (AnsiColor::Green, "ok  "),
-        Grade::Mind => (AnsiColor::Yellow, "mind"),
-        Grade::Bad => (AnsiColor::Red, "BAD "),
-    };
-    let style = Style::new().fg_color(Some(colour.into()));
-    format!(
-        "{style}{mark}{style:#}  {:<10} {}",
-        finding.what, finding.text
-    )
 }
 
 #[cfg(test)]

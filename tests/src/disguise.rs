@@ -21,6 +21,8 @@ pub enum Disguise {
     /// An engine that refuses what Amazon DocumentDB 5.0 refuses of the commands that are sent here: updates with
     /// pipelines, `$$NOW`, and retryable writes.
     WithoutPipelines,
+    /// An engine that has neither TTL indexes nor change streams.
+    Bare,
 }
 
 /// The answer to a query of the first versions of the protocol, with which drivers greet a server.
@@ -83,11 +85,19 @@ impl Disguise {
 
     /// The answer to a command that such a server does not carry out.
     fn refusal(self, command: &Document) -> Option<Document> {
-        if self != Self::WithoutPipelines {
-            return None;
-        }
         let refused =
             |message: &str, code: i32| Some(doc! { "ok": 0.0, "errmsg": message, "code": code });
+        match self {
+            Self::Router | Self::Primary => return None,
+            Self::Bare if command.contains_key("createIndexes") => {
+                return refused("TTL indexes are not supported", 67);
+            }
+            Self::Bare if has_stage(command, "$changeStream") => {
+                return refused("Change streams are not supported", 115);
+            }
+            Self::Bare => return None,
+            Self::WithoutPipelines => {}
+        }
         let is_pipeline = |value: Option<&Bson>| matches!(value, Some(Bson::Array(_)));
         let updates = command.get_array("updates").into_iter().flatten();
         let mut updates = updates.filter_map(Bson::as_document);
@@ -129,10 +139,17 @@ impl Disguise {
                 document.remove("msg");
                 document.insert("setName", "disguised");
             }
-            Self::WithoutPipelines => {}
+            Self::WithoutPipelines | Self::Bare => {}
         }
         with_document(&answer[..start], &document)
     }
+}
+
+/// Whether a command is an aggregation with this stage.
+fn has_stage(command: &Document, stage: &str) -> bool {
+    let stages = command.get_array("pipeline").into_iter().flatten();
+    let mut stages = stages.filter_map(Bson::as_document);
+    stages.any(|it| it.contains_key(stage))
 }
 
 /// Whether a projection of a command has the time in it.

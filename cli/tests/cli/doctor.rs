@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use leasehold::store::LeaseId;
-use leasehold_tests::engine::Engine;
+use leasehold_tests::{disguise::Disguise, engine::Engine};
 use mongodb::{Client, bson::doc};
+use serde_json::json;
 use tokio::runtime::Runtime;
 
 use super::Place;
@@ -20,6 +21,9 @@ fn the_doctor_tells_what_kind_of_mongodb_it_is() {
         let findings = found["findings"].as_array().unwrap();
         let kind = findings.iter().find(|it| it["what"] == "kind").unwrap();
         assert_eq!(kind["value"]["topology"], topology, "{found:#}");
+        let releases = findings.iter().find(|it| it["what"] == "releases").unwrap();
+        let is_told = topology == "replica set";
+        assert_eq!(releases["value"]["told"], is_told, "{found:#}");
     }
 }
 
@@ -39,6 +43,35 @@ fn without_pipelines_everything_works_but_removal_by_an_index() {
         let said = place.leasehold(["run", "key", "--", "echo", "done"]);
         assert_eq!(said.with(0).trim(), "done");
     }
+}
+
+/// An engine that makes no TTL index and has no change stream, as some that speak MongoDB's protocol.
+#[test]
+fn what_an_engine_lacks_is_said_in_a_sentence() {
+    let engine = Place::on(Engine::MongoDbReplicaSet).0;
+    let runtime = Runtime::new().unwrap();
+    let bare = runtime.block_on(Disguise::Bare.of(&engine));
+    let place = Place(bare.replace("/?", &format!("/doctor-{}?", LeaseId::random())));
+    let refused = place.leasehold(["prepare"]);
+    let said = refused.saying(78);
+    assert!(
+        said.contains("TTL index") && said.contains("purge"),
+        "{said}"
+    );
+    let found = place.json(["doctor", "--json"]);
+    assert_eq!(found["healthy"], true, "{found:#}");
+    let findings = found["findings"].as_array().unwrap();
+    let releases = findings.iter().find(|it| it["what"] == "releases").unwrap();
+    assert_eq!(releases["grade"], "mind", "{found:#}");
+    let text = releases["text"].as_str().unwrap();
+    assert!(text.contains("Change streams are not supported"), "{text}");
+    assert_eq!(
+        place
+            .leasehold(["run", "key", "--", "echo", "done"])
+            .with(0)
+            .trim(),
+        "done"
+    );
 }
 
 /// From a capped collection the server drops documents, those of live locks too.
@@ -119,6 +152,7 @@ pub fn is_content(place: &Place) {
     let findings = found["findings"].as_array().unwrap();
     let what = |name: &str| &findings.iter().find(|it| it["what"] == name).unwrap()["value"];
     assert!(what("reachable")["round_trip_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(*what("race"), json!({ "sent": 8, "granted": 1 }));
     // The engine is on this host, so that it has the same clock: what is between the two is the time in which
     // the doctor asked, and a moment for a file, whose clock is not set with that of the host.
     let ahead = what("clock")["ahead_ms"].as_i64().unwrap();
