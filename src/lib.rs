@@ -154,11 +154,19 @@ pub mod elasticsearch {
     pub use crate::store::elasticsearch::{GuardedIndex, IndexStore};
 }
 
-/// Has `cargo test` compile the example in the README.
-#[cfg(all(doctest, feature = "mongodb"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// Has `cargo test` compile the examples of these documents.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
 
-#[cfg(all(doctest, feature = "mongodb", feature = "elasticsearch"))]
-#[doc = include_str!("../docs/fencing.md")]
-struct FencingDocument;
+    #[doc = include_str!("../docs/leases.md")]
+    struct Leases;
+
+    #[doc = include_str!("../docs/limiter.md")]
+    struct Limiter;
+
+    #[cfg(all(feature = "mongodb", feature = "elasticsearch"))]
+    #[doc = include_str!("../docs/fencing.md")]
+    struct Fencing;
+}
