@@ -26,7 +26,6 @@ use crate::{
     plan::{CLOCKS, Plan},
     probe::{self, Probe},
     report::Report,
-    tally::LEAST,
     watch::Watch,
     work::{CONTENDED, Pace, QUEUED, TTL},
 };
@@ -127,7 +126,11 @@ impl Setup {
             tokio::try_join!(clients_suffer, servers_suffer)?;
             sleep_until(start + plan.lasts).await;
             // What is missing is told later.
-            let enough = timeout(HANGS, watch.until_enough(least_orders(task.pace))).await;
+            let enough = timeout(
+                HANGS,
+                watch.until_enough(least_orders(task.pace), plan.least_late_writes()),
+            )
+            .await;
             enough.unwrap_or(Ok(()))
         };
         let ran = tokio::select! {
@@ -181,7 +184,7 @@ impl Setup {
                 violations.push(Kind::Run.of(text));
             }
             let late = report.guarded.late_without;
-            if late < LEAST as usize && !plan.locks_only {
+            if late < plan.least_late_writes() {
                 let text = format!("there were {late} late writes without a guard");
                 violations.push(Kind::Run.of(text));
             }

@@ -7,6 +7,7 @@ use leasehold_tests::disguise::Disguise;
 use crate::{
     broken::Wrong,
     schedule::{self, Fault, Mishap},
+    tally::LEAST,
     weather::Altered,
     work::Pace,
 };
@@ -38,6 +39,16 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How many late writes to documents without a guard have to get through, to show that there were any. A run in which
+    /// each thing happens once has few, and waits for no more.
+    pub(crate) fn least_late_writes(&self) -> usize {
+        match (self.locks_only, self.period) {
+            (true, _) => 0,
+            (false, None) => 1,
+            (false, Some(_)) => LEAST as usize,
+        }
+    }
+
     pub(crate) fn mishaps(&self) -> Vec<(Duration, usize, Mishap)> {
         match self.period {
             None => schedule::each_mishap(self.seed, CLOCKS.len()),

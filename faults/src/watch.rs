@@ -15,7 +15,7 @@ use crate::{
     check::{self, Kind, Violations},
     history,
     ledger::Ledger,
-    tally::{Counts, LEAST, Tally},
+    tally::{Counts, Tally},
 };
 
 /// Between two looks at whether enough has happened.
@@ -82,15 +82,14 @@ impl Watch {
     }
 
     /// Waits until nothing is missing, as many orders are judged, and enough late writes without a guard got through.
-    pub async fn until_enough(&self, orders: usize) -> Result<()> {
+    pub async fn until_enough(&self, orders: usize, late: usize) -> Result<()> {
         while !self.missing()?.is_empty() {
             sleep(LOOK).await;
         }
         loop {
             let events = history::read_all(&self.histories)?;
-            let late_without = check::guarded(&events).late_without;
             if check::orders(&events).judged >= orders
-                && (self.locks_only || late_without >= LEAST as usize)
+                && check::guarded(&events).late_without >= late
             {
                 return Ok(());
             }
