@@ -8,32 +8,37 @@ use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
 
-fn compare(engine: Engine, cases: u32) {
-    compare_with(engine, cases, |store| store);
+/// Tests of their own, because they take long, and go on at the same time. The numbers of cases are those of a short run
+/// and of a long one.
+macro_rules! compared {
+    ($($name:ident: $compare:path, $engine:expr, $dialect:expr, $short:literal or $long:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            let runtime = Runtime::new().unwrap();
+            let store = runtime.block_on(Fixture::new($engine).store());
+            let store: Arc<dyn Store> = Arc::new($dialect(store));
+            let cases = if long() { $long } else { $short };
+            $compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+        }
+    )*};
 }
 
-fn compare_with(engine: Engine, cases: u32, set: fn(MongoStore) -> MongoStore) {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(Fixture::new(engine).store());
-    let store: Arc<dyn Store> = Arc::new(set(store));
-    model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
-    model::compare_in_turn(&runtime, &store, cases)
-        .unwrap_or_else(|difference| panic!("{difference}"));
-    permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+fn pipelines(store: MongoStore) -> MongoStore {
+    store
 }
 
-#[test]
-fn a_standalone_answers_as_memory_does() {
-    compare(Engine::MongoDb, if long() { 200 } else { 40 });
+fn classic(store: MongoStore) -> MongoStore {
+    store.without_pipelines()
 }
 
-#[test]
-fn the_classic_dialect_answers_as_memory_does() {
-    let cases = if long() { 200 } else { 20 };
-    compare_with(Engine::MongoDb, cases, MongoStore::without_pipelines);
-}
-
-#[test]
-fn a_replica_set_answers_as_memory_does() {
-    compare(Engine::MongoDbReplicaSet, if long() { 30 } else { 8 });
+compared! {
+    a_standalone_answers_as_memory_does: model::compare, Engine::MongoDb, pipelines, 40 or 200;
+    a_standalone_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::MongoDb, pipelines, 40 or 200;
+    a_standalone_grants_permits_as_memory_does: permits::compare, Engine::MongoDb, pipelines, 40 or 200;
+    the_classic_dialect_answers_as_memory_does: model::compare, Engine::MongoDb, classic, 20 or 200;
+    the_classic_dialect_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::MongoDb, classic, 20 or 200;
+    the_classic_dialect_grants_permits_as_memory_does: permits::compare, Engine::MongoDb, classic, 20 or 200;
+    a_replica_set_answers_as_memory_does: model::compare, Engine::MongoDbReplicaSet, pipelines, 8 or 30;
+    a_replica_set_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::MongoDbReplicaSet, pipelines, 8 or 30;
+    a_replica_set_grants_permits_as_memory_does: permits::compare, Engine::MongoDbReplicaSet, pipelines, 8 or 30;
 }

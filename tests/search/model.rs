@@ -1,26 +1,31 @@
 //! Random commands against memory and a search engine at once: every answer is the same.
 
+use std::sync::Arc;
+
+use leasehold::Store;
 use leasehold_tests::{long, model, permits};
 use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
 
-fn compare(engine: Engine) {
-    let runtime = Runtime::new().unwrap();
-    let store = runtime.block_on(Fixture::prepared(engine)).store();
-    let cases = if long() { 400 } else { 20 };
-    model::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
-    model::compare_in_turn(&runtime, &store, cases * 2)
-        .unwrap_or_else(|difference| panic!("{difference}"));
-    permits::compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+/// Tests of their own, because they take long, and go on at the same time.
+macro_rules! compared {
+    ($($name:ident: $compare:path, $engine:expr, $cases:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let runtime = Runtime::new().unwrap();
+            let store: Arc<dyn Store> = runtime.block_on(Fixture::prepared($engine)).store();
+            let cases = if long() { 20 * $cases } else { $cases };
+            $compare(&runtime, &store, cases).unwrap_or_else(|difference| panic!("{difference}"));
+        }
+    )*};
 }
 
-#[test]
-fn elasticsearch_answers_as_memory_does() {
-    compare(Engine::Elasticsearch);
-}
-
-#[test]
-fn opensearch_answers_as_memory_does() {
-    compare(Engine::OpenSearch);
+compared! {
+    elasticsearch_answers_as_memory_does: model::compare, Engine::Elasticsearch, 20;
+    elasticsearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::Elasticsearch, 40;
+    elasticsearch_grants_permits_as_memory_does: permits::compare, Engine::Elasticsearch, 20;
+    opensearch_answers_as_memory_does: model::compare, Engine::OpenSearch, 20;
+    opensearch_serves_in_turn_as_memory_does: model::compare_in_turn, Engine::OpenSearch, 40;
+    opensearch_grants_permits_as_memory_does: permits::compare, Engine::OpenSearch, 20;
 }
