@@ -145,6 +145,7 @@ fn of(error: &Error) -> Code {
         Error::Denied { .. } => Code::Denied,
         Error::File { .. } => Code::File,
         Error::NotPrepared { .. }
+        | Error::NoJournal { .. }
         | Error::UnsupportedSchema { .. }
         | Error::NotALock { .. }
         | Error::NotALimiter { .. } => Code::NotPrepared,
@@ -184,5 +185,19 @@ impl From<Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Host(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_journal_is_no_mistake_of_the_command_line() {
+        let error = Error::NoJournal {
+            store: "MongoDB",
+            source: leasehold::store::Cause::text("there is none"),
+        };
+        assert_eq!(of(&error).number(), 78);
     }
 }

@@ -39,3 +39,23 @@ fn an_error_crosses_threads() {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Error>();
 }
+
+/// The page has an entry for each error, under its name.
+#[test]
+fn each_error_is_in_the_troubleshooting() {
+    let page = include_str!("../../../docs/troubleshooting.md");
+    let source = include_str!("../error.rs");
+    let (_, variants) = source.split_once("pub enum Error {").unwrap();
+    let (variants, _) = variants.split_once("\n}").unwrap();
+    let names = variants.lines().filter_map(|line| {
+        let name = line.strip_prefix("    ")?;
+        name.starts_with(char::is_uppercase).then_some(())?;
+        name.split(|c: char| !c.is_alphanumeric()).next()
+    });
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        let heading = format!("\n### `Error::{name}`\n");
+        assert!(page.contains(&heading), "{name} has no entry");
+    }
+}
