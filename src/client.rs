@@ -1,4 +1,4 @@
-//! `Leases`, the handle that an application makes first, and its builder.
+//! `Leases`, the handle through which an application uses all else, and its builder.
 
 mod builder;
 mod call;

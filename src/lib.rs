@@ -1,23 +1,40 @@
-//! Locks that free themselves when their holder dies, on the database that an application already runs.
+//! Expiring-lease locks for async Rust, on the database that an application already runs.
+//!
+//! A process acquires a lease on a key, works, and releases the lease. If the process dies, its lease expires after the
+//! ttl, and another process is granted the key. The locks are documents in MongoDB, Elasticsearch or OpenSearch, rows
+//! in an SQLite file, or entries in memory. There is no other server to run.
 //!
 //! ```
-//! use std::time::Duration;
-//! use leasehold::{Attempt, Leases, MemoryStore};
+//! use std::{io, time::Duration};
+//! use leasehold::{Attempt, Fence, Leases, MemoryStore};
 //!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), leasehold::Error> {
-//! let leases = Leases::new(MemoryStore::new());
-//! let ttl = Duration::from_secs(30);
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let leases = Leases::new(MemoryStore::new());
+//!     let ttl = Duration::from_secs(30);
 //!
-//! let lease = leases.acquire("report:42", ttl).wait_for(Duration::from_secs(5)).await?;
-//! println!("writing with fence {}", lease.fence());
-//! match leases.try_acquire("report:42", ttl).await? {
-//!     Attempt::Acquired(_) => unreachable!("it is held"),
-//!     Attempt::Held(held) => println!("held by {}, for {:?} more", held.owner(), held.expires_in()),
+//!     // Waits for the key, for at most 5 s.
+//!     let lease = leases.acquire("report:42", ttl).wait_for(Duration::from_secs(5)).await?;
+//!     println!("granted, with fence {}", lease.fence());
+//!
+//!     // Asks once, and is refused while the lease above holds the key.
+//!     match leases.try_acquire("report:42", ttl).await? {
+//!         Attempt::Acquired(lease) => println!("granted, with fence {}", lease.fence()),
+//!         Attempt::Held(held) => println!("held by {} for {:?}", held.owner(), held.expires_in()),
+//!     }
+//!     lease.release().await?;
+//!
+//!     // Renews the lease while the work runs, stops the work if the lease is lost, and releases the lease.
+//!     leases.acquire("report:42", ttl).with(async |lease| publish(lease.fence()).await).await?;
+//!
+//!     // Releases every lease that is still held. Call it at the end of the program.
+//!     leases.close().await;
+//!     Ok(())
 //! }
-//! lease.release().await?;
-//! # Ok(())
-//! # }
+//!
+//! async fn publish(fence: Fence) -> io::Result<()> {
+//!     Ok(()) // The work, which may take hours.
+//! }
 //! ```
 //!
 //! # Is a lease what you need?
@@ -35,27 +52,49 @@
 //! - The clock of a process may stand still while its machine is suspended. Call [`Lease::renew`] after a
 //!   suspension.
 //!
+//! # Which store
+//!
+//! | store | feature | use it for |
+//! |---|---|---|
+//! | [`MemoryStore`] | | tests, examples, a program of a single process |
+//! | [`SqliteStore`] | `sqlite` | several processes of one host, without a server |
+//! | [`MongoStore`] | `mongodb` | several processes that share a MongoDB |
+//! | [`ElasticsearchStore`] | `elasticsearch` | several processes that share an Elasticsearch |
+//! | [`OpenSearchStore`] | `opensearch` | several processes that share an OpenSearch |
+//!
+//! [`guide::stores`] says what each store guarantees, and with which versions of the database's client it works.
+//!
+//! # Which kind of lease
+//!
+//! | you need | call |
+//! |---|---|
+//! | one holder at a time | [`Leases::acquire`], or [`Leases::try_acquire`] to ask once |
+//! | readers and a writer | [`.shared()`](Acquire::shared) for the readers |
+//! | a limited number of holders at a time | [`.permits(n, of)`](Acquire::permits) |
+//! | a lease beside other leases of the same owner | [`.reentrant()`](Acquire::reentrant) |
+//! | several keys, all or none | [`Leases::acquire_all`] |
+//! | a job that runs once per tick of its schedule | [`Leases::once`] |
+//! | one leader among several processes | [`Leases::leader`] |
+//! | a limit of calls per window, over all processes (no lease) | [`Leases::limiter`] |
+//!
 //! # Where to go on
 //!
-//! | what you want | where |
+//! | topic | page |
 //! |---|---|
-//! | a database to keep the locks in | [`guide::stores`]: what each one guarantees, and which versions of its client |
-//! | to hold a lease, keep it alive, release it | [`guide::holding`] |
-//! | readers and a writer, a semaphore, several keys, a job once per tick | [`guide::modes`] |
-//! | one leader among several processes, and to know who it is | [`Leases::leader`] |
-//! | a limit of calls per window, over all processes | [`Leases::limiter`] |
-//! | late writes refused | [`guide::fencing`] |
-//! | to know which errors a retry can fix, and what a dropped future leaves | [`guide::errors`] |
+//! | hold a lease, keep it alive, notice its loss, release it; how long a ttl should be | [`guide::holding`] |
+//! | all kinds of leases, and their options | [`guide::modes`] |
+//! | refuse the late writes of a holder that was paused | [`guide::fencing`] |
+//! | which errors a retry can fix, and what a dropped future leaves behind | [`guide::errors`] |
 //! | spans, events and metrics | [`guide::observability`] |
-//! | to look at locks, and to remove them | [`Leases::inspect`], [`Leases::list`], [`Leases::evict`], and the command `leasehold` of the crate `leasehold-cli` |
-//! | what only one kind of database can do | [`mongodb`], [`elasticsearch`] |
-//! | to write a store | [`store`], and `leasehold-conformance`, the test suite that each store must pass |
+//! | look at locks and remove them | [`Leases::inspect`], [`Leases::list`], [`Leases::evict`], and the command `leasehold` of the crate `leasehold-cli` |
+//! | features that only one kind of database has | [`mongodb`], [`elasticsearch`] |
+//! | write a store | [`store`], and `leasehold-conformance`, the test suite that each store must pass |
 //!
 //! # Features
 //!
-//! None is on by default. [`MemoryStore`] needs no feature.
+//! No feature is on by default. [`MemoryStore`] needs none.
 //!
-//! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, on their official clients.
+//! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, each with the official client.
 //! - `sqlite`: the store in a file. It compiles SQLite in.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
 
@@ -121,7 +160,8 @@ pub use crate::{
     store::{Store, memory::MemoryStore},
 };
 
-/// The largest inputs: text in bytes of UTF-8, times as a [`Duration`](std::time::Duration).
+/// Upper bounds of what the library accepts. Texts are counted in bytes of UTF-8; times are
+/// [`Duration`](std::time::Duration)s.
 pub mod limits {
     pub use crate::model::{
         MAX_HOLDERS, MAX_KEY_BYTES, MAX_NOTE_BYTES, MAX_OWNER_BYTES, MAX_PLACE_TIME, MAX_PLACES,
@@ -129,11 +169,11 @@ pub mod limits {
     };
 }
 
-/// What only MongoDB can do: fenced writes to an application's own collection, and the locks of the Java class
+/// Features that only MongoDB has: fenced writes to an application's own collection, and the locks of the Java class
 /// `MongoDistributedLock`.
 ///
-/// Three more methods have the driver's types in their signatures: [`Lease::enforce`] is for transactions,
-/// [`Fence::guard`] and [`Fence::stamp`] are for statements of your own. The store is [`MongoStore`].
+/// Three more methods need this feature: [`Lease::enforce`] makes a lease part of a transaction, and [`Fence::guard`]
+/// and [`Fence::stamp`] add the fence to statements of your own. The store is [`MongoStore`].
 #[cfg(feature = "mongodb")]
 pub mod mongodb {
     pub use crate::store::mongodb::{
@@ -145,7 +185,7 @@ pub mod mongodb {
     };
 }
 
-/// What only Elasticsearch and OpenSearch can do: fenced writes to an application's own index.
+/// Features that only Elasticsearch and OpenSearch have: fenced writes to an application's own index.
 ///
 /// The stores are [`ElasticsearchStore`] and [`OpenSearchStore`]. Both are an
 /// [`IndexStore`](elasticsearch::IndexStore), each with its own client.
@@ -154,7 +194,7 @@ pub mod elasticsearch {
     pub use crate::store::elasticsearch::{GuardedIndex, IndexStore};
 }
 
-/// Has `cargo test` compile the examples of these documents.
+/// Makes `cargo test --doc` compile the examples of these documents.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../README.md")]

@@ -4,9 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use crate::store::Store;
 
+/// The default of [`LeasesBuilder::call_timeout`].
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options for [`Leases`](crate::Leases), made by [`Leases::builder`](crate::Leases::builder).
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Leases, MemoryStore};
+///
+/// let leases = Leases::builder(MemoryStore::new())
+///     .owner("reports-pod-3")
+///     .call_timeout(Duration::from_secs(3))
+///     .build();
+/// assert_eq!(leases.owner(), "reports-pod-3");
+/// ```
 #[derive(Debug)]
 #[must_use = "call build to get the leases"]
 pub struct LeasesBuilder {
@@ -26,25 +38,28 @@ impl LeasesBuilder {
         }
     }
 
-    /// The owner that other processes see on a held key: a pod, a host or a service, for example. It is 1 to 512
-    /// bytes of text. An acquire checks that, and gives [`Error::InvalidOwner`](crate::Error::InvalidOwner). The
-    /// default is the name of the host, the process id and eight random hexadecimal digits.
+    /// Sets the owner, which other processes see on a held key: the name of a pod, a host or a service, for example.
+    /// The owner is 1 to 512 bytes of text. An acquire with another length gives
+    /// [`Error::InvalidOwner`](crate::Error::InvalidOwner). The default is the name of the host, the process id and
+    /// eight random hexadecimal digits.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// How long before the expiry on the server the holder stops counting on its lease. The default is the margin
-    /// that the [store](crate::Store::clock_margin) asks for. MongoDB, Elasticsearch and OpenSearch ask for 100 ms,
-    /// because after a failover another node's clock decides. SQLite asks for 10 ms, or 100 ms on a host without a
-    /// clock that counts from its boot. Memory asks for none. A ttl must be at least twice the margin.
+    /// Sets the clock margin: how long before the expiry on the server the holder stops counting on its lease. The
+    /// default is the margin that the [store](crate::Store::clock_margin) asks for. MongoDB, Elasticsearch and
+    /// OpenSearch ask for 100 ms, because after a failover another node's clock decides. SQLite asks for 10 ms, or 100
+    /// ms on a host without a clock that counts from its boot. Memory asks for none. A ttl must be at least twice the
+    /// margin; an acquire with a shorter ttl gives [`Error::InvalidTtl`](crate::Error::InvalidTtl).
     pub fn clock_margin(mut self, margin: Duration) -> Self {
         self.clock_margin = margin;
         self
     }
 
-    /// How long one call to the store may take; 10 s by default. A single request for a lease is bounded by
-    /// the ttl as well, because a lease that is granted later would have expired.
+    /// Sets how long one call to the store may take. The default is 10 s. A single request for a lease must also be
+    /// answered within the ttl, because a lease that is granted later would have expired. A call that takes longer
+    /// gives [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self

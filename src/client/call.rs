@@ -1,4 +1,4 @@
-//! Store calls that belong to no guard: inspect, list, evict, purge and the like.
+//! Calls to the store that belong to no lease of this client: inspect, list, evict, purge and others.
 
 use std::sync::Arc;
 

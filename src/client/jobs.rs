@@ -1,4 +1,4 @@
-//! Jobs that run once a tick.
+//! Jobs that run once per tick.
 
 use super::leases::Leases;
 use crate::{
@@ -7,19 +7,36 @@ use crate::{
 };
 
 impl Leases {
-    /// A job that is done once a tick, over all processes: also if the work takes a second and the scheduler of another host
-    /// fires a minute late.
+    /// Makes a job that runs once per tick, over all processes.
     ///
-    /// The tick is what all processes agree on: the scheduled time, the date, a version, a counter. It is ordered, so an
-    /// older tick than the one that is done is done too, and a tick that was left out is never run.
-    /// [`RunOnce::run`](crate::RunOnce::run) runs the work. This call sends nothing.
+    /// The store keeps the newest tick that is done. So a scheduler of another host that fires a minute late does not
+    /// run the job again, although the work took only a second and the lock is free.
     ///
-    /// The key is 1 to 512 bytes of text. The locks of ordinary leases have the same keys.
+    /// The tick names one run of the job, and must be the same in all processes: the scheduled time, the date, a version
+    /// or a counter. Ticks are ordered. A tick that is older than the newest done tick counts as done, so a tick that
+    /// was left out is never run later.
+    ///
+    /// This call sends nothing and checks nothing; [`RunOnce::run`](crate::RunOnce::run) does, and has an example. The
+    /// key is 1 to 512 bytes of text. A job and an ordinary lease of the same key use the same lock.
     pub fn once(&self, key: impl AsRef<str>, tick: impl Into<Tick>) -> RunOnce {
         RunOnce::new(self.acquires.clone(), Key::new(key), tick.into())
     }
 
-    /// The newest tick of a job that is done; `None` if none is, or if it was forgotten.
+    /// Returns the newest done tick of a job. `None` if no tick is done, or if the store does not keep it any more: see
+    /// [`RunOnce::kept_for`](crate::RunOnce::kept_for).
+    ///
+    /// ```
+    /// # use leasehold::{Leases, MemoryStore, Tick};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let migration = leases.once("migrations", Tick::version(1, 4, 0));
+    /// let _ = migration.run(async |_| Ok::<_, std::io::Error>(())).await?;
+    /// let done = leases.last_done("migrations").await?;
+    /// assert_eq!(done.map(|done| done.tick), Some(Tick::version(1, 4, 0)));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -27,7 +44,7 @@ impl Leases {
     ///
     /// # Cancel safety
     ///
-    /// The future may be dropped at any point.
+    /// Cancel safe: it changes nothing.
     pub async fn last_done(&self, key: impl AsRef<str>) -> Result<Option<Done>, Error> {
         Ok(self.inspect(key).await?.and_then(|state| state.done))
     }

@@ -1,7 +1,7 @@
-//! `Leader`: campaigns for a key, runs work while this process leads, and campaigns again when the term is over.
+//! `Leader`: campaigns for a key, runs work while this process holds it, and campaigns again when the term is over.
 //!
-//! Invariant: the work runs only under a live lease. Each way out of a term, also a panic and a drop, drops the work
-//! before the guard of its lease.
+//! Invariant: the work runs only under a live lease. However a term ends, also by a panic or a drop, the work is
+//! dropped before the guard of its lease.
 
 mod backoff;
 mod term;
@@ -25,8 +25,8 @@ use crate::{
     telemetry::{self, TermOutcome, TermSpan},
 };
 
-/// A candidate for the lead, made by [`Leases::leader`](crate::Leases::leader): one of those that campaign for a key
-/// leads, the others wait.
+/// A candidate for leader, made by [`Leases::leader`](crate::Leases::leader). Of all candidates that campaign for a key
+/// one leads, and the others wait.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -41,7 +41,7 @@ use crate::{
 ///     # handle.close().await;
 ///     Ok::<_, std::io::Error>(())
 /// };
-/// leader.run(work).await // Until the client closes.
+/// leader.run(work).await // Returns when the client closes.
 /// # }
 /// ```
 #[derive(Clone)]
@@ -65,50 +65,51 @@ impl Leader {
         }
     }
 
-    /// The owner that followers see as the leader, 1 to 512 bytes of text. By default the
-    /// [owner of the handle](crate::LeasesBuilder::owner).
+    /// Sets the owner that followers see as the leader, 1 to 512 bytes of text. The default is the [owner of the
+    /// handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// A note for people and followers, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes: the address
-    /// at which the leader serves, for example. Write no secrets into a note.
+    /// Sets a note for people and followers, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes: the
+    /// address at which the leader serves, for example. A note must not contain secrets.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// Campaigns, and runs the work while this process leads, again and again until the client
-    /// [closes](crate::Leases::close).
+    /// Campaigns for the key, and runs the work while this process leads. When a term is over it campaigns again, until
+    /// the client [closes](crate::Leases::close).
     ///
     /// The lease of a term is [kept alive](crate::Acquire::keep_alive). How a term ends, and what follows:
     ///
-    /// - The work returns `Ok`: the lease is released, and this process campaigns again at once, behind the others that
-    ///   wait. Work that is to lead for as long as it can does not return.
-    /// - The work returns an error: the same after a pause, in which others can lead. The pause grows from 1 s to a
-    ///   minute, and begins anew after a term that lasted for a minute. The error is an event
-    ///   (`docs/observability.md`), so it must not show secrets.
-    /// - [`Term::resign`] is called: the work's future is dropped where it awaits, the lease is released, and this
-    ///   process campaigns again, behind the others that wait.
-    /// - The lease is lost: the work's future is dropped where it awaits, and this process campaigns again.
-    /// - The client closes: the work's future is dropped where it awaits, the close releases the lease, and this call
-    ///   returns `Ok`.
-    /// - The work panics: the panic goes on to the caller, and the lease is released in the background.
+    /// - The work returns `Ok`: the lease is released, and this process campaigns again at once, behind the processes
+    ///   that wait. If this process is to lead for as long as it can, the work must not return.
+    /// - The work returns an error: the lease is released, and this process campaigns again after a pause, in which
+    ///   another process can lead. The pause doubles from 1 s up to a minute, and starts again with 1 s after a term
+    ///   that lasted for a minute. The text of the error is written into an event (`docs/observability.md`), so it must
+    ///   not contain secrets.
+    /// - [`Term::resign`] is called: the work's future is dropped at its current await, the lease is released, and this
+    ///   process campaigns again, behind the processes that wait.
+    /// - The lease is lost: the work's future is dropped at its current await, and this process campaigns again.
+    /// - The client closes: the work's future is dropped at its current await, the close releases the lease, and this
+    ///   call returns `Ok`.
+    /// - The work panics: the panic propagates to the caller, and the lease is released in the background.
     ///
-    /// If the compiler says that the future of this call is not `Send`, write the work as `async move`, so that it does
-    /// not borrow what it uses.
+    /// If the compiler says that the future of this call is not `Send`, write the work as an `async move` closure, so
+    /// that it borrows nothing.
     ///
-    /// When a lease is released, the next leader is granted the key as fast as a waiter of
-    /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and in another one if the store
-    /// [tells of freed keys](crate::Store::freed); otherwise when the waiter asks again, after a second at most. When a
-    /// leader dies, the others wait for the rest of its ttl.
+    /// When a lease is released, the next leader is granted the key like a waiter of
+    /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and also in another process if the
+    /// store [reports freed keys](crate::Store::freed). With other stores it is granted the key when it asks again,
+    /// after a second at most. When a leader dies, the others wait for the rest of its ttl.
     ///
     /// # Errors
     ///
-    /// Only what a retry cannot mend: an error whose name begins with `Invalid`, [`Error::NoRuntime`] outside a tokio
-    /// runtime, and the error of a store that refuses the credentials, is not prepared, or has a document for the key
-    /// that is not a lock. While a store does not answer, this campaigns on.
+    /// Only errors that a retry cannot fix: an error whose name begins with `Invalid`, [`Error::NoRuntime`] outside a
+    /// tokio runtime, and the error of a store that refuses the credentials, is not prepared, or has a document for the
+    /// key that is not a lock. While the store does not answer, the campaign goes on.
     ///
     /// # Cancel safety
     ///
@@ -161,24 +162,24 @@ impl Leader {
                     span.end(TermOutcome::Closed);
                     return Ok(());
                 }
-                // The guard is dropped, which releases in the background what the store may still have.
+                // The guard is dropped, which releases the lease in the background, in case the store still has it.
                 TermEnd::Lost(_) => span.end(TermOutcome::Lost),
             }
         }
     }
 
-    /// Who leads, for those who follow: `None` until the first read, and while nobody leads.
+    /// Returns a receiver of the current leader. Its value is `None` until the first read, and while no process leads.
     ///
-    /// A task reads the key twice a second, and at once when the key becomes free, by a release of this client or if the
-    /// store [tells of it](crate::Store::freed). So a follower hears of a new leader within a second if the store answers
-    /// in time, and after an orderly end of a term at once where the store tells. A term that is shorter than that may be
-    /// missed. When a read fails, the last value stays, and an event
-    /// tells of it. Whether this process itself leads, only its [`Term`] knows for sure: a value that was read may be
-    /// out of date.
+    /// A task reads the key twice a second. It also reads it at once when this client releases the key, or the store
+    /// [reports](crate::Store::freed) that the key became free. So a follower sees a new leader within a second if the
+    /// store answers in time, and at once if the last term ended by a release that the store reports. A term that is
+    /// shorter than that may be missed. When a read fails, the last value stays, and an event reports the failure.
     ///
-    /// Each call starts a task on the current runtime; clone the receiver instead of calling again. The task ends when
-    /// all receivers are dropped or the client closes: from then on
-    /// [`changed`](tokio::sync::watch::Receiver::changed) gives an error. It gives one at once if the key is invalid,
+    /// The value may be out of date. Only its own [`Term`] tells a process for sure that it leads.
+    ///
+    /// Each call starts a task on the current runtime, so clone the receiver instead of calling this again. The task
+    /// ends when all receivers are dropped or the client closes. From then on
+    /// [`changed`](tokio::sync::watch::Receiver::changed) returns an error. It does so at once if the key is invalid,
     /// or if this is called outside of a tokio runtime.
     ///
     /// ```
@@ -211,16 +212,17 @@ impl Leader {
         acquire.await
     }
 
-    /// Sleeps for this long, or until the client closes.
+    /// Sleeps for `pause`, or until the client closes.
     async fn pause(&self, pause: Duration) {
         let closing = self.context.registry.lifecycle.closing();
         let _ = closing.run_until_cancelled(sleep(pause)).await;
     }
 }
 
-/// Releases the lease of a term, and waits for the answer, so that this process campaigns behind those who wait.
+/// Releases the lease of a term, and waits for the answer, so that this process campaigns behind the processes that
+/// wait.
 async fn release(term: Term) {
-    // An error is an event of the release, which goes on in the background if that can help.
+    // The release reports an error as an event, and goes on in the background if a retry can help.
     let _ = term.into_lease().release().await;
 }
 

@@ -11,5 +11,29 @@
 //! - Elasticsearch and OpenSearch: [`GuardedIndex`](crate::elasticsearch::GuardedIndex), for the application's
 //!   own index.
 //!
-//! Any other resource works that can compare two numbers as it writes. `docs/fencing.md` shows SQL and HTTP, and
-//! how to add fencing to data that exists already.
+//! Any other resource can do the same, if it can compare two numbers in the step that writes. `docs/fencing.md` shows
+//! how in SQL and over HTTP, and how to add fencing to data that exists already.
+//!
+//! ```
+//! use leasehold::Fence;
+//!
+//! struct Account {
+//!     balance: i64,
+//!     /// The greatest fence of all writes.
+//!     fence: Fence,
+//! }
+//!
+//! /// Sets the balance, unless a holder that was granted the key later has written before.
+//! fn set_balance(account: &mut Account, balance: i64, fence: Fence) -> bool {
+//!     if fence < account.fence {
+//!         return false;
+//!     }
+//!     (account.balance, account.fence) = (balance, fence);
+//!     true
+//! }
+//!
+//! let mut account = Account { balance: 100, fence: Fence::new(7) };
+//! assert!(set_balance(&mut account, 50, Fence::new(8)));
+//! assert!(!set_balance(&mut account, 90, Fence::new(7))); // The late write of the earlier holder.
+//! assert_eq!(account.balance, 50);
+//! ```

@@ -29,9 +29,8 @@
 //! # How long a ttl should be
 //!
 //! When a holder dies, waiters for its key wait for the rest of its ttl. A lease that is kept alive is renewed after a
-//! third of its ttl, and a renewal that fails is tried again until the lease expires. So a healthy holder keeps its
-//! lease if the database does not answer for less than about two thirds of the ttl. 10 to 60 seconds suit most
-//! programs.
+//! third of its ttl, and a renewal that fails is tried again until the lease expires. So a holder keeps its lease if
+//! the database stops answering for less than about two thirds of the ttl. 10 to 60 seconds suit most programs.
 //!
 //! The ttl also bounds each request for the lease. A request that is not answered within the ttl ends with
 //! [`Error::TimedOut`](crate::Error::TimedOut), because a lease that it grants would have expired. So a ttl of 1 s

@@ -2,16 +2,16 @@
 //!
 //! - One holder at a time: [`Leases::acquire`](crate::Leases::acquire), or
 //!   [`Leases::try_acquire`](crate::Leases::try_acquire) to ask once, without waiting.
-//! - Readers and a writer: readers take a [`shared`](crate::Acquire::shared) lease, a writer an exclusive one, which
-//!   is the default. [`Lease::upgrade`](crate::Lease::upgrade) and [`Lease::downgrade`](crate::Lease::downgrade)
-//!   change one into the other.
+//! - Readers and a writer: readers take a [`shared`](crate::Acquire::shared) lease, and a writer takes an exclusive
+//!   one, which is the default. [`Lease::upgrade`](crate::Lease::upgrade) and
+//!   [`Lease::downgrade`](crate::Lease::downgrade) convert a lease from one mode to the other.
 //! - A limited number of holders at a time (a semaphore): [`permits`](crate::Acquire::permits).
-//! - Code that locks a key that its caller may hold already: [`reentrant`](crate::Acquire::reentrant), with an
+//! - Code that locks a key which its caller may hold already: [`reentrant`](crate::Acquire::reentrant), with an
 //!   [`owner`](crate::Acquire::owner) that names the caller.
 //! - Several keys, all or none: [`Leases::acquire_all`](crate::Leases::acquire_all).
 //! - A job that must run once per tick: [`Leases::once`](crate::Leases::once).
-//! - Work that may hang while its process goes on to renew the lease: [`max_hold`](crate::Acquire::max_hold).
+//! - Work that may hang while its process still renews the lease: [`max_hold`](crate::Acquire::max_hold).
 //! - Work that begins in one process and ends in another: [`Lease::into_ticket`](crate::Lease::into_ticket) and
 //!   [`Leases::resume`](crate::Leases::resume).
 //!
-//! [`Leases::limiter`](crate::Leases::limiter) needs no lease: it limits the calls per window, over all processes.
+//! [`Leases::limiter`](crate::Leases::limiter) limits the calls per window, over all processes. It uses no leases.

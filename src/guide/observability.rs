@@ -1,6 +1,6 @@
 //! Spans, events and metrics.
 //!
-//! Operations make spans and events of `tracing`, with the target `leasehold`:
+//! Operations create spans and events of `tracing`, with the target `leasehold`:
 //!
 //! - WARN: a lease is at risk, or lost while its guard lives; renewals are late; a background release was given up.
 //! - INFO: an operator evicted a holder, removed or purged locks, or released all leases of an owner.
@@ -8,8 +8,9 @@
 //! - TRACE: renewals that succeed.
 //!
 //! With the feature `metrics` the library counts acquires by outcome, losses by reason, renewals and errors of the
-//! store, and times waits, holds and how late renewals were. [`describe_metrics`](crate::describe_metrics)
-//! tells an exporter what each metric means. `docs/observability.md` lists all events and metrics, and what to
-//! alert on.
+//! store. It measures how long callers waited, how long leases were held, and how late renewals were.
+//! [`describe_metrics`](crate::describe_metrics) tells an exporter what each metric means. `docs/observability.md`
+//! lists all events and metrics, and what to alert on.
 //!
-//! Events and metrics hold no credential. Keys and owners are in events, and never labels of a metric.
+//! Events and metrics contain no credentials. Events contain keys and owners. The labels of metrics do not, because
+//! each key would make a time series of its own.

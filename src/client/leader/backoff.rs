@@ -1,4 +1,4 @@
-//! How long a candidate pauses after its work has failed, before it campaigns again.
+//! The pause of a candidate between a failure of its work and the next campaign.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(60);
-/// A term that lasted for this long worked: the pauses begin anew with the shortest after it.
+/// After a term that lasted at least this long, the pauses start again with the shortest one.
 const LASTING: Duration = LONGEST;
 
 /// Counts the terms in a row whose work failed.
@@ -16,18 +16,18 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Counts a term that has `lasted` for so long, however it ended.
+    /// Records how long a term `lasted`, however it ended.
     pub(super) fn after_term(&mut self, lasted: Duration) {
         if lasted >= LASTING {
             self.failures = 0;
         }
     }
 
-    /// Counts a failure of the work in the term that was counted last, and gives the pause before the next campaign.
+    /// Counts a failure of the work in the last recorded term, and returns the pause before the next campaign.
     ///
     /// The pause doubles from 1 s up to 60 s. A jitter then shortens it to between a half and the whole, so that
-    /// processes whose work fails for the same reason do not come back together. `chance` is a random number from 0
-    /// to 1.
+    /// processes whose work fails for the same reason do not campaign again at the same moment. `chance` is a random
+    /// number from 0 to 1.
     pub(super) fn after_failure(&mut self, chance: f64) -> Duration {
         let doubled = FIRST.saturating_mul(2u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);

@@ -9,14 +9,14 @@ use crate::{
     model::{Fence, Key, LossReason},
 };
 
-/// The time for which this process leads: given to the work of [`Leader::run`](crate::Leader::run).
+/// The time for which this process leads, under one lease. [`Leader::run`](crate::Leader::run) passes it to the work.
 ///
 /// The term ends when the work ends, when its lease is lost, by [`resign`](Term::resign), or when the client
-/// [closes](crate::Leases::close). The work's future is dropped then, where it awaits. Tasks that the work has spawned
-/// are told by [`cancellation_token`](Term::cancellation_token).
+/// [closes](crate::Leases::close). The work's future is then dropped at its current await. Tasks that the work has
+/// spawned go on: use [`cancellation_token`](Term::cancellation_token) to stop them.
 ///
-/// A process that is paused past the end of its lease goes on writing when it wakes up, until it awaits. Where that
-/// matters, hand the [`fence`](Term::fence) to the protected resource, and let the resource refuse an older fence.
+/// A process that is paused past the end of its lease goes on writing when it wakes up, until its next await. Where
+/// that matters, pass the [`fence`](Term::fence) to the protected resource, and let the resource refuse an older fence.
 pub struct Term {
     lease: Lease,
     resigned: CancellationToken,
@@ -24,13 +24,13 @@ pub struct Term {
 
 /// How a term ended.
 pub(super) enum TermEnd<E> {
-    /// The work ended.
+    /// The work returned `Ok`.
     Finished,
-    /// The work failed.
+    /// The work returned an error.
     Failed(E),
-    /// The lease was lost; also by the close of the client.
+    /// The lease was lost, or the client was closed.
     Lost(LossReason),
-    /// The work resigned.
+    /// The work called [`Term::resign`].
     Resigned,
 }
 
@@ -49,7 +49,8 @@ impl Term {
         work: &mut impl AsyncFnMut(&Term) -> Result<(), E>,
     ) -> TermEnd<E> {
         tokio::select! {
-            // If the lease is lost and the work has ended, the loss counts: the work may have ended after the loss.
+            // The loss is checked first: if the lease is lost and the work has ended, the work may have ended after the
+            // loss.
             biased;
             reason = self.lease.lost() => TermEnd::Lost(reason),
             () = self.resigned.cancelled() => TermEnd::Resigned,
@@ -60,17 +61,17 @@ impl Term {
         }
     }
 
-    /// The lease of a term that has ended.
+    /// Returns the lease of a term that has ended.
     pub(super) fn into_lease(self) -> Lease {
         self.lease
     }
 
-    /// The fencing token of the term: greater than that of every earlier term.
+    /// The fencing token of the term. It is greater than the fence of every earlier term.
     pub fn fence(&self) -> Fence {
         self.lease.fence()
     }
 
-    /// The key that names what is led.
+    /// The key that the leader holds.
     pub fn key(&self) -> &Key {
         self.lease.key()
     }
@@ -80,9 +81,9 @@ impl Term {
         self.lease.owner()
     }
 
-    /// Waits until the lease of the term is lost, and gives the reason, as [`Lease::lost`] does.
+    /// Waits until the lease of the term is lost, and returns the reason, as [`Lease::lost`] does.
     ///
-    /// The work itself is stopped at a loss, so it seldom has to wait for one.
+    /// [`Leader::run`](crate::Leader::run) stops the work at a loss, so the work seldom has to call this.
     ///
     /// # Cancel safety
     ///
@@ -91,18 +92,18 @@ impl Term {
         self.lease.lost().await
     }
 
-    /// Waits until the lease of the term is at risk, or lost: bring the work to a safe point then. A renewal may still
-    /// succeed after that. [`Lease::at_risk`] says when a lease is at risk.
+    /// Waits until the lease of the term is at risk, or lost. The work should then come to a safe point. A renewal may
+    /// still succeed after that. [`Lease::at_risk`] says when a lease is at risk.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call keeps nothing for the next.
+    /// Cancel safe: a later call checks the lease anew.
     pub async fn at_risk(&self) {
         self.lease.at_risk().await;
     }
 
-    /// A token that is cancelled as soon as the term ends, in whichever way. Use it in tasks that the work spawns,
-    /// because those are not dropped with the work. Another term has another token.
+    /// Returns a token that is cancelled as soon as the term ends, for any reason. Use it in tasks that the work
+    /// spawns, because those are not dropped with the work. Each term has a token of its own.
     ///
     /// A task on the runtime of the first call watches the lease, as for [`Lease::cancellation_token`].
     ///
@@ -124,8 +125,27 @@ impl Term {
         self.lease.cancellation_token()
     }
 
-    /// Ends the term: the work's future is dropped at its next await, the lease is released, and the process campaigns
-    /// again, behind the others that wait. The call itself only asks for that, and returns at once.
+    /// Ends the term. This call only requests the end, and returns at once. Then the work's future is dropped at its next
+    /// await, the lease is released, and this process campaigns again, behind the processes that wait.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, Term};
+    /// # async fn serve() -> std::io::Result<()> { Ok(()) }
+    /// # async fn overloaded() {}
+    /// # async fn example(leases: Leases) -> Result<(), Error> {
+    /// let work = async |term: &Term| {
+    ///     tokio::select! {
+    ///         served = serve() => served,
+    ///         () = overloaded() => {
+    ///             term.resign();
+    ///             Ok(()) // Another process can lead now.
+    ///         }
+    ///     }
+    /// };
+    /// leases.leader("scheduler", Duration::from_secs(10)).run(work).await
+    /// # }
+    /// ```
     pub fn resign(&self) {
         self.resigned.cancel();
     }

@@ -1,5 +1,5 @@
-//! `Leading`: who leads, as those who follow hear of it from a task that reads it from time to time, and at once when the
-//! key was freed.
+//! `Leading`: which process leads. A task reads the key twice a second, and at once when the key becomes free, and
+//! publishes the leader to the receivers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +16,19 @@ use crate::{
     waiters::{Follower, ensure_listener},
 };
 
-/// The pause between two reads. With the time that a read takes, a follower hears of a new leader within a second.
+/// The pause between two reads. It leaves time for the read itself, so that a follower sees a new leader within a
+/// second.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The first pause after the key was freed: the next leader asks for it at the same moment as this reads.
+/// The first pause after the key became free. The next leader requests the key at about the same moment as this task
+/// reads it, so the first read may still find no leader.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Who leads, as [`Leader::watch`](crate::Leader::watch) shows it.
+/// The process that leads, as [`Leader::watch`](crate::Leader::watch) shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leading {
-    /// The owner of the leader: of its client, or the one given to [`Leader::owner`](crate::Leader::owner).
+    /// The owner of the leader's lease: the owner of its client, or the one given to
+    /// [`Leader::owner`](crate::Leader::owner).
     pub owner: Arc<str>,
     /// The note that the leader gave to [`Leader::note`](crate::Leader::note).
     pub note: Option<Arc<str>>,
@@ -36,7 +39,7 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// The leader in this state of the key. `None` if nobody has the key.
+    /// The leader in this state of the key. `None` if the key is free.
     fn of(state: LockState) -> Option<Self> {
         let leader = state.holders.into_iter().next()?;
         Some(Self {
@@ -48,22 +51,23 @@ impl Leading {
     }
 }
 
-/// Starts a task that reads who leads. The receiver has lost its sender if the key is invalid, or there is no runtime.
+/// Starts the task that reads the key. If the key is invalid, or there is no runtime, no task starts and the channel is
+/// closed.
 pub(super) fn watch(
     registry: &Arc<LeaseRegistry>,
     key: Result<Key, Error>,
 ) -> watch::Receiver<Option<Leading>> {
     let (leading, receiver) = watch::channel(None);
     if let Ok(key) = key {
-        // Without a runtime the sender is dropped here, which the receiver notices.
+        // Without a runtime the sender is dropped here, which closes the channel.
         let _ = runtime::spawn(follow(registry.clone(), key, leading));
     }
     receiver
 }
 
-/// Reads who leads until the client closes, or all receivers are dropped.
+/// Reads the key until the client closes, or all receivers are dropped.
 async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: watch::Sender<Option<Leading>>) {
-    // A read that was sent goes on in a task of its own if this stops waiting for it.
+    // If this future stops waiting for a read, the read goes on in a task of its own.
     tokio::select! {
         () = registry.lifecycle.closing().cancelled() => {}
         () = leading.closed() => {}
@@ -94,7 +98,8 @@ async fn read_on(
                 publish(key, leading, now);
             }
             Err(error) => {
-                // The others in a row say the same, and each is an event of its call.
+                // Only the first of several failures in a row is reported here. Each failed call has an event of its
+                // own.
                 if !has_failed {
                     telemetry::leader_unknown(key, &error);
                 }
@@ -105,7 +110,7 @@ async fn read_on(
     }
 }
 
-/// Waits until who leads is to be read again. Gives the pause after that read, if it finds no leader.
+/// Waits until the next read is due. Returns the pause after that read, for the case that it finds no leader.
 async fn pause_before_next(follower: &Follower, pause: Duration) -> Duration {
     match timeout(pause, follower.freed()).await {
         Ok(()) => SHORTEST,
@@ -120,7 +125,7 @@ async fn read(registry: &LeaseRegistry, key: &Key) -> Result<Option<Leading>, Er
     Ok(state.and_then(Leading::of))
 }
 
-/// Tells the receivers who leads now, if that has changed.
+/// Publishes the leader to the receivers, if it has changed.
 fn publish(key: &Key, leading: &watch::Sender<Option<Leading>>, now: Option<Leading>) {
     let is_new = *leading.borrow() != now;
     if is_new {
