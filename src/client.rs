@@ -1,5 +1,6 @@
 //! `Leases`, the handle through which an application uses all else, and its builder.
 
+mod admin;
 mod builder;
 mod call;
 mod jobs;

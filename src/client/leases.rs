@@ -1,17 +1,12 @@
-//! `Leases`, the handle of an application: it acquires, shows and frees locks, and is closed at the end.
+//! `Leases`, the handle of an application. It acquires leases, and is closed at the end of the program.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use futures::{
-    StreamExt, TryStreamExt,
-    stream::{self, BoxStream},
-};
 use tokio::sync::watch;
 use tracing::Instrument;
 
 use super::{
     builder::{LeasesBuilder, this_process},
-    call::call,
     leader::Leader,
 };
 use crate::{
@@ -19,20 +14,15 @@ use crate::{
     coalescer::Coalescer,
     lease::{LeaseRegistry, Ticket},
     limiter::{Limiter, LimiterContext},
-    messages::{Eviction, Filter, ListRequest, ReleaseAnswer, ReleaseRequest},
-    model::{Error, Key, LockState, Quota},
+    model::{Key, Quota},
     store::Store,
     telemetry,
 };
 
-/// How many documents the store reads for one page of a list.
-const PAGE: usize = 500;
-/// How many releases [`Leases::release_owner`] has under way at the same time.
-const MAX_CONCURRENT_RELEASES: usize = 16;
-
-/// Acquires leases from a store, and shows and frees them.
+/// The handle of an application: acquires leases from a store, and lists and frees locks.
 ///
-/// A clone is cheap, and shares the leases, the waiters and the close. An application makes one and keeps it.
+/// An application makes one handle and keeps it for as long as it runs. A clone is cheap. Clones share their leases and
+/// their queues of waiters, and are closed together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,8 +33,8 @@ const MAX_CONCURRENT_RELEASES: usize = 16;
 /// let leases = Leases::new(MemoryStore::new());
 /// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
 /// match leases.try_acquire("report:42", Duration::from_secs(30)).await? {
-///     Attempt::Acquired(_) => unreachable!("it is held"),
-///     Attempt::Held(held) => println!("held by {}, for {:?} more", held.owner(), held.expires_in()),
+///     Attempt::Acquired(_) => println!("the key was free"),
+///     Attempt::Held(held) => println!("held by {} for {:?}", held.owner(), held.expires_in()),
 /// }
 /// lease.release().await?;
 /// # Ok(())
@@ -57,44 +47,71 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Leases on this store, with the defaults of [`Leases::builder`].
+    /// Makes a handle on this store, with the defaults of [`Leases::builder`]. It sends nothing and spawns no task.
     pub fn new(store: impl Store) -> Self {
         Self::builder(store).build()
     }
 
-    /// Leases on this store, with options.
+    /// Makes a builder for a handle on this store. [`LeasesBuilder`] has an example.
     pub fn builder(store: impl Store) -> LeasesBuilder {
         LeasesBuilder::new(store)
     }
 
-    /// The owner that other processes see on a held key, unless an acquire has an owner of its own.
+    /// The owner that other processes see on a held key, unless an acquire names another owner.
     pub fn owner(&self) -> &str {
         &self.acquires.owner
     }
 
-    /// Asks for the key once, without waiting for a holder.
+    /// Requests the key once, without waiting until it is free.
     ///
     /// Await the returned builder: it gives [`Attempt::Acquired`](crate::Attempt::Acquired) or
-    /// [`Attempt::Held`](crate::Attempt::Held).
+    /// [`Attempt::Held`](crate::Attempt::Held). [`TryAcquire`] lists the errors.
     ///
-    /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds. It is at least
-    /// 1 ms and twice the clock margin, and at most [`MAX_TTL`](crate::limits::MAX_TTL).
+    /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds. It is at least 1 ms, at least twice the
+    /// clock margin, and at most [`MAX_TTL`](crate::limits::MAX_TTL).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Attempt, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// match leases.try_acquire("report:42", Duration::from_secs(30)).await? {
+    ///     Attempt::Acquired(lease) => lease.release().await?,
+    ///     Attempt::Held(held) => println!("held by {} for {:?}", held.owner(), held.expires_in()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_acquire(&self, key: impl AsRef<str>, ttl: Duration) -> TryAcquire {
         TryAcquire::new(self.acquires.clone(), Key::new(key), ttl)
     }
 
     /// Waits until the key is free and acquires it, like a mutex.
     ///
-    /// Await the returned builder; [`Acquire::wait_for`] bounds the wait. Key and ttl are as for
-    /// [`Leases::try_acquire`].
+    /// Await the returned builder: it gives a [`Lease`](crate::Lease). [`Acquire`] lists the options and the errors. Key
+    /// and ttl are as for [`Leases::try_acquire`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("report:42", Duration::from_secs(30)).wait_for(Duration::from_secs(5)).await?;
+    /// println!("granted, with fence {}", lease.fence());
+    /// lease.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire(&self, key: impl AsRef<str>, ttl: Duration) -> Acquire {
         Acquire::new(self.acquires.clone(), Key::new(key), ttl)
     }
 
     /// Waits for several keys, and acquires all of them or none.
     ///
-    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). A key that is named
-    /// twice is acquired once. Keys and ttl are as for [`Leases::try_acquire`].
+    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). [`AcquireAll`] lists the errors. A key
+    /// that is named twice is acquired once. Keys and ttl are as for [`Leases::try_acquire`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -117,10 +134,11 @@ impl Leases {
         AcquireAll::new(self.acquires.clone(), keys, ttl)
     }
 
-    /// Makes a candidate for the lead: of all that [run](Leader::run) with this key, one leads, and the others wait.
+    /// Makes a candidate for leader. Of all candidates that [run](Leader::run) with this key, one leads, and the others
+    /// wait.
     ///
     /// This call sends nothing and checks nothing; [`Leader::run`] does. Key and ttl are as for
-    /// [`Leases::try_acquire`]. The ttl is how long the others are without a leader if it dies.
+    /// [`Leases::try_acquire`]. If the leader dies, there is no leader until the ttl is over.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -139,17 +157,39 @@ impl Leases {
     /// [`Lease::into_ticket`](crate::Lease::into_ticket).
     ///
     /// Await the returned builder: it gives [`Resumed::Live`](crate::Resumed::Live), with the same
-    /// fence and a new ttl from now, or [`Resumed::Gone`](crate::Resumed::Gone) if the lease is over.
+    /// fence and a new ttl from now, or [`Resumed::Gone`](crate::Resumed::Gone) if the lease was lost. [`Resume`] lists
+    /// the errors.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore, Resumed};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let store = MemoryStore::new();
+    /// # let leases = Leases::new(store.clone());
+    /// let lease = leases.acquire("upload:7", Duration::from_secs(30)).await?;
+    /// let ticket = lease.into_ticket();
+    ///
+    /// // In another process, which got the ticket with its job:
+    /// # let leases = Leases::new(store);
+    /// match leases.resume(&ticket).await? {
+    ///     Resumed::Live(lease) => lease.release().await?,
+    ///     Resumed::Gone(reason) => println!("the lease was lost: {reason}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn resume(&self, ticket: &Ticket) -> Resume {
         Resume::new(self.acquires.clone(), ticket.clone())
     }
 
-    /// Makes a limiter that grants at most `limit` permits per window, on the server's clock.
+    /// Makes a limiter, which grants at most `limit` permits per window. The server's clock measures the windows.
     ///
-    /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. This call sends nothing and checks
-    /// nothing. The first request for a permit refuses a limit of 0 ([`Error::InvalidLimit`]), and a window below
-    /// a millisecond or above [`MAX_WINDOW`](crate::limits::MAX_WINDOW) ([`Error::InvalidWindow`]). The window is cut
-    /// to whole milliseconds. The key is 1 to 512 bytes of text. A lock and a limiter may have the same key.
+    /// Its windows are fixed unless [`Limiter::smooth`] says otherwise. This call sends nothing and checks nothing. The
+    /// first request for a permit fails for a limit of 0 ([`Error::InvalidLimit`](crate::Error::InvalidLimit)), and a
+    /// window below a millisecond or above [`MAX_WINDOW`](crate::limits::MAX_WINDOW)
+    /// ([`Error::InvalidWindow`](crate::Error::InvalidWindow)). The window is cut to whole milliseconds. The key is 1
+    /// to 512 bytes of text. A lock and a limiter may have the same key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -168,208 +208,16 @@ impl Leases {
         Limiter::new(self.limiters.clone(), Key::new(key), quota)
     }
 
-    /// Gives the holders of the key. `None` if the store has no document for it, because it was never locked
-    /// or was cleaned up.
+    /// Releases every lease of this handle and its clones, and waits until they are released. Call it at the end of a
+    /// program.
     ///
-    /// # Errors
+    /// From now on every acquire gives [`Error::Closed`](crate::Error::Closed), also one that is waiting. The leases of
+    /// guards that still exist are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for
+    /// the releases of guards that were dropped before, and for acquires that are under way. It does not wait for other
+    /// requests, because they leave nothing that has to be released.
     ///
-    /// [`Error::InvalidKey`]; [`Error::NotALock`] and [`Error::UnsupportedSchema`] if the document is not a lock
-    /// that this version can read; otherwise the error of the store, [`Error::TimedOut`] after the
-    /// [`call_timeout`](LeasesBuilder::call_timeout). The call is sent once.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Option<LockState>, Error> {
-        let key = Key::new(key)?;
-        let named = key.clone();
-        let work = async move |store: Arc<dyn Store>| store.inspect(&key).await;
-        call(&self.acquires.registry, "inspect", Some(&named), work).await
-    }
-
-    /// Streams the locks that match a filter, in the order of their keys. The stream asks the store for one page
-    /// at a time.
-    ///
-    /// A lock that begins or ceases to match while the stream runs may be shown or missed. A lock that matches all
-    /// the time is shown once. A document that cannot be read as a lock is left out, and an event at WARN names its
-    /// key.
-    ///
-    /// ```
-    /// use futures::TryStreamExt;
-    /// use leasehold::{Filter, Leases, MemoryStore};
-    ///
-    /// # async fn example(leases: Leases) -> Result<(), leasehold::Error> {
-    /// let mut held = leases.list(Filter::new().prefix("report:").live());
-    /// while let Some(lock) = held.try_next().await? {
-    ///     println!("{} for {:?} more", lock.key, lock.expires_in());
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The error of the store, or [`Error::TimedOut`] if a page takes longer than the
-    /// [`call_timeout`](LeasesBuilder::call_timeout). After an error the stream ends.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it changes nothing.
-    pub fn list(&self, filter: Filter) -> BoxStream<'static, Result<LockState, Error>> {
-        let first = Some(ListRequest::new(filter, None, PAGE));
-        let this = self.clone();
-        let pages = stream::try_unfold(first, move |request| {
-            let this = this.clone();
-            async move {
-                let Some(request) = request else {
-                    return Ok(None);
-                };
-                let filter = request.filter.clone();
-                let page = call(&this.acquires.registry, "list", None, async move |store| {
-                    store.list(&request).await
-                })
-                .await?;
-                let next = page
-                    .next
-                    .map(|key| ListRequest::new(filter, Some(key), PAGE));
-                Ok(Some((stream::iter(page.locks).map(Ok), next)))
-            }
-        });
-        pages.try_flatten().boxed()
-    }
-
-    /// Releases every live lease of an owner, in whichever process its holder is, and gives how many.
-    ///
-    /// A process that starts again with the owner of a dead process can free the keys of that process, and an
-    /// operator can free the keys of a process that does not release them. The holders are not asked: as after
-    /// [`Leases::evict`], each learns of the loss at its next renewal or its release. A
-    /// [`min_hold`](Acquire::min_hold) that keeps a released key held ends too, and counts as a lease.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::list`]. The leases that were released before the error stay released, and the call
-    /// can be repeated.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop the releases that were sent, and sends no more. A repeated call is
-    /// harmless.
-    pub async fn release_owner(&self, owner: &str) -> Result<u64, Error> {
-        let leases_of = |lock: LockState| {
-            let key = lock.key;
-            let owned = lock
-                .holders
-                .into_iter()
-                .filter(|holder| &*holder.owner == owner);
-            let requests: Vec<_> = owned
-                .map(|holder| ReleaseRequest::new(key.clone(), holder.lease))
-                .collect();
-            stream::iter(requests).map(Ok)
-        };
-        self.list(Filter::new().owner(owner))
-            .map_ok(leases_of)
-            .try_flatten()
-            .map_ok(async |request: ReleaseRequest| {
-                let key = request.key.clone();
-                let work = async move |store: Arc<dyn Store>| store.release(&request).await;
-                let answer = call(&self.acquires.registry, "release", Some(&key), work).await;
-                answer.inspect(|_| self.acquires.registry.queues.wake_first(&key))
-            })
-            .try_buffer_unordered(MAX_CONCURRENT_RELEASES)
-            .try_fold(0, async |released, answer| {
-                Ok(released + u64::from(answer == ReleaseAnswer::Released))
-            })
-            .await
-            .inspect(|released| telemetry::released_owner(owner, *released))
-    }
-
-    /// Ends every lease on the key by force and raises its fence. `None` if the key has no document.
-    ///
-    /// Use it if the holder is known to be dead, and the ttl is too long to wait for. The holder is not asked. Its
-    /// next renewal or its release gives [`Error::Lost`], whether or not the key was granted again meanwhile. A
-    /// resource that checks the fence refuses the evicted holder's writes once the next holder has written.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::inspect`]. After an error that [is ambiguous](Error::is_ambiguous), inspect the key before
-    /// you evict again: the eviction may have been carried out, and the key granted to a new holder.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop an eviction that was sent.
-    pub async fn evict(&self, key: impl AsRef<str>) -> Result<Option<Eviction>, Error> {
-        let key = Key::new(key)?;
-        let named = key.clone();
-        let work = async move |store: Arc<dyn Store>| store.evict(&key).await;
-        let evicted = call(&self.acquires.registry, "evict", Some(&named), work).await;
-        evicted.inspect(|eviction| {
-            telemetry::evicted(&named, eviction.as_ref());
-            self.acquires.registry.queues.wake_first(&named);
-        })
-    }
-
-    /// Removes the document of a key that has no live holder, and returns whether it removed one.
-    ///
-    /// Locks work without this call: a takeover uses the document of the expired lease. The store checks
-    /// the expiry and removes the document in one step, on its own clock, so it never removes the document of a
-    /// live holder. A document whose fence is ahead of the server's clock stays until the clock has passed it.
-    /// The next grant takes its fence from the clock, and would otherwise have a smaller fence.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Leases::inspect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop a removal that was sent. A repeated call is harmless.
-    pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
-        let key = Key::new(key)?;
-        let named = key.clone();
-        let work = async move |store: Arc<dyn Store>| store.remove_expired(&key).await;
-        let removed = call(
-            &self.acquires.registry,
-            "remove expired",
-            Some(&named),
-            work,
-        )
-        .await;
-        removed.inspect(|removed| telemetry::removed(&named, *removed))
-    }
-
-    /// Removes the documents of locks and limiters that have been unused for at least `retention`, and gives how many
-    /// it removed.
-    ///
-    /// A lock is unused while it has no live holder and its fence is not ahead of the server's clock. A limiter is
-    /// unused when its count no longer limits a request. A lock that is granted or renewed during the purge stays.
-    /// MongoDB removes old documents by a TTL index, and does not need this call, unless its store does [without
-    /// pipelines](crate::MongoStore::without_pipelines). Elasticsearch and OpenSearch round
-    /// the retention up to whole seconds.
-    ///
-    /// # Errors
-    ///
-    /// The error of the store. A purge of very many locks may take longer than the
-    /// [`call_timeout`](LeasesBuilder::call_timeout): then this gives [`Error::TimedOut`] while the purge goes
-    /// on, and the call can be repeated.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop a purge that was sent. A repeated call is harmless.
-    pub async fn purge(&self, retention: Duration) -> Result<u64, Error> {
-        let work = async move |store: Arc<dyn Store>| store.purge(retention).await;
-        let purged = call(&self.acquires.registry, "purge", None, work).await;
-        purged.inspect(|removed| telemetry::purged(*removed, retention))
-    }
-
-    /// Releases every lease of this handle and its clones, and waits until that is done. Call it at the end
-    /// of a program.
-    ///
-    /// From now on an acquire gives [`Error::Closed`], also one that waits already. The leases of guards that still
-    /// exist are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for the releases of
-    /// guards that were dropped before, and for acquires that are under way. It does not wait for other requests,
-    /// because nothing has to be released after them.
-    ///
-    /// If the store does not answer, the close gives up after the longest ttl and a few
-    /// [`call_timeout`](LeasesBuilder::call_timeout)s; with more than a thousand leases it takes longer. Put
+    /// If the store does not answer, the close gives up after the longest ttl plus a few times the
+    /// [`call_timeout`](LeasesBuilder::call_timeout). With more than a thousand leases it takes longer. Put
     /// `tokio::time::timeout` around it if the program must end sooner.
     ///
     /// ```
@@ -389,7 +237,7 @@ impl Leases {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future only stops the waiting: the releases go on. Another call waits again.
+    /// Dropping the future only ends the wait: the releases go on. A second call waits for them again.
     pub async fn close(&self) {
         let close = self.acquires.registry.close();
         close.instrument(telemetry::close()).await;
