@@ -1,4 +1,4 @@
-//! Acquires: the builders, the operation that sends the requests, and the clean-up after an acquire is over.
+//! Acquires: the builders, the operation that sends the requests, and the clean-up of an acquire that is over.
 
 mod all;
 mod attempt;

@@ -1,7 +1,8 @@
-//! The guard of one lease, the guard of a set of leases, and the ticket of a lease that goes to another process; and
-//! the registry of the leases of a client, which the close releases.
+//! The guard of one lease, the guard of a set of leases, and the ticket of a lease that goes to another process. The
+//! registry has all leases of a client; a close releases them.
 
 mod complete;
+mod convert;
 mod guard;
 mod registry;
 mod requests;
@@ -11,8 +12,4 @@ mod ticket;
 mod transaction;
 
 pub(crate) use self::registry::LeaseRegistry;
-pub use self::{
-    guard::{Lease, Upgrade},
-    set::LeaseSet,
-    ticket::Ticket,
-};
+pub use self::{convert::Upgrade, guard::Lease, set::LeaseSet, ticket::Ticket};

@@ -20,21 +20,38 @@ use crate::{
     telemetry,
 };
 
-/// A request for several keys, all or nothing, made by
-/// [`Leases::acquire_all`](crate::Leases::acquire_all). Await it.
+/// A request for several keys, all or none, made by [`Leases::acquire_all`](crate::Leases::acquire_all). Await it.
 ///
-/// The acquire first asks for all keys at the same time; MongoDB, Elasticsearch and OpenSearch get the requests in
-/// batches. If some keys are held, the acquire releases the granted ones, and acquires the keys one after the other in
-/// the order of their bytes. Every caller uses that order, so two callers that want the same keys cannot deadlock. The
-/// granted leases are renewed while the acquire waits for the rest.
+/// The acquire first requests all keys at the same time. MongoDB, Elasticsearch and OpenSearch get these requests in
+/// batches. If some keys are held, the acquire releases the leases that it was granted, and acquires the keys one after
+/// the other in the order of their bytes. Every caller uses that order, so two callers that want the same keys cannot
+/// deadlock. The granted leases are renewed while the acquire waits for the rest.
+///
+/// A [`min_hold`](AcquireAll::min_hold) applies once the whole set is granted, and counts from the grant of each lease. A
+/// [`max_hold`](AcquireAll::max_hold) also applies then, and counts from the last grant of the set, for all leases.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use leasehold::{Error, Leases, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// # let leases = Leases::new(MemoryStore::new());
+/// let keys = ["account:3", "account:7"];
+/// let acquire = leases.acquire_all(keys, Duration::from_secs(30)).wait_for(Duration::from_secs(5));
+/// match acquire.await {
+///     Ok(both) => both.release().await?,
+///     Err(Error::WaitTimedOut { held, .. }) => println!("{} is held by {}", held.key(), held.owner()),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///
 /// As for [`Acquire`](crate::Acquire), for the first key that was not granted, and [`Error::Lost`] if one lease
-/// was lost while the acquire waited for another key. The leases that were granted are released before the error is
-/// returned; a release that fails goes on in the background. A [`min_hold`](AcquireAll::min_hold) does not apply to
-/// these leases: it applies once the whole set is granted, and counts from the grant of each lease. Nor does a
-/// [`max_hold`](AcquireAll::max_hold), which counts from the last grant of the set, for all leases.
+/// was lost while the acquire waited for another key. The granted leases are released before the error is
+/// returned, whatever their minimum hold. A release that fails goes on in the background.
 ///
 /// # Cancel safety
 ///
@@ -102,8 +119,8 @@ impl AcquireAll {
         taken.loss().map_or(Ok(()), Err)
     }
 
-    /// Asks for all keys at the same time, once, without waiting for a holder. `None` if not all keys were granted:
-    /// then the granted leases are released.
+    /// Requests all keys at the same time, once, without waiting for a holder. `None` if not all keys were granted: the
+    /// granted leases are then released.
     async fn take_in_one_go(
         &self,
         keys: &BTreeSet<Key>,
@@ -144,7 +161,7 @@ impl AcquireAll {
         let mut taken = LeaseSet::new();
         for key in keys {
             let mut options = self.options.clone();
-            // The first leases have to live until the last one is granted.
+            // The first leases must stay live until the last one is granted.
             options.keep_alive |= keys.len() > 1;
             let wait_policy = match self.wait_policy {
                 WaitPolicy::For(wait) => WaitPolicy::For(wait.saturating_sub(start.elapsed())),

@@ -1,4 +1,4 @@
-//! `Attempt`: what an acquire that does not wait gives, the lease or the holders of the key.
+//! `Attempt`: the answer to an acquire that does not wait.
 
 use std::time::Duration;
 
@@ -7,18 +7,19 @@ use crate::{
     model::{Error, Held},
 };
 
-/// The outcome of [`Leases::try_acquire`](crate::Leases::try_acquire).
+/// The answer to [`Leases::try_acquire`](crate::Leases::try_acquire), which has an example.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum Attempt {
     /// The lease was granted.
     Acquired(Lease),
-    /// The key is held: these holders conflict with the request.
+    /// The key was not granted. [`Held`] names the holders, and says how many processes that wait come first.
     Held(Held),
 }
 
 impl Attempt {
-    /// The lease. A waiting acquire gives an error for a held key and never `Held`, so `Held` is mapped to that error.
+    /// Returns the lease. An acquire that waits reports a held key as an error and never as `Held`, so `Held` becomes
+    /// that error here.
     pub(crate) fn acquired(self) -> Result<Lease, Error> {
         match self {
             Self::Acquired(lease) => Ok(lease),

@@ -1,4 +1,4 @@
-//! An acquire of a lease that is to be kept alive waits while the renewals of its handle are late.
+//! Backpressure: an acquire of a lease that is to be kept alive waits while the renewals of its handle are late.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     telemetry,
 };
 
-/// The ttl divided by this is the longest time for which an acquire waits for late renewals: a third of the ttl.
+/// An acquire waits for late renewals for at most the ttl divided by this.
 const SLOWED_DOWN: u32 = 3;
 
 /// Waits while the renewals of this handle are late, because one more lease to renew would delay them further.

@@ -1,16 +1,16 @@
-//! `Cleanup`: after an acquire is over, waits for its requests that were not answered, and releases what they were
-//! granted.
+//! `Cleanup`: after an acquire is over, waits for the answers to its requests that are still under way, and releases
+//! the leases that they grant.
 //!
 //! Invariants:
 //!
-//! - All requests of an acquire have the same lease id, so one release covers them all. A release that the server
-//!   carries out before an acquire frees nothing. So the clean-up releases after each answer that may be a grant, and
-//!   again after the call timeout without an answer.
-//! - While the caller holds the lease, the clean-up releases nothing. The caller's own release comes first; otherwise
-//!   the caller would find the lease lost.
+//! - All requests of an acquire have the same lease id, so one release covers them all. But a release that the server
+//!   carries out before an acquire request does not undo that request. So the clean-up releases after each answer that
+//!   may be a grant, and again if no answer came within the call timeout.
+//! - While the caller holds the lease, the clean-up releases nothing. The release by the caller goes first: otherwise
+//!   it would find the lease gone, and report a loss.
 //! - A detached lease is never released.
-//! - The place of the process in the queue of the key is given up after the requests that may take it.
-//! - A close waits for the clean-up no longer than the call timeout and the ttl together.
+//! - The place of this process in the queue of the key is given up after the last request that may take it.
+//! - A close waits for the clean-up for at most the sum of the call timeout and the ttl.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -27,32 +27,32 @@ use crate::{
     telemetry,
 };
 
-/// An acquire that is over, and its requests that were not answered.
+/// An acquire that is over, and its requests that are still under way.
 pub(super) struct Cleanup {
     pub(super) context: Arc<AcquireContext>,
     pub(super) request: Arc<AcquireRequest>,
     pub(super) calls: InFlight<AcquireAnswer>,
     pub(super) left: Leftover,
-    /// The place among the processes that wait for the key that is to be given up: one in which no task waits any more, or
-    /// which a request of this acquire may have taken.
+    /// The place among the processes that wait for the key, if it is to be given up: no task of this process waits in
+    /// it any more, or a request of this acquire may have taken it.
     pub(super) place: Option<WaiterId>,
-    /// The place that a request takes that is refused late.
+    /// The place that a request takes if it is refused after the acquire is over.
     pub(super) place_if_refused: Option<WaiterId>,
 }
 
-/// What the requests that have ended may have left in the store, and the caller does not take.
+/// What the requests that have ended may have left in the store without a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leftover {
     Nothing,
     /// A grant.
     Granted,
-    /// Perhaps a grant: a request ended in an error that leaves its outcome open. The request may have been granted, or
-    /// may still be on its way to the server.
+    /// Perhaps a grant: a request ended with an error that does not tell its outcome. It may have been granted, or may
+    /// still be on its way to the server.
     Unclear,
 }
 
 impl Leftover {
-    /// What a request with this answer leaves, if its caller does not take the grant.
+    /// What a request with this answer leaves in the store, if its caller does not take the lease.
     fn of(answer: &Result<AcquireAnswer, Error>) -> Self {
         match answer {
             Ok(AcquireAnswer::Granted(_)) => Self::Granted,
@@ -61,12 +61,12 @@ impl Leftover {
         }
     }
 
-    /// What a request leaves that ended with this error: `Nothing` only if the error is certain to mean that
-    /// nothing was changed. A needless release is harmless.
+    /// What a request that ended with this error leaves in the store: `Nothing` only if the error proves that nothing
+    /// was changed. A needless release is harmless.
     pub(super) fn of_error(error: &Error) -> Self {
         match error {
-            // A driver may ask several nodes in turn. The error is that of the last node; an earlier node may have
-            // granted the lease.
+            // A driver may send the request to several nodes in turn. The error is that of the last node; an earlier
+            // node may have granted the lease.
             Error::Store { .. } | Error::Overloaded { .. } => Self::Unclear,
             error if error.is_ambiguous() => Self::Unclear,
             _ => Self::Nothing,
@@ -75,18 +75,18 @@ impl Leftover {
 }
 
 impl Cleanup {
-    /// Waits until the caller's lease has ended, and cleans up then. While the lease is held, the store answers a late
-    /// request with that lease; after the release, the store would grant the lease anew.
+    /// Waits until the caller's lease has ended, and then cleans up. While the lease is held, the store answers a late
+    /// request with that lease. After the release the store would grant the lease anew.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;
         if end == EndReason::Detached {
             return self.leave(state.fence()).await;
         }
-        // The server carried out the answered requests before the release, so they leave nothing, unless an outcome is
-        // unclear.
+        // The server carried out the answered requests before the release, so they leave nothing. Only requests with an
+        // unclear outcome may.
         self.take_in_answered();
-        // If this release came before the holder's own, the holder would get `Error::Lost`.
+        // If the clean-up released before the holder does, the holder's release would give `Error::Lost`.
         self.calls.drive_while(state.released()).await;
         self.run(at_work).await;
     }
@@ -99,7 +99,7 @@ impl Cleanup {
         }
     }
 
-    /// Takes in the late answer to a request, and gives what the request leaves.
+    /// Records the late answer to a request, and returns what the request leaves in the store.
     fn take_in(&mut self, answer: &Result<AcquireAnswer, Error>) -> Leftover {
         let left = Leftover::of(answer);
         if left == Leftover::Unclear || matches!(answer, Ok(AcquireAnswer::Held(_))) {
@@ -108,8 +108,8 @@ impl Cleanup {
         left
     }
 
-    /// Leaves a detached lease held. A late request that is granted the key after the lease has expired gets another
-    /// fence; that grant is released.
+    /// Leaves a detached lease held. A late request may be granted the key after the lease has expired. Such a grant
+    /// has another fence, and is released.
     async fn leave(mut self, fence: Fence) {
         while let Some((_, answer)) = self.calls.next_at_last().await {
             self.take_in(&answer);
@@ -120,11 +120,11 @@ impl Cleanup {
         self.give_up_place().await;
     }
 
-    /// Gives up the place, unless other tasks of this process wait in it. An error is not repeated: the place counts for a
-    /// moment only.
+    /// Gives up the place, unless other tasks of this process wait in it. After an error this does not try again,
+    /// because the place expires soon.
     pub(super) async fn give_up_place(self) {
         if let Some(place) = self.place {
-            // Boxed: otherwise the future of every waiter would have room for it.
+            // Boxed, so that the future of a waiter does not contain this one.
             Box::pin(self.leave_queue(place)).await;
         }
     }
@@ -140,14 +140,15 @@ impl Cleanup {
         telemetry::place_given_up(&key, left.as_ref().err());
     }
 
-    /// Releases what the acquire may have left, and gives up its place, now and whenever one of its late requests ends.
+    /// Releases what the acquire may have left in the store, now and whenever one of its late requests ends, and gives
+    /// up its place at the end.
     pub(super) async fn run(self, at_work: TaskTrackerToken) {
         if self.calls.is_empty() && self.left == Leftover::Nothing && self.place.is_none() {
             return;
         }
         let limit = self.context.registry.call_timeout;
         let end = Instant::now().checked_add(limit.saturating_add(self.request.ttl));
-        // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
+        // Boxed, so that the future of a waiter does not contain the clean-up, which few waiters need.
         let cleaning = Box::pin(self.until_answered(limit, end));
         at_work_until(end, at_work, cleaning).await;
     }
@@ -161,7 +162,7 @@ impl Cleanup {
             if self.calls.is_empty() {
                 return self.give_up_place().await;
             }
-            // The answer comes first: a release that the server carries out before the acquire frees nothing.
+            // Only after the answer: a release that the server carries out before the acquire frees nothing.
             let answer = if silent {
                 self.calls.next_at_last().await
             } else {
@@ -169,7 +170,7 @@ impl Cleanup {
             };
             match answer {
                 Some((_, answer)) => self.left = self.take_in(&answer),
-                // The server may have granted the request, and the connection may have broken without an error.
+                // No answer: the server may have granted the request, and the connection may be dead without an error.
                 None => {
                     silent = true;
                     self.release_aside(end);
@@ -178,8 +179,8 @@ impl Cleanup {
         }
     }
 
-    /// Releases in another task what may have been granted, so that this task can release a late grant as soon as
-    /// its answer comes.
+    /// Releases in another task what may have been granted, so that this task can still release a late grant as soon as
+    /// the answer comes.
     fn release_aside(&self, end: Option<Instant>) {
         let at_work = self.context.registry.lifecycle.at_work();
         let releases = self.context.registry.releaser.clone();
@@ -205,7 +206,7 @@ impl Cleanup {
             .release_until_confirmed(&job, None, &mut calls);
         self.calls.drive_while(release).await;
         self.left = Leftover::Nothing;
-        // Requests of the release that still hang run to their end in a task that a close does not wait for.
+        // If requests of the release still hang, a task waits for their end. A close does not wait for that task.
         if !calls.is_empty() {
             // The clean-up runs on a runtime, so `spawn` finds one.
             let _ = runtime::spawn(calls.finish());
@@ -224,7 +225,7 @@ impl Cleanup {
     }
 }
 
-/// Does the work to its end. A close waits for the work until `end` at the latest, and without a limit if `end` is
+/// Drives the work to its end. A close waits for the work until `end` at the latest, and without a limit if `end` is
 /// `None`.
 async fn at_work_until(
     end: Option<Instant>,

@@ -1,4 +1,4 @@
-//! The context of the acquires of a handle.
+//! `AcquireContext`: the parts of a handle that its acquires use.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{coalescer::Coalescer, lease::LeaseRegistry};
 pub(crate) struct AcquireContext {
     pub(crate) registry: Arc<LeaseRegistry>,
     pub(crate) coalescer: Arc<Coalescer>,
-    /// The owner of the leases, unless an acquire says otherwise.
+    /// The owner of the leases, unless an acquire names another owner.
     pub(crate) owner: Arc<str>,
     pub(crate) clock_margin: Duration,
     pub(crate) refused: RefusedKeys,

@@ -1,9 +1,10 @@
-//! `RunOnce`: work that is done once a tick, over all processes.
+//! `RunOnce`: work that runs once per tick, over all processes.
 //!
 //! Invariants:
 //!
-//! - The tick is written as done only after the work has ended well, by the release of the live lease under which it ran.
-//! - Work that fails, panics or is dropped, and work whose lease is lost, leaves the tick as it was.
+//! - A tick is written as done only after the work has succeeded, in the same step that releases the live lease under
+//!   which the work ran.
+//! - If the work fails, panics or is dropped, or its lease is lost, the tick is not written as done.
 
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
@@ -15,13 +16,14 @@ use crate::{
     telemetry,
 };
 
-/// How long a lease lives without a renewal, unless [`RunOnce::ttl`] says otherwise.
+/// The default of [`RunOnce::ttl`].
 const TTL: Duration = Duration::from_secs(30);
-/// For how long what is done is kept, unless [`RunOnce::kept_for`] says otherwise: 30 days.
+/// The default of [`RunOnce::kept_for`]: 30 days.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// A job that is done once a tick, over all processes, made by [`Leases::once`](crate::Leases::once).
-/// [`run`](RunOnce::run) runs it.
+/// A job that runs once per tick, over all processes, made by [`Leases::once`](crate::Leases::once).
+/// [`run`](RunOnce::run) runs it, and has an example. [`acquire`](RunOnce::acquire) is for work that does not fit into
+/// a closure.
 #[derive(Clone)]
 #[must_use = "nothing happens until it is run"]
 pub struct RunOnce {
@@ -32,26 +34,26 @@ pub struct RunOnce {
     kept_for: Duration,
 }
 
-/// What became of a tick.
+/// The answer to [`RunOnce::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the work may not have run"]
 pub enum Once<T> {
-    /// The work ran here and ended well, and the tick is done. This is the work's value.
+    /// The work ran in this call and succeeded, and the tick is done. The value is what the work returned.
     Ran(T),
-    /// The tick was done before, or a later one was. The work did not run here.
+    /// This tick or a later one was done before. The work did not run.
     Done(Done),
-    /// Somebody has the key: the work for this tick is likely to be running. It did not run here.
+    /// Another lease holds the key, so the work is likely to be running elsewhere. It did not run in this call.
     Running(Held),
 }
 
-/// Why a tick is not known to be done.
+/// The error of [`RunOnce::run`]. The tick is not done, or not known to be done.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError<E> {
-    /// The work did not begin: the key was not granted.
+    /// The key was not granted, and the work did not begin.
     #[error("the work did not begin: {0}")]
     NotAcquired(#[source] Error),
-    /// The lease was lost before the tick was written as done. The work was stopped, or had just ended; whoever asks next
-    /// runs it again.
+    /// The lease was lost before the tick was written as done. The work was stopped, or had just ended. The next call
+    /// for this tick runs it again.
     #[error("the lease on {key} was lost while the work was under way: {reason}")]
     Lost {
         /// The key.
@@ -59,18 +61,19 @@ pub enum OnceError<E> {
         /// Why the lease was lost.
         reason: LossReason,
     },
-    /// The work ended well, and the store has not confirmed that the tick is done. After an error that a retry can
-    /// mend the request is repeated in the background until the ttl is over. So the tick may be done by now, or may be run
-    /// again.
+    /// The work succeeded, but the store has not confirmed that the tick is done. After an error that a retry can fix,
+    /// the request is repeated in the background until the ttl is over. So the tick may be done by now, or the next
+    /// call may run the work again.
     #[error("the work has ended, and it is not known whether its tick was written as done: {0}")]
     NotConfirmed(#[source] Error),
-    /// The work itself failed. The tick is not done, and whoever asks next runs it again.
+    /// The work failed. The tick is not done, and the next call for it runs the work again.
     #[error(transparent)]
     Work(E),
 }
 
 impl<E: From<Error>> OnceError<E> {
-    /// Converts this error to the error type of the work, if that type can hold an [`Error`] as well.
+    /// Converts this error to the error type of the work, if that type can be made from an [`Error`].
+    /// [`WithError::merge`](crate::WithError::merge) shows how to use such a method.
     pub fn merge(self) -> E {
         match self {
             Self::NotAcquired(error) | Self::NotConfirmed(error) => error.into(),
@@ -94,66 +97,70 @@ impl RunOnce {
         }
     }
 
-    /// How long the key stays taken after the process that runs the work has died; 30 s by default. The lease is kept
-    /// alive while the work runs, however long that takes.
+    /// Sets the ttl of the lease: how long the key stays held after the process that runs the work has died. The
+    /// default is 30 s. The lease is kept alive while the work runs, so the work may take longer than the ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// The owner that other processes see while the work runs, and as [`Done::by`](crate::Done) afterwards. By default the
-    /// [owner of the handle](crate::LeasesBuilder::owner).
+    /// Sets the owner that other processes see while the work runs, and as [`Done::by`](crate::Done) afterwards. The
+    /// default is the [owner of the handle](crate::LeasesBuilder::owner).
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.options.owner = Some(owner.into());
         self
     }
 
-    /// A note for people, which [`inspect`](crate::Leases::inspect) shows while the work runs, of at most
-    /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Write no secrets into a note.
+    /// Sets a note for people, which [`inspect`](crate::Leases::inspect) shows while the work runs, of at most
+    /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A note must not contain secrets.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
         self.options.note = Some(note.into());
         self
     }
 
-    /// Ends the work when its lease was held for so long, also if it hangs and renewals go on; see
-    /// [`Acquire::max_hold`](crate::Acquire::max_hold). The tick is not done then.
+    /// Bounds how long the lease is held, so that work that hangs does not hold the key for ever. When the time is
+    /// over, the lease is lost and the work is stopped, and the tick is not done. See
+    /// [`Acquire::max_hold`](crate::Acquire::max_hold).
     pub fn max_hold(mut self, time: Duration) -> Self {
         self.options.max_hold = Some(time);
         self
     }
 
-    /// Waits this long for whoever has the key: until the tick is done, which gives [`Once::Done`], or until that one has
-    /// failed or died, and the work runs here. By default nothing is waited for.
+    /// Bounds the wait for the holder of the key. If the tick is done within this time, the answer is [`Once::Done`].
+    /// If the key is free before that, because the holder failed or died, the work runs in this call. By default the
+    /// call does not wait.
     pub fn wait_for(mut self, wait: Duration) -> Self {
         self.wait_policy = WaitPolicy::For(wait);
         self
     }
 
-    /// For how long the store keeps that the tick is done, in whole milliseconds; 30 days by default. After that a clean-up
-    /// may remove it, and then the same tick runs again. Take [`Duration::MAX`] for work that must never come again, such
-    /// as a migration.
+    /// Sets how long the store keeps the done tick, in whole milliseconds. The default is 30 days. After that a
+    /// clean-up may remove it, and then the same tick can run again. Use [`Duration::MAX`] for work that must never run
+    /// again, such as a migration.
     pub fn kept_for(mut self, time: Duration) -> Self {
         self.kept_for = time;
         self
     }
 
-    /// Runs the work, unless its tick is done or somebody has the key.
+    /// Runs the work, unless its tick is done or the key is held.
     ///
-    /// The work runs at least once until it is done, and never again afterwards. Two of them never run at the same time
-    /// while both may count on their lease; what a process that was paused writes after the loss of its lease, the
-    /// resource has to refuse by the [fence](Lease::fence).
+    /// Work that fails or is stopped may run again in a later call. Once the tick is done, the work does not run again.
+    /// Two processes do not run it at the same time while both leases are live. But a process that was paused may write
+    /// after the loss of its lease: a resource that checks the [fence](Lease::fence) refuses such a write.
     ///
-    /// The lease is kept alive. When it is lost, the work's future is dropped. A lease that somebody holds on the same key
-    /// by an ordinary [`acquire`](crate::Leases::acquire) is as good as one of a job that runs: [`Once::Running`].
+    /// The lease is kept alive. When it is lost, the work's future is dropped at its current await. An ordinary lease
+    /// on the same key, by [`acquire`](crate::Leases::acquire), counts like the lease of a running job: the answer is
+    /// [`Once::Running`].
     ///
     /// # Errors
     ///
-    /// [`OnceError`] says which of its steps failed. In [`OnceError::NotAcquired`] there is, among others,
-    /// [`Error::OtherTickKind`] if the tick is of another kind than the last one that was done: they have no order.
+    /// [`OnceError`] says which step failed. [`OnceError::NotAcquired`] contains [`Error::OtherTickKind`] if the tick
+    /// is of another kind than the last done tick, because ticks of different kinds have no order.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the work and releases the lease. If the work had ended, the tick may be written as done.
+    /// Dropping the future stops the work and releases the lease in the background. If the work had succeeded before,
+    /// the tick may be written as done.
     ///
     /// ```
     /// use chrono::NaiveDate;
@@ -168,7 +175,7 @@ impl RunOnce {
     ///     match report.run(async |_lease| Ok::<_, std::io::Error>(42)).await? {
     ///         Once::Ran(rows) => println!("{rows} rows"),
     ///         Once::Done(done) => println!("{done}"),
-    ///         Once::Running(held) => println!("{} is at it", held.owner()),
+    ///         Once::Running(held) => println!("{} runs it now", held.owner()),
     ///     }
     /// }
     /// # Ok(())
@@ -185,7 +192,8 @@ impl RunOnce {
         };
         let key = lease.key().clone();
         let outcome = tokio::select! {
-            // If the lease is lost and the work has ended, the loss counts.
+            // The loss is checked first: if the lease is lost and the work has ended, the work may have ended after the
+            // loss.
             biased;
             reason = lease.lost() => Err(OnceError::Lost { key, reason }),
             outcome = work(&lease) => outcome.map_err(OnceError::Work),
@@ -197,20 +205,37 @@ impl RunOnce {
                 Err(error) => Err(OnceError::NotConfirmed(error)),
             },
             Err(error) => {
-                // The work has failed, which is what is told. The release goes on in the background if it fails.
+                // The caller gets the error of the work. A release that fails goes on in the background.
                 let _ = lease.release().await;
                 Err(error)
             }
         }
     }
 
-    /// Asks for the lease under which the tick is to be done, for work that does not fit into a closure.
-    /// [`OnceLease::complete`] writes the tick as done.
+    /// Acquires the lease under which the tick is to be done, for work that does not fit into a closure.
+    /// [`OnceLease::complete`] then writes the tick as done.
+    ///
+    /// ```
+    /// # use leasehold::{Leases, MemoryStore, OnceAttempt, Tick};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// match leases.once("migrations", Tick::version(1, 4, 0)).acquire().await? {
+    ///     OnceAttempt::Acquired(lease) => {
+    ///         // Migrate the data. If that fails, drop the lease or release it.
+    ///         lease.complete().await?;
+    ///     }
+    ///     OnceAttempt::Done(done) => println!("{done}"),
+    ///     OnceAttempt::Held(held) => println!("{} runs it now", held.owner()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// As for [`TryAcquire`](crate::TryAcquire), and [`Error::OtherTickKind`] if the tick is of another kind than the last
-    /// one that was done.
+    /// As for [`TryAcquire`](crate::TryAcquire), and [`Error::OtherTickKind`] if the tick is of another kind than the
+    /// last done tick.
     ///
     /// # Cancel safety
     ///
@@ -240,17 +265,18 @@ impl RunOnce {
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum OnceAttempt {
-    /// The tick is to be done under this lease.
+    /// The lease was granted, and the tick is not done.
     Acquired(OnceLease),
-    /// The tick was done before, or a later one was.
+    /// This tick or a later one was done before.
     Done(Done),
-    /// Somebody has the key.
+    /// Another lease holds the key.
     Held(Held),
 }
 
-/// A lease under which a tick is to be done. It is kept alive, and is a [`Lease`] in all else.
+/// A lease under which a tick is to be done, made by [`RunOnce::acquire`]. It is kept alive, and dereferences to a
+/// [`Lease`].
 ///
-/// If it is dropped the lease is released, and the tick is not done.
+/// Dropping it releases the lease in the background. The tick is not done then.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub struct OnceLease {
@@ -259,22 +285,23 @@ pub struct OnceLease {
 }
 
 impl OnceLease {
-    /// The tick.
+    /// The tick that is to be done.
     pub fn tick(&self) -> Tick {
         self.done.tick
     }
 
-    /// Writes that the tick is done, and releases the lease in the same step.
+    /// Writes the tick as done, and releases the lease in the same step. [`RunOnce::acquire`] has an example.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease is lost: the tick is not done. After any other error that a retry can mend the request
-    /// is repeated in the background until the ttl is over, so the tick may be done by now, or may be run again.
+    /// [`Error::Lost`] if the lease is lost: the tick is not done. After any other error that a retry can fix, the
+    /// request is repeated in the background until the ttl is over. So the tick may be done by now, or the next call
+    /// may run the work again.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped after its first poll, the request goes on in the background. Before that the lease is
-    /// dropped, and the tick is not done.
+    /// If the future is dropped after its first poll, the request goes on in the background. If it is dropped before
+    /// that, the lease is dropped, and the tick is not done.
     pub async fn complete(self) -> Result<(), Error> {
         let (key, tick) = (self.lease.key().clone(), self.done.tick);
         let completed = self.lease.complete(self.done).await;
@@ -286,7 +313,7 @@ impl OnceLease {
         completed
     }
 
-    /// Releases the lease without a tick that was done: whoever asks next runs it again.
+    /// Releases the lease without writing the tick as done. The next call for this tick runs the work again.
     ///
     /// # Errors
     ///

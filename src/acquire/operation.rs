@@ -4,10 +4,10 @@
 //! Invariants:
 //!
 //! - All requests of an acquire have the same lease id.
-//! - A request that was sent is never dropped: when the caller's future is dropped, a task waits for the answers, and
-//!   releases what they granted.
-//! - Background renewals and the minimum hold begin only when the caller has the lease, so a future that is not polled
-//!   does not keep a key locked.
+//! - A request that was sent is never dropped. When the caller's future is dropped, a task waits for the answers, and
+//!   releases what they grant.
+//! - Background renewals and the minimum hold begin only when the caller has the lease. So a future that is not polled
+//!   any more does not keep a key locked.
 //! - An acquire that begins during a close fails; a close waits for every other acquire.
 
 mod in_turn;
@@ -47,8 +47,8 @@ use crate::{
 pub(super) enum Retries {
     /// A few times.
     Some,
-    /// Never, not even without an answer. A set then asks for its keys in another way, and would have to wait for the
-    /// lease that a repeated request was granted.
+    /// Never, not even when no answer comes. A set then acquires its keys one after the other, and would have to wait
+    /// for a lease that the repeated request was granted.
     None,
 }
 
@@ -57,13 +57,13 @@ pub(super) type Reply = oneshot::Sender<Reported>;
 /// What an acquire reports at its end.
 pub(super) struct Reported {
     pub(super) outcome: Result<Attempt, Error>,
-    /// How many processes that wait came first, when a request was first refused. `None` if none was.
+    /// How many waiting processes came first when a request was first refused. `None` if no request was refused.
     pub(super) ahead: Option<usize>,
 }
 
 pub(super) struct AcquireOperation {
     context: Arc<AcquireContext>,
-    /// The next request. After a failed request it is not fresh, because the failed request may have been granted.
+    /// The next request. After a failed request it is not `fresh`, because the failed request may have been granted.
     request: Arc<AcquireRequest>,
     /// Whether the acquire waits while renewals are late.
     waits_for_renewals: bool,
@@ -75,9 +75,9 @@ pub(super) struct AcquireOperation {
     /// The inline task that runs this operation. The wait queue detaches it when another waiter depends on it.
     work: Weak<InlineTask>,
     retries: Retries,
-    /// How many processes that wait came first, when a request was first refused.
+    /// How many waiting processes came first when a request was first refused.
     ahead: Option<usize>,
-    /// What it is in the queue of the key, if it waits there.
+    /// The waiter of this operation, while it is in the queue of the key.
     waiter: Option<Arc<Waiter>>,
 }
 
@@ -128,12 +128,12 @@ impl AcquireOperation {
             _ => None,
         };
         let left = self.waiter.take().and_then(|waiter| waiter.leave());
-        // If the caller has gone, `send` returns the lease, and the drop of the lease releases it.
+        // If the caller has dropped its future, `send` returns the lease, and the drop of the lease releases it.
         let ahead = self.ahead;
         let _ = reply.send(Reported { outcome, ahead });
         self.calls.stop_sending();
         let place_if_refused = self.request.turn.waiter();
-        // A request that ended before a grant has no say any more: the grant has ended the place.
+        // If the lease was granted, the grant has ended the place, whatever an earlier request did.
         let may_be_taken = state.is_none() && self.left == Leftover::Unclear;
         let place = left.or_else(|| place_if_refused.filter(|_| may_be_taken));
         let cleanup = Cleanup {
@@ -147,7 +147,7 @@ impl AcquireOperation {
         match state {
             None => cleanup.run(at_work).await,
             Some(_) if cleanup.calls.is_empty() => cleanup.give_up_place().await,
-            // Boxed: otherwise the future of every waiter would have room for the clean-up, which few waiters need.
+            // Boxed, so that the future of a waiter does not contain the clean-up, which few waiters need.
             Some(state) => Box::pin(cleanup.outlive(state, at_work)).await,
         }
     }
@@ -160,7 +160,7 @@ impl AcquireOperation {
         match wait_policy {
             WaitPolicy::None | WaitPolicy::For(Duration::ZERO) => self.ask_now(wait_policy).await,
             // A reentrant owner may hold the key already. In the queue, the acquire would wait behind waiters that wait
-            // for the release by that same owner: a deadlock.
+            // for a release by the same owner, which would be a deadlock.
             _ if self.request.reentrant => match self.attempt().await {
                 Ok(Attempt::Held(_)) => self.ask_in_turn(wait_policy).await,
                 Err(error) if error.is_retryable() => self.ask_in_turn(wait_policy).await,
@@ -170,7 +170,7 @@ impl AcquireOperation {
         }
     }
 
-    /// Asks without waiting for a holder to release the key.
+    /// Sends the request, again after an error, but does not wait until a holder releases the key.
     async fn ask_now(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
         let mut tries = Tries::default();
@@ -204,7 +204,7 @@ impl AcquireOperation {
         }
     }
 
-    /// The error for a key that stayed held until the time was over.
+    /// The error for a key that was still held when the time was over.
     fn refusal(&self, waited: Duration, held: Held) -> Error {
         if rules::is_full(&held, &self.request) {
             Error::TooManyHolders {
@@ -220,7 +220,8 @@ impl AcquireOperation {
         self.send(self.request.clone()).await
     }
 
-    /// Asks for the key in the place of a lease of this process, and tells the holder of that lease the outcome.
+    /// Requests the key in place of a lease of this process, which its holder offers, and reports the outcome to that
+    /// holder.
     async fn take(&mut self, offer: HandoffOffer) -> Result<Attempt, Error> {
         let request = AcquireRequest::clone(&self.request).in_place_of(offer.from());
         let sent = offer.sent();
@@ -228,7 +229,7 @@ impl AcquireOperation {
         match &attempt {
             Ok(Attempt::Acquired(_)) => sent.tell(HandoffOutcome::Over),
             Ok(Attempt::Held(_)) => sent.tell(HandoffOutcome::NotOver),
-            // The request may have been carried out, so the drop tells the holder that the outcome is unclear.
+            // The request may have been carried out, so the drop reports an unclear outcome to the holder.
             Err(_) => drop(sent),
         }
         attempt
@@ -253,16 +254,16 @@ impl AcquireOperation {
         error
     }
 
-    /// How long to wait for an answer: not longer than the ttl, because a lease that is granted later has expired.
+    /// How long to wait for an answer. It is at most the ttl, because a lease that is granted later has expired.
     fn longest(&self) -> Duration {
         self.context.registry.call_timeout.min(self.request.ttl)
     }
 
-    /// Takes the next answer to any request of this acquire.
+    /// Waits for the next answer to any request of this acquire.
     async fn answer(&mut self) -> Result<Attempt, Error> {
         let limit = self.longest();
         let answered = self.calls.next(limit).await;
-        // A request that was not sent yet is of no use, because the next attempt sends the same request.
+        // A request that waits to be sent is dropped, because the next attempt sends the same request.
         self.calls.stop_sending();
         let Some((sent, answer)) = answered else {
             return Err(self.failed(too_late(limit)));
@@ -276,7 +277,7 @@ impl AcquireOperation {
                 self.ahead.get_or_insert(held.ahead());
                 return Ok(Attempt::Held(held));
             }
-            // Not a failure of the store, so no event tells of it.
+            // This is not a failure of the store, so it makes no event.
             AcquireAnswer::Done(done) => return Err(Error::Done(done)),
         };
         let terms = GrantTerms {
@@ -294,7 +295,7 @@ impl AcquireOperation {
             state.set_maybe_in_flight();
         }
         let lease = Lease::new(self.context.registry.clone(), state);
-        // A close that began before the lease was registered does not release the lease. The drop of the lease does.
+        // A close that began before the lease was registered does not release the lease, so the drop of the lease does.
         if self.context.registry.lifecycle.is_closing() {
             Err(Error::Closed)
         } else {

@@ -11,8 +11,7 @@ use crate::{
     telemetry::AcquireFields,
 };
 
-/// The options of a lease. They are checked when the builder is awaited, so that the call site needs
-/// one `?` and not two.
+/// The options of a lease. They are checked when the builder is awaited, so that the call site needs only one `?`.
 #[derive(Clone)]
 pub(crate) struct LeaseOptions {
     pub(crate) context: Arc<AcquireContext>,
@@ -115,19 +114,34 @@ impl fmt::Debug for LeaseOptions {
 macro_rules! lease_options {
     ($builder:ty) => {
         impl $builder {
-            /// Shares the key with other shared leases: for readers of data that a writer, with an
-            /// exclusive lease, must not change meanwhile.
+            /// Requests a shared lease, which other shared leases of the key do not conflict with. It is for readers of
+            /// data that a writer, with an exclusive lease, must not change meanwhile.
             ///
             /// Each shared lease has its own expiry. A key has at most
             /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) live holders.
             /// [`Lease::upgrade`](crate::Lease::upgrade) makes a shared lease exclusive.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// let ttl = Duration::from_secs(30);
+            /// let one = leases.acquire("index:books", ttl).shared().await?;
+            /// let two = leases.acquire("index:books", ttl).shared().await?;
+            /// // Both readers hold the key. A writer, without `shared`, would wait for both releases.
+            /// one.release().await?;
+            /// two.release().await
+            /// # }
+            /// ```
             pub fn shared(mut self) -> Self {
                 self.options.access = crate::model::Access::Shared;
                 self
             }
 
-            /// Takes `permits` of `of` permits: a semaphore with leases. The lease conflicts with exclusive and
-            /// shared leases, and with other leases of permits if there are not enough permits left.
+            /// Requests `permits` of `of` permits: a semaphore over all processes. The lease conflicts with exclusive
+            /// and shared leases, and with other leases of permits if there are not enough permits left.
             ///
             /// The store does not keep the capacity `of`. Each request is checked against the capacity that it
             /// names. So while processes run with different capacities, each process applies its own.
@@ -137,6 +151,18 @@ macro_rules! lease_options {
             ///
             /// The acquire gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) if `permits` is 0 or
             /// more than `of`.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// // At most four imports run at the same time, over all processes.
+            /// let import = leases.acquire("imports", Duration::from_secs(30)).permits(1, 4).await?;
+            /// import.release().await
+            /// # }
+            /// ```
             pub fn permits(mut self, permits: u32, of: u32) -> Self {
                 self.options.access = crate::model::Access::Permits {
                     n: permits.into(),
@@ -145,51 +171,83 @@ macro_rules! lease_options {
                 self
             }
 
-            /// The owner that other processes see on the key, 1 to 512 bytes of text. By default the
-            /// [owner of the handle](crate::LeasesBuilder::owner).
+            /// Sets the owner that other processes see on the key, 1 to 512 bytes of text. The default is the [owner of
+            /// the handle](crate::LeasesBuilder::owner).
             pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
                 self.options.owner = Some(owner.into());
                 self
             }
 
-            /// Lets the lease be granted beside other leases of the same owner, which do not conflict with it
-            /// then. The lease has the greatest of their fences. The key is free when the last of these leases is
-            /// released or has expired.
+            /// Makes the request reentrant: leases of the same owner do not conflict with it. The lease has the
+            /// greatest of their fences. The key is free when the last of these leases is released or has expired.
             ///
             /// Only the later request has to be reentrant. By default all tasks of a handle have the same
             /// owner, so give tasks that must exclude each other different [`owner`](Self::owner)s.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// let ttl = Duration::from_secs(30);
+            /// let outer = leases.acquire("account:7", ttl).owner("request-18").await?;
+            /// // A function that is called under `outer`, and locks the key itself:
+            /// let inner = leases.acquire("account:7", ttl).owner("request-18").reentrant().await?;
+            /// assert_eq!(inner.fence(), outer.fence());
+            /// # inner.release().await?;
+            /// # outer.release().await
+            /// # }
+            /// ```
             pub fn reentrant(mut self) -> Self {
                 self.options.reentrant = true;
                 self
             }
 
-            /// Keeps the key held until this long after the grant, even if the lease is released or dropped
-            /// earlier. Use this for a scheduled job that ends so early that a scheduler with another clock
-            /// would run the job again.
+            /// Sets a minimum hold: the key stays held until this long after the grant, even if the lease is released
+            /// or dropped earlier. Use this for work that must not run again within that time. For a job that must run
+            /// once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
             ///
-            /// The time counts on the server's clock, in whole milliseconds, and is at most
-            /// [`MAX_TTL`](crate::limits::MAX_TTL). Only a release of a live lease applies it. If the holder
-            /// dies, the key is free when the ttl is over. The minimum hold does not apply to a grant
-            /// that the caller did not take, nor to the leases of a set that was not granted as a whole.
+            /// The time counts on the server's clock, in whole milliseconds. It is at most
+            /// [`MAX_TTL`](crate::limits::MAX_TTL): otherwise the acquire gives
+            /// [`Error::InvalidMinHold`](crate::Error::InvalidMinHold). Only a release of a live lease applies it. If
+            /// the holder dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
+            /// not get, nor to the leases of a set that was not granted as a whole.
+            ///
+            /// ```
+            /// # use std::time::Duration;
+            /// # use leasehold::{Attempt, Leases, MemoryStore};
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), leasehold::Error> {
+            /// # let leases = Leases::new(MemoryStore::new());
+            /// let (ttl, hour) = (Duration::from_secs(30), Duration::from_secs(3600));
+            /// // At most one mail an hour, although sending it takes less than a second.
+            /// if let Attempt::Acquired(lease) = leases.try_acquire("mail:pod-3", ttl).min_hold(hour).await? {
+            ///     // Send the mail.
+            ///     lease.release().await?;
+            /// }
+            /// # Ok(())
+            /// # }
+            /// ```
             pub fn min_hold(mut self, time: std::time::Duration) -> Self {
                 self.options.min_hold = Some(time);
                 self
             }
 
-            /// Bounds how long the lease is held: this long after the grant it is lost, with
-            /// [`LossReason::HeldTooLong`](crate::LossReason::HeldTooLong), whatever renewals say. Use this with
-            /// [`keep_alive`](Self::keep_alive), so that a holder whose work hangs, but whose process still renews,
-            /// does not have the key for ever.
+            /// Sets a maximum hold: this long after the grant the lease is lost, with
+            /// [`LossReason::HeldTooLong`](crate::LossReason::HeldTooLong), even if renewals succeed. Use this with
+            /// [`keep_alive`](Self::keep_alive), so that a holder whose work hangs while its process still renews the
+            /// lease does not hold the key for ever.
             ///
-            /// The time counts on the clock of this process, from the instant before the request was sent that was
-            /// granted. For a set it counts from the last grant. It is at least the ttl: otherwise the acquire gives
-            /// [`Error::InvalidMaxHold`](crate::Error::InvalidMaxHold). [`at_risk`](crate::Lease::at_risk)
-            /// warns when a third of the ttl is left.
+            /// The time counts on the clock of this process, from the instant before the granted request was sent. For
+            /// a set it counts from the last grant. It is at least the ttl: otherwise the acquire gives
+            /// [`Error::InvalidMaxHold`](crate::Error::InvalidMaxHold). [`at_risk`](crate::Lease::at_risk) warns when a
+            /// third of the ttl is left.
             ///
-            /// Once a renewal has made the lease live until that end, no more are sent in the background. So an
-            /// eviction after the last of them is noticed only at the end. On the server the key is free when the
-            /// guard is dropped or released; if the holder hangs with its guard, when the ttl of the last renewal
-            /// is over. That is about a third of the ttl after the end, or a ttl at most after a late
+            /// No renewal is sent in the background once the lease is live until the end of the maximum hold. So an
+            /// eviction after the last renewal is noticed only at that end. On the server the key is free when the
+            /// guard is released or dropped. If the holder hangs and keeps its guard, the key is free when the ttl of
+            /// the last renewal is over: about a third of the ttl after the end, or up to a whole ttl after a late
             /// [`renew`](crate::Lease::renew).
             ///
             /// ```
@@ -212,17 +270,17 @@ macro_rules! lease_options {
                 self
             }
 
-            /// Does not wait in turn: the acquire comes before the other processes that wait for the key, and has no
-            /// place among them. It is for work that is more urgent than theirs, or where who asks first is to have
-            /// the key.
+            /// Makes the acquire come before the other processes that wait for the key. It does not wait in turn, and
+            /// takes no place among them. Use this for work that is more urgent than theirs, or if the key should go to
+            /// the process that happens to request it first. [`Acquire`](crate::Acquire) says how processes take turns.
             pub fn barging(mut self) -> Self {
                 self.options.barging = true;
                 self
             }
 
-            /// A note for people, which [`inspect`](crate::Leases::inspect) and
-            /// [`list`](crate::Leases::list) show, of at most
-            /// [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. Write no secrets into a note.
+            /// Sets a note for people, which [`inspect`](crate::Leases::inspect) and [`list`](crate::Leases::list)
+            /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A longer note gives
+            /// [`Error::InvalidNote`](crate::Error::InvalidNote). A note must not contain secrets.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.options.note = Some(note.into());
                 self
@@ -231,19 +289,19 @@ macro_rules! lease_options {
             /// Renews the lease in the background about every third of its ttl, until its guard is
             /// released, dropped or detached, or the lease is lost.
             ///
-            /// Renewals that are due together go in batches of up to
-            /// [`MAX_RENEWALS`](crate::store::MAX_RENEWALS). A renewal that fails is tried again until
-            /// the lease expires. [`at_risk`](crate::Lease::at_risk) warns before that, and
-            /// [`lost`](crate::Lease::lost) ends with the reason of the loss.
+            /// Renewals that are due together are sent in batches of up to
+            /// [`MAX_RENEWALS`](crate::store::MAX_RENEWALS). A renewal that fails is tried again until the lease
+            /// expires. [`at_risk`](crate::Lease::at_risk) warns before a loss, and [`lost`](crate::Lease::lost)
+            /// returns the reason of a loss.
             ///
-            /// If more leases are kept alive than the store can renew, renewals are late long before the
-            /// first lease is lost. An acquire with `keep_alive` then waits until renewals are in time,
-            /// for a third of its ttl at most, and an event and a metric report the wait (`docs/observability.md`,
-            /// which also says how many leases a server can renew).
+            /// If more leases are kept alive than the store can renew, renewals are late long before the first lease is
+            /// lost. An acquire with `keep_alive` then waits until renewals are in time, for at most a third of its
+            /// ttl. An event and a metric report the wait. `docs/observability.md` describes them, and says how many
+            /// leases a server can renew.
             ///
-            /// The task that renews runs on the runtime of the first acquire. When that runtime ends, the task
-            /// moves to another runtime from which leases were acquired, or else to that of the next acquire.
-            /// If no runtime is left, the leases expire, with a [`LossReason`](crate::LossReason) that says so.
+            /// The task that renews leases runs on the runtime of the first acquire. When that runtime ends, the task
+            /// moves to another runtime from which leases were acquired, or else to the runtime of the next acquire. If
+            /// no runtime is left, the leases expire, and their [`LossReason`](crate::LossReason) says so.
             ///
             /// ```
             /// # use std::time::Duration;

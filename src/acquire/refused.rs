@@ -1,5 +1,5 @@
-//! The keys that were held when this handle last tried to acquire them without waiting. Another attempt is likely
-//! to be refused too.
+//! `RefusedKeys`: the keys that were held when this handle last tried to acquire them without waiting. Another attempt
+//! is likely to be refused too.
 //!
 //! A read of the document of a held key costs a database less than a refused change. So the request for one of
 //! these keys tells the store that it may read first.
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::model::{Held, Key};
 
-/// How many keys a handle remembers, which bounds the memory.
+/// The greatest number of keys that a handle remembers. It bounds the memory.
 const MOST: usize = 1_024;
 
-/// The keys, each with the instant at which the first of its holders expires.
+/// The keys, each with the instant at which its first holder expires.
 #[derive(Default)]
 pub(crate) struct RefusedKeys(Mutex<HashMap<Key, Instant>>);
 

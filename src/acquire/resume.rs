@@ -17,27 +17,28 @@ use crate::{
     telemetry::{self, ResumeEnd},
 };
 
-/// The answer to [`Leases::resume`](crate::Leases::resume).
+/// The answer to [`Leases::resume`](crate::Leases::resume), which has an example.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is released at once"]
 pub enum Resumed {
     /// The lease continues in this process, with a new ttl from now.
     Live(Lease),
-    /// The lease was lost before it was resumed. If its [`max_hold`](crate::Acquire::max_hold) is over, it is released.
+    /// The lease was lost before it was resumed, for this reason. If its [`max_hold`](crate::Acquire::max_hold) is
+    /// over, this call releases it in the background.
     Gone(LossReason),
 }
 
-/// A request to continue a lease, made by [`Leases::resume`](crate::Leases::resume). Await it.
+/// A request to continue a lease, made by [`Leases::resume`](crate::Leases::resume). Await it: it gives a [`Resumed`].
 ///
 /// # Errors
 ///
-/// [`Error::InvalidTtl`] if the ttl is too short for the clock margin of this handle; [`Error::NoRuntime`]
-/// outside a tokio runtime; [`Error::Closed`]; otherwise the error of the store, after three tries if a retry could
-/// help. After any of them the lease is as it was, or renewed, and the ticket can be used again.
+/// [`Error::InvalidTtl`] if the ttl is too short for the clock margin of this handle; [`Error::NoRuntime`] outside a
+/// tokio runtime; [`Error::Closed`]; otherwise the error of the store, after three tries if a retry could help. After
+/// an error the lease is unchanged or renewed, and the ticket can be used again.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future leaves the lease as it is, or renewed. The ticket can be used again.
+/// Dropping the future leaves the lease unchanged or renewed. The ticket can be used again.
 #[derive(Debug)]
 #[must_use = "nothing is sent until it is awaited"]
 pub struct Resume {
@@ -55,8 +56,7 @@ impl Resume {
         }
     }
 
-    /// Renews the lease in the background from now on: see
-    /// [`Acquire::keep_alive`](crate::Acquire::keep_alive).
+    /// Renews the resumed lease in the background: see [`Acquire::keep_alive`](crate::Acquire::keep_alive).
     pub fn keep_alive(mut self) -> Self {
         self.keep_alive = true;
         self
@@ -89,7 +89,7 @@ impl Resume {
             // The process that made the ticket may have sent more than one request.
             asked_once: false,
         };
-        // `None`: the answer took so long that the renewed lease has expired on the clock of this process.
+        // `None` if the answer took so long that the renewed lease has expired on the clock of this process.
         let Some(state) = LeaseState::new(terms, &grant, sent) else {
             return Ok(Resumed::Gone(LossReason::Expired));
         };
@@ -100,7 +100,7 @@ impl Resume {
         let lease = Lease::resumed(context.registry.clone(), state, keep_alive)?;
         Ok(match loss {
             None => Resumed::Live(lease),
-            // The drop of the guard releases what the renewal has kept.
+            // The drop of the guard releases the lease, which the renewal has extended in the store.
             Some(reason) => Resumed::Gone(reason),
         })
     }

@@ -1,4 +1,4 @@
-//! Starts an acquire, and gives its caller the lease.
+//! Starts an acquire, and hands the lease to its caller.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     telemetry::AcquireSpan,
 };
 
-/// Acquires one key. The minimum and the maximum hold apply as soon as the caller has the lease.
+/// Acquires one key. The minimum hold and the maximum hold apply as soon as the caller has the lease.
 pub(super) async fn acquire(
     options: LeaseOptions,
     key: Result<Key, Error>,
@@ -35,9 +35,9 @@ pub(super) async fn acquire(
     end
 }
 
-/// Acquires one key, and leaves the minimum and the maximum hold to the caller. If another key of a set is not granted,
-/// the set releases this key and asks for it again; a minimum hold would keep the key from the set itself. And the time
-/// in which the set waits for its other keys is no hold of the caller.
+/// Acquires one key, and leaves it to the caller to set the minimum hold and the maximum hold. If another key of a set
+/// is not granted, the set releases this key and requests it again later, and a minimum hold would make it wait for its
+/// own key. The time in which a set waits for its other keys does not count for the maximum hold.
 pub(super) async fn acquire_without_holds(
     options: LeaseOptions,
     key: Result<Key, Error>,
@@ -89,12 +89,13 @@ fn begin(
     let at_work = options.context.registry.lifecycle.at_work();
     let work = InlineTask::new()?;
     let acquisition = AcquireOperation::new(options, key?, retries, since, &work)?;
-    // Boxed here, because every future that is passed this one by value would grow by its size.
+    // Boxed here, because every future that takes this one by value would grow by its size.
     let asking = Box::pin(acquisition.run(wait_policy, reply, at_work));
     Ok((work, asking))
 }
 
-/// Checks the lease that the caller gets. The lease has expired if the caller's future was not polled for too long.
+/// Checks that the lease is still live when the caller gets it, and starts its renewals. The lease has expired if the
+/// caller's future was not polled for too long.
 fn in_hand(
     context: &AcquireContext,
     lease: &Lease,
@@ -102,7 +103,8 @@ fn in_hand(
     now: Instant,
 ) -> Result<(), Error> {
     if lease.is_live_at(now) {
-        // Renewals begin only now. Otherwise a future that is never polled again would keep the key held for ever.
+        // Renewals begin only now. Otherwise the key would stay held for ever if the caller's future is never polled
+        // again.
         if keep_alive { lease.keep() } else { Ok(()) }
     } else if context.registry.lifecycle.is_closing() {
         Err(Error::Closed)

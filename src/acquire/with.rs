@@ -11,8 +11,8 @@ pub enum WithError<E> {
     /// The lease was not acquired, and the body did not run.
     #[error("the lease was not acquired: {0}")]
     NotAcquired(#[source] Error),
-    /// The lease was lost. Either the body was still running, and was stopped; or the body had succeeded, and
-    /// the release found the loss. In that case the body may have overlapped with the work of the next holder.
+    /// The lease was lost. Either the body was still running, and was stopped. Or the body had succeeded, and the
+    /// release found that the lease was lost: then the body may have overlapped with the work of the next holder.
     #[error("the lease on {key} was lost while the work was under way: {reason}")]
     Lost {
         /// The key.
@@ -20,14 +20,14 @@ pub enum WithError<E> {
         /// Why the lease was lost.
         reason: LossReason,
     },
-    /// The body itself failed. The lease was released, or its release goes on in the background.
+    /// The body failed. The lease was released, or its release goes on in the background.
     #[error(transparent)]
     Body(E),
 }
 
 impl<E: From<Error>> WithError<E> {
-    /// Converts this error to the error type of the body, if that type can hold an [`Error`] as well:
-    /// `anyhow::Error`, `Box<dyn Error + Send + Sync>` or an enum of your own, for example.
+    /// Converts this error to the error type of the body, if that type can be made from an [`Error`]: `anyhow::Error`,
+    /// `Box<dyn Error + Send + Sync>` or an enum of your own, for example.
     ///
     /// If the error of the body is a [`std::error::Error`], so is `WithError`, and `?` can convert it without this
     /// method.
@@ -60,7 +60,8 @@ pub(crate) async fn run<T, E>(
 ) -> Result<T, WithError<E>> {
     let key = lease.key().clone();
     let outcome = tokio::select! {
-        // If the lease is lost and the body has ended, the loss counts: the body may have ended after the loss.
+        // The loss is checked first: if the lease is lost and the body has ended, the body may have ended after the
+        // loss.
         biased;
         reason = lease.lost() => Err(WithError::Lost { key, reason }),
         outcome = body(&lease) => outcome.map_err(WithError::Body),

@@ -1,4 +1,4 @@
-//! The release of a lease under which the tick of a job was done.
+//! `Lease::complete`: the release of a lease under which the tick of a job was done.
 
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Lease {
-    /// Releases the lease, and writes in the same step that the tick is done.
+    /// Releases the lease, and writes the tick as done in the same step.
     ///
     /// # Errors
     ///
@@ -24,17 +24,17 @@ impl Lease {
             return Err(self.state.lost_error(reason));
         }
         let Some(pending) = self.registry.end(&self.state, now) else {
-            // A close has given up the lease, and releases it.
+            // The close of the client has taken over the release of the lease.
             return Err(self.state.lost_error(LossReason::Closed));
         };
-        // Only now: a close that has given up the lease would write the tick.
+        // The tick is set only now. Otherwise a close that releases the lease would write the tick as done.
         self.state.set_done(done);
         let release = self.registry.release(pending, now);
         let release = release.instrument(telemetry::release(self.state.fields()));
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
-            // An earlier try may have been carried out, and a later tick may have been done since.
+            // An earlier try may have been carried out, and a later tick may have overwritten this one since.
             ReleaseAnswer::NotHeld if unclear => Err(Error::Interrupted {
                 store: "the store",
                 source: Cause::text(

@@ -1,7 +1,7 @@
-//! The guard of a lease: what its holder can ask and do, and the release when the guard is dropped.
+//! `Lease`, the guard of a lease: the calls of its holder, and the release when the guard is dropped.
 //!
-//! Invariants: the lease is given up exactly once, by a release, a detach, the drop of the guard, or a close, whichever
-//! comes first. A request that was sent runs to its end, also if the future that waits for it is dropped.
+//! Invariants: a lease is given up exactly once, by a release, a detach, the drop of the guard, or a close, whichever
+//! comes first. A request that was sent runs to its end, even if the future that waits for it is dropped.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,38 +15,48 @@ use super::{registry::LeaseRegistry, requests, ticket::Ticket};
 use crate::store::Store;
 use crate::{
     lease_state::LeaseState,
-    messages::{ConvertRequest, ReleaseAnswer},
-    model::{Error, Fence, Held, Key, LeaseId, LossReason, Mode},
+    messages::ReleaseAnswer,
+    model::{Error, Fence, Key, LeaseId, LossReason, Mode},
     release::{Released, Releaser},
     retry::Tries,
-    telemetry::{self, Outcome},
+    telemetry,
 };
 
-/// The answer to [`Lease::upgrade`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "an upgrade may be refused"]
-pub enum Upgrade {
-    /// The lease is exclusive now.
-    Exclusive,
-    /// Other leases hold the key too, so the lease stays shared.
-    Held(Held),
-}
-
-/// A lock that is held until it is released, dropped, or expires.
+/// The guard of a lease: the key is held until the guard is released or dropped, or the lease expires.
 ///
 /// Dropping the guard releases the lease in the background. The drop only queues the release for a task, so it
 /// works outside of a runtime too and does not block. But the caller does not learn whether the release
 /// succeeded, and a program that ends right after the drop may end before the release was sent.
 /// [`Lease::release`] waits and reports, and [`Leases::close`](crate::Leases::close) waits for all releases.
 ///
+/// ```
+/// # use std::time::Duration;
+/// # use leasehold::{Leases, MemoryStore};
+/// # async fn work() -> std::io::Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let leases = Leases::new(MemoryStore::new());
+/// let lease = leases.acquire("report:42", Duration::from_secs(30)).keep_alive().await?;
+/// tokio::select! {
+///     done = work() => done?,
+///     reason = lease.lost() => return Err(reason.into()),
+/// }
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Guarantees
 ///
-/// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted,
-/// unless an operator evicts this one: the holder learns of the eviction from the next renewal. The lease is
-/// measured on the clock of this process, which may stand still while its machine is suspended: call
-/// [`renew`](Lease::renew) after a suspension. The process may be paused for any length of time between a call of
-/// `is_live` and the work that depends on it. Where such a pause matters, hand the [`fence`](Lease::fence) to the
-/// protected resource, and let the resource refuse an older fence.
+/// While [`is_live`](Lease::is_live) is `true`, no other lease that conflicts with this one is granted, unless an
+/// operator evicts this one. The holder learns of an eviction from its next renewal.
+///
+/// The clock of this process measures the lease. It may stand still while the machine is suspended: call
+/// [`renew`](Lease::renew) after a suspension.
+///
+/// The process may be paused for any length of time between a call of `is_live` and the work that depends on it. Where
+/// such a pause matters, pass the [`fence`](Lease::fence) to the protected resource, and let the resource refuse an
+/// older fence.
 ///
 /// # Loss
 ///
@@ -74,8 +84,8 @@ impl Lease {
         Self { registry, state }
     }
 
-    /// The guard of a lease that was resumed. Fails if the client closes; and without a tokio runtime, if the lease is to
-    /// be kept alive. The lease is not released then.
+    /// The guard of a lease that was resumed. Fails if the client closes. Also fails without a tokio runtime, if the
+    /// lease is to be kept alive. After a failure the lease is not released.
     pub(crate) fn resumed(
         registry: Arc<LeaseRegistry>,
         state: LeaseState,
@@ -117,15 +127,15 @@ impl Lease {
         self.state.id()
     }
 
-    /// Whether the lease is exclusive, shared, or one of permits. [`upgrade`](Lease::upgrade) and
+    /// Whether the lease is exclusive, shared, or a lease of permits. [`upgrade`](Lease::upgrade) and
     /// [`downgrade`](Lease::downgrade) change the mode.
     pub fn mode(&self) -> Mode {
         self.state.mode()
     }
 
-    /// The fencing token: greater than that of every earlier grant of the key. A
-    /// [reentrant](crate::Acquire::reentrant) lease has the fence of the lease that its owner holds already.
-    /// An [`upgrade`](Lease::upgrade) gives the lease a new fence.
+    /// The fencing token. It is greater than the fence of every earlier grant of the key. A
+    /// [reentrant](crate::Acquire::reentrant) lease has the fence of the lease that its owner already holds. An
+    /// [`upgrade`](Lease::upgrade) gives the lease a new fence.
     pub fn fence(&self) -> Fence {
         self.state.fence()
     }
@@ -135,7 +145,7 @@ impl Lease {
         &self.state.request().owner
     }
 
-    /// The time to live: how long the lease lives from its grant, and from each renewal.
+    /// The time to live: how long the lease lives after its grant, and after each renewal.
     pub fn ttl(&self) -> Duration {
         self.state.ttl()
     }
@@ -145,10 +155,10 @@ impl Lease {
         self.state.acquired_at()
     }
 
-    /// How long the holder may count on the lease without a renewal; zero once the lease is lost.
+    /// How long the holder may count on the lease without a renewal. Zero once the lease is lost.
     ///
-    /// The time is measured on the clock of this process, from the instant before the request was sent, and is
-    /// shorter by the clock margin. So the time ends before the server grants the key to another lease.
+    /// The clock of this process measures the time, from the instant before the request was sent. The clock margin is
+    /// subtracted. So the time ends before the server grants the key to another lease.
     pub fn remaining(&self) -> Duration {
         self.state.remaining(Instant::now())
     }
@@ -160,23 +170,22 @@ impl Lease {
         self.state.deadline()
     }
 
-    /// The instant at which the [maximum hold](crate::Acquire::max_hold) is over, on the clock of this process: no
-    /// renewal puts the [`deadline`](Lease::deadline) past it. `None` if the lease has no maximum hold.
+    /// The instant at which the [maximum hold](crate::Acquire::max_hold) is over, on the clock of this process. No
+    /// renewal moves the [`deadline`](Lease::deadline) past it. `None` if the lease has no maximum hold.
     pub fn max_hold_deadline(&self) -> Option<Instant> {
         self.state.max_hold_deadline()
     }
 
-    /// Whether the holder may still count on the lease. Once this is `false` it stays so.
+    /// Whether the holder may still count on the lease. Once this is `false`, it stays `false`. It sends nothing.
     pub fn is_live(&self) -> bool {
         self.is_live_at(Instant::now())
     }
 
-    /// Waits until the lease is lost, and gives the reason.
+    /// Waits until the lease is lost, and returns the reason. The example of [`Lease`] uses it.
     ///
-    /// The wait ends at the [`deadline`](Lease::deadline) even while a renewal hangs, and as soon as the store
-    /// answers a renewal, by [`keep_alive`](crate::Acquire::keep_alive) or by [`renew`](Lease::renew), that
-    /// the lease is over. Without renewals no request asks the server, so an eviction is noticed only at the
-    /// deadline.
+    /// The wait ends at the [`deadline`](Lease::deadline), even while a renewal hangs. It ends earlier if the answer to
+    /// a renewal, by [`keep_alive`](crate::Acquire::keep_alive) or by [`renew`](Lease::renew), says that the lease is
+    /// lost. Without renewals no request reaches the server, so an eviction is noticed only at the deadline.
     ///
     /// # Cancel safety
     ///
@@ -185,29 +194,51 @@ impl Lease {
         self.state.lost().await
     }
 
-    /// Waits until the lease is at risk, or lost: bring the work to a safe point then.
+    /// Waits until the lease is at risk, or lost. The holder should then bring its work to a safe point.
     ///
-    /// A lease is at risk when about a third of its ttl is left, and either the last renewal failed, or the
-    /// lease is kept alive and its renewal, which was due at two thirds, has not succeeded. A lease that is not
-    /// kept alive, and of which no renewal failed, is not at risk before it is lost. A lease with a
-    /// [maximum hold](crate::Acquire::max_hold) is also at risk when a third of its ttl is left before the end of
-    /// that.
+    /// A lease is at risk in three cases:
     ///
-    /// A renewal may still succeed after that, unless the maximum hold is the reason: ask [`remaining`](Lease::remaining), or wait again.
+    /// - A third of its ttl is left, and the last renewal failed.
+    /// - It is kept alive, about a third of its ttl is left, and its renewal has not succeeded. The renewal was due
+    ///   when two thirds were left.
+    /// - A third of its ttl is left until its [maximum hold](crate::Acquire::max_hold) is over.
+    ///
+    /// A lease that is not kept alive, and has no maximum hold and no failed renewal, is not at risk before it is lost.
+    ///
+    /// A renewal may still succeed after that, unless the maximum hold is the reason. [`remaining`](Lease::remaining)
+    /// says how much time is left. A later call waits for the next risk.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::Lease;
+    /// # async fn next_step() -> bool { false }
+    /// # async fn save() {}
+    /// # async fn example(lease: Lease) {
+    /// loop {
+    ///     tokio::select! {
+    ///         more = next_step() => if !more { break },
+    ///         () = lease.at_risk() => {
+    ///             save().await; // Another holder can continue from here.
+    ///             break;
+    ///         }
+    ///     }
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call keeps nothing for the next.
+    /// Cancel safe: a later call checks the lease anew.
     pub async fn at_risk(&self) {
         self.state.at_risk().await;
     }
 
-    /// A token that is cancelled as soon as the lease is lost, released, dropped or detached. Use the token in
+    /// Returns a token that is cancelled as soon as the lease is lost, released, dropped or detached. Use the token in
     /// tasks that cannot borrow the guard.
     ///
-    /// A task on the runtime of the first call watches the lease, and the token is cancelled too when that
-    /// runtime ends. If the first call is outside of a tokio runtime, a runtime from which leases were acquired
-    /// runs that task; if none is left, the token is cancelled at once.
+    /// A task on the runtime of the first call watches the lease. The token is also cancelled when that runtime ends.
+    /// If the first call is outside of a tokio runtime, the task runs on a runtime from which leases were acquired. If
+    /// no such runtime is left, the token is cancelled at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -235,13 +266,28 @@ impl Lease {
         token.child_token()
     }
 
-    /// Gives the lease its ttl anew, counted from now. An error that a retry can mend is returned only after
+    /// Renews the lease: it lives for another ttl from now. An error that a retry can fix is returned only after
     /// three tries.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
+    /// for chapter in 1..=3 {
+    ///     // Write the chapter, which takes a few seconds.
+    ///     lease.renew().await?;
+    /// }
+    /// lease.release().await
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease is lost: stop what depends on it. After any other error the lease is live
-    /// for the time that [`remaining`](Lease::remaining) gives, and the call can be repeated.
+    /// [`Error::Lost`] if the lease is lost: the work that depends on it must stop. After any other error the lease is
+    /// still live for the time that [`remaining`](Lease::remaining) returns, and the call can be repeated.
     ///
     /// # Cancel safety
     ///
@@ -254,7 +300,7 @@ impl Lease {
             if let Some(reason) = self.state.loss(now) {
                 return Err(self.state.lost_error(reason));
             }
-            // An answer after the deadline is of no use.
+            // An answer after the deadline comes too late to extend the lease.
             let limit = self.registry.call_timeout.min(self.state.remaining(now));
             let (store, state) = (self.registry.store.clone(), self.state());
             let renewal = requests::renew_now(store, state, limit);
@@ -268,112 +314,43 @@ impl Lease {
         }
     }
 
-    /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
-    /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
-    /// exclusive already stays as it is.
+    /// Releases the lease, and waits until the store has confirmed that.
     ///
-    /// A lease that was shared has a new [`fence`](Lease::fence) then, greater than those of all leases that
-    /// shared the key with it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
-    /// error that [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store although
-    /// [`mode`](Lease::mode) says that it is shared: repeat the call.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop an upgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// upgrade is answered.
-    pub async fn upgrade(&self) -> Result<Upgrade, Error> {
-        let request = ConvertRequest::upgrade(self.key().clone(), self.id());
-        Ok(match self.convert(request).await? {
-            None => Upgrade::Exclusive,
-            Some(held) => Upgrade::Held(held),
-        })
-    }
-
-    /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is
-    /// shared already stays as it is. The fence does not change.
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
+    /// match lease.release().await {
+    ///     Err(Error::Lost { reason, .. }) => println!("the work may have overlapped: {reason}"),
+    ///     other => other?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
-    /// error that [is ambiguous](Error::is_ambiguous) the lease may be shared in the store although
-    /// [`mode`](Lease::mode) says that it is exclusive: repeat the call.
+    /// [`Error::Lost`] if the lease was evicted, if the key was granted to another lease before this release, or if the
+    /// lock's document was cleaned up after the lease had expired. The work under the lease may then have overlapped
+    /// with the work of another holder. The error is also [`Error::Lost`] if the client is closed, because the close
+    /// releases the lease itself. If the lease has expired, but the key was not granted again, the release succeeds.
+    ///
+    /// After another error that [a retry can fix](Error::is_retryable), and after [`Error::NoRuntime`], the release
+    /// goes on in the background until the ttl is over. After any other error the release is not repeated, and the key
+    /// is free when the ttl is over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a downgrade that was sent. [`mode`](Lease::mode) changes when the
-    /// downgrade is answered.
-    pub async fn downgrade(&self) -> Result<(), Error> {
-        let request = ConvertRequest::downgrade(self.key().clone(), self.id());
-        match self.convert(request).await? {
-            None => Ok(()),
-            // Other holders never refuse a downgrade. Only a lease of permits cannot become shared.
-            Some(_) => Err(Error::InvalidConversion),
-        }
-    }
-
-    /// Converts the lease. `Some` with the other holders if they prevent the conversion.
-    async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
-        let mode = request.conversion.mode();
-        let span = telemetry::convert(self.state.fields(), mode);
-        let converted = self.try_to_convert(request).instrument(span.clone()).await;
-        let (outcome, error) = match &converted {
-            Ok(None) => (Outcome::Granted, None),
-            Ok(Some(_)) => (Outcome::Held, None),
-            Err(error) => (Outcome::of(error), Some(error)),
-        };
-        telemetry::converted(&span, self.state.fields(), mode, outcome, error);
-        converted
-    }
-
-    async fn try_to_convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
-        if self.mode() == Mode::Permits {
-            return Err(Error::InvalidConversion);
-        }
-        let mut tries = Tries::default();
-        loop {
-            if let Some(reason) = self.state.loss(Instant::now()) {
-                return Err(self.state.lost_error(reason));
-            }
-            let limit = self.registry.call_timeout.min(self.remaining());
-            let of = (self.registry.store.clone(), self.registry.queues.clone());
-            let outcome = requests::convert(of, self.state(), request.clone(), limit).await;
-            let error = match outcome {
-                Err(error) => error,
-                converted => return converted,
-            };
-            match tries.pause_after(&error) {
-                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
-                None => return Err(error),
-            }
-        }
-    }
-
-    /// Frees the key now and waits until the store has confirmed the release.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the lease was evicted, if the key was granted to another lease before this release, or
-    /// if the lock's document was cleaned up after the lease had expired: the work under the lease may have
-    /// overlapped with the work of another holder. Also if the client is closed, because the close releases the
-    /// lease itself. A lease that expired, with no other grant since, is released without an error.
-    ///
-    /// After another error that [a retry can mend](Error::is_retryable), and after [`Error::NoRuntime`], the
-    /// release goes on in the background until the ttl is over. After any other error the release is given up,
-    /// and the key is free when the ttl is over.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped after its first poll, the release goes on in the background; before that, the
-    /// guard is dropped, which releases the lease too.
+    /// If the future is dropped after its first poll, the release goes on in the background. If it is dropped before
+    /// that, the guard is dropped, which releases the lease in the background too.
     pub async fn release(self) -> Result<(), Error> {
         let now = Instant::now();
         let lost_before = self.state.loss(now);
         let Some(pending) = self.registry.end(&self.state, now) else {
-            // A close has given up the lease, and releases it.
+            // The close of the client has taken over the release of the lease.
             return Err(self.state.lost_error(LossReason::Closed));
         };
         let release = self.registry.release(pending, now);
@@ -381,8 +358,8 @@ impl Lease {
         let Released { answer, unclear } = release.await?;
         match answer {
             ReleaseAnswer::Released => Ok(()),
-            // An earlier try was carried out, and its answer got lost. But if the lease was lost before the first try,
-            // a takeover may be the reason instead.
+            // An earlier try was carried out, and its answer was lost on the way. But if the lease was lost before the
+            // first try, it may be gone because of a takeover.
             ReleaseAnswer::NotHeld if unclear && lost_before.is_none() => Ok(()),
             ReleaseAnswer::NotHeld => {
                 let reason = LossReason::TakenOver;
@@ -394,20 +371,20 @@ impl Lease {
         }
     }
 
-    /// Gives up the guard without a release, and returns the ticket with which another process can go on with the
-    /// lease until its ttl is over: see [`Leases::resume`](crate::Leases::resume). Nothing is sent. The resumed lease
-    /// has the same minimum and [maximum hold](crate::Acquire::max_hold), which count from the grant by the server's
-    /// clock.
+    /// Gives up the guard without a release, and returns a ticket. Another process can continue the lease with it,
+    /// until its ttl is over: [`Leases::resume`](crate::Leases::resume) has an example. Nothing is sent. The resumed
+    /// lease has the same [minimum hold](crate::Acquire::min_hold) and [maximum hold](crate::Acquire::max_hold), which
+    /// count from the grant by the server's clock.
     pub fn into_ticket(self) -> Ticket {
         let ticket = Ticket::of(&self.state);
         self.detach();
         ticket
     }
 
-    /// Gives up the guard without a release: the key stays held until the ttl is over. The lease is not renewed
-    /// any more. Nothing is sent.
+    /// Gives up the guard without a release. The key stays held until the ttl is over, and the lease is not renewed any
+    /// more. Nothing is sent.
     ///
-    /// For a job that must run once per tick of a schedule there is [`Leases::once`](crate::Leases::once).
+    /// For a job that must run once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
     pub fn detach(self) {
         self.registry.detach(&self.state);
     }

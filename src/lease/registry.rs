@@ -1,7 +1,7 @@
-//! The leases of a client, from the grant of each to its release; and the close, which releases them all.
+//! `LeaseRegistry`: the leases of a client, from the grant of each to its release. A close releases them all.
 //!
-//! Invariants: a lease is registered from its grant until it is given up. Only the first call that gives it up gets the
-//! pending release, so each lease is released once. A close waits for every pending release.
+//! Invariants: a lease is registered from its grant until it is given up. Only the first call that gives up a lease
+//! gets its pending release, so each lease is released once. A close waits for every pending release.
 
 use std::{
     collections::HashMap,
@@ -44,7 +44,7 @@ pub(crate) struct LeaseRegistry {
 type HeldLeases = HashMap<LeaseNumber, Weak<LeaseState>>;
 
 impl LeaseRegistry {
-    /// A registry without leases. Its renewal task sends to `late` whether renewals are late.
+    /// A registry without leases. Its renewal task publishes in `late` whether renewals are late.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         coalescer: Arc<Coalescer>,
@@ -76,7 +76,7 @@ impl LeaseRegistry {
     /// still has the ticket, with which a client that is open can resume the lease.
     pub(super) fn resumed(&self, lease: &Arc<LeaseState>) -> Result<(), Error> {
         let mut held = self.held.lock();
-        // Under the lock, so that a close which begins after this check finds the lease.
+        // This is checked under the lock, so that a close which begins later finds the lease.
         if self.lifecycle.is_closing() {
             drop(held);
             self.forget(lease);
@@ -107,9 +107,9 @@ impl LeaseRegistry {
         lease.end(EndReason::Detached, Instant::now());
     }
 
-    /// Gives up a lease, and returns its release, which is due now; `None` if another call gave up the lease before.
+    /// Gives up a lease, and returns its pending release. `None` if another call gave up the lease before.
     pub(super) fn end(&self, lease: &Arc<LeaseState>, now: Instant) -> Option<PendingRelease> {
-        // A close that does not find the lease any more has to wait for its release, so the token is taken first.
+        // The token is taken first, so that a close which does not find the lease any more waits for its release.
         let at_work = self.lifecycle.at_work();
         self.forget(lease);
         let is_first = lease.end(EndReason::Released, now);
@@ -142,11 +142,12 @@ impl LeaseRegistry {
             .await?
     }
 
-    /// Refuses every later acquire, releases every lease, and waits for these and all earlier releases, and for the
+    /// Refuses every later acquire and releases every lease. Waits for all releases, also earlier ones, and for the
     /// acquires that are under way.
     pub(crate) async fn close(&self) {
         self.lifecycle.begin_to_close();
-        // The renewal task may have ended with its runtime and left releases to do, so it is started again here.
+        // The renewal task may have ended with its runtime before it carried out its releases, so it is started again
+        // here.
         let _ = self.renewals.ensure_running();
         let held: Vec<_> = self.held.lock().drain().collect();
         let mut pending = Vec::new();
@@ -154,7 +155,8 @@ impl LeaseRegistry {
             lease.lose(LossReason::Closed);
             pending.extend(self.end(&lease, Instant::now()));
         }
-        // The releases are spawned here, because no thread may drive the runtime of the renewal task any more.
+        // The releases are spawned on this runtime, because it is possible that no thread drives the runtime of the
+        // renewal task any more.
         match Handle::try_current() {
             Ok(here) => {
                 let (store, releaser) = (self.store.clone(), self.releaser.clone());

@@ -1,5 +1,5 @@
-//! The renewals and conversions whose answer the holder waits for. Each runs to its end in a task of its own, because
-//! its outcome changes the lease whether or not the holder still waits.
+//! The renewals and conversions for which the holder waits. Each runs to its end in a task of its own, because its
+//! outcome changes the lease, whether or not the holder still waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,7 @@ pub(crate) async fn convert(
     request: ConvertRequest,
     limit: Duration,
 ) -> Result<Option<Held>, Error> {
-    // Without a runtime nothing is sent, so this has to fail before an upgrade is counted as sent.
+    // Without a runtime nothing is sent, so the call must fail before an upgrade is counted as sent.
     Handle::try_current().map_err(|_| Error::NoRuntime)?;
     let upgrades = request.conversion == Conversion::Upgrade;
     if upgrades {

@@ -1,4 +1,4 @@
-//! The guard of several leases. The set counts as lost as soon as one of them is lost.
+//! `LeaseSet`, the guard of several leases. The set counts as lost as soon as one of them is lost.
 
 use std::{fmt, time::Duration};
 
@@ -8,9 +8,27 @@ use tokio::time::Instant;
 use super::guard::Lease;
 use crate::model::{Error, Key, LossReason};
 
-/// The guard of several leases: the set is live as long as all of them are.
+/// The guard of several leases, made by [`Leases::acquire_all`](crate::Leases::acquire_all). The set is live as long as
+/// all of its leases are live.
 ///
-/// Dropping the guard releases all of them in the background, as for a [`Lease`].
+/// Dropping the guard releases all leases in the background, as for a [`Lease`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use leasehold::{Leases, MemoryStore};
+/// # async fn transfer() -> std::io::Result<()> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let leases = Leases::new(MemoryStore::new());
+/// let both = leases.acquire_all(["account:3", "account:7"], Duration::from_secs(30)).await?;
+/// tokio::select! {
+///     done = transfer() => done?,
+///     (key, reason) = both.lost() => return Err(format!("{key} was lost: {reason}").into()),
+/// }
+/// both.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "leases that are dropped are released at once"]
 pub struct LeaseSet {
     leases: Vec<Lease>,
@@ -30,25 +48,25 @@ impl LeaseSet {
         &self.leases
     }
 
-    /// The lease on this key; `None` if the key is not one of the set.
+    /// The lease on this key. `None` if the set has no lease on it.
     pub fn get(&self, key: impl AsRef<str>) -> Option<&Lease> {
         let key = key.as_ref();
         self.leases.iter().find(|lease| lease.key().as_str() == key)
     }
 
-    /// Whether the holder may still count on all of the leases. Once this is `false` it stays so.
+    /// Whether the holder may still count on all of the leases. Once this is `false`, it stays `false`.
     pub fn is_live(&self) -> bool {
         self.leases.iter().all(Lease::is_live)
     }
 
-    /// How long the holder may count on all of the leases without a renewal; zero once one is lost, and
+    /// How long the holder may count on all of the leases without a renewal. Zero once one is lost, and
     /// [`Duration::MAX`] for a set without keys.
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases.iter().map(Lease::remaining);
         remaining.min().unwrap_or(Duration::MAX)
     }
 
-    /// Waits until one of the leases is lost, and gives its key and the reason. A set without keys is never lost.
+    /// Waits until one of the leases is lost, and returns its key and the reason. A set without keys is never lost.
     ///
     /// # Cancel safety
     ///
@@ -69,7 +87,7 @@ impl LeaseSet {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a call keeps nothing for the next.
+    /// Cancel safe: a later call checks the leases anew.
     pub async fn at_risk(&self) {
         if self.leases.is_empty() {
             return std::future::pending().await;
@@ -77,27 +95,27 @@ impl LeaseSet {
         select_all(self.leases.iter().map(|lease| Box::pin(lease.at_risk()))).await;
     }
 
-    /// Gives each of the leases its ttl anew, counted from now.
+    /// Renews all leases: each lives for another ttl from now.
     ///
     /// # Errors
     ///
-    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::renew`]. The other
+    /// If renewals fail, the error of the first such lease in the order of the keys, as for [`Lease::renew`]. The other
     /// leases are renewed all the same.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`Lease::renew`].
+    /// Cancel safe, like [`Lease::renew`].
     pub async fn renew(&self) -> Result<(), Error> {
         let outcomes = join_all(self.leases.iter().map(Lease::renew)).await;
         outcomes.into_iter().collect()
     }
 
-    /// Frees all of the keys and waits until the store has confirmed the releases.
+    /// Releases all leases, and waits until the store has confirmed that.
     ///
     /// # Errors
     ///
-    /// The error of the first lease, in the order of the keys, that has one, as for [`Lease::release`]. The other
-    /// leases are released all the same.
+    /// If releases fail, the error of the first such lease in the order of the keys, as for [`Lease::release`]. The
+    /// other leases are released all the same.
     ///
     /// # Cancel safety
     ///
@@ -111,12 +129,12 @@ impl LeaseSet {
         outcomes.into_iter().collect()
     }
 
-    /// Gives the guards of the single leases, in the order of their keys. Nothing is released or sent.
+    /// Returns the guards of the single leases, in the order of their keys. Nothing is released or sent.
     pub fn into_leases(self) -> Vec<Lease> {
         self.leases
     }
 
-    /// The error of the first lease that is lost; `None` if none is.
+    /// The error of the first lease that is lost. `None` if no lease is lost.
     pub(crate) fn loss(&self) -> Option<Error> {
         let lost = |lease: &Lease| {
             let state = lease.state();
@@ -127,10 +145,9 @@ impl LeaseSet {
         self.leases.iter().find_map(lost)
     }
 
-    /// Releases all of the leases because an acquire of the set failed, and returns the error of the
-    /// acquire.
+    /// Releases all leases because the acquire of the set failed, and returns the error of the acquire.
     pub(crate) async fn give_back(self, error: Error) -> Error {
-        // The caller gets the error of the acquire. An error of the release would hide it.
+        // The caller gets the error of the acquire, which an error of the release would hide.
         let _ = self.release().await;
         error
     }

@@ -1,4 +1,4 @@
-//! The ticket with which a lease goes from one process to another.
+//! `Ticket`: what moves a lease from one process to another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +10,25 @@ use crate::{
     model::{Access, Fence, Key, LeaseId, Mode},
 };
 
-/// A lease without its guard: what another process needs to go on with the lease, made by
-/// [`Lease::into_ticket`](crate::Lease::into_ticket) and taken by [`Leases::resume`](crate::Leases::resume).
+/// A lease without its guard. [`Lease::into_ticket`](crate::Lease::into_ticket) makes a ticket, and another process
+/// continues the lease with [`Leases::resume`](crate::Leases::resume).
 ///
-/// A ticket can be serialized with `serde` and sent, beside a job in a queue for example. Hand a ticket to one process
-/// only: two processes that go on with the same lease do not exclude each other.
+/// A ticket can be serialized with `serde` and sent, together with a job in a queue for example. Pass a ticket to one
+/// process only: two processes that resume the same lease do not exclude each other.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use leasehold::{Leases, MemoryStore, Ticket};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let leases = Leases::new(MemoryStore::new());
+/// let lease = leases.acquire("upload:7", Duration::from_secs(30)).await?;
+/// let text = serde_json::to_string(&lease.into_ticket())?;
+/// let ticket: Ticket = serde_json::from_str(&text)?;
+/// assert_eq!(ticket.key().as_str(), "upload:7");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     key: Key,
@@ -76,7 +90,7 @@ impl Ticket {
             Mode::Exclusive => Access::Exclusive,
             Mode::Shared => Access::Shared,
             // Only an acquire compares `of` with the permits that are taken, and this request is only renewed and
-            // released. So `of` is any valid number.
+            // released. So `of` can be any valid number.
             Mode::Permits => Access::Permits {
                 n: self.permits,
                 of: self.permits,

@@ -1,4 +1,4 @@
-//! A lease as part of the user's own transaction of MongoDB.
+//! `Lease::enforce`: a lease as part of a MongoDB transaction of the application.
 
 use chrono::{DateTime, Utc};
 use mongodb::ClientSession;
@@ -14,13 +14,13 @@ use crate::{
 };
 
 impl Lease {
-    /// Makes the lease part of a transaction of the application: what the transaction writes is committed
-    /// under the lease, or not at all. Feature `mongodb`.
+    /// Makes the lease part of a MongoDB transaction of the application: the transaction is committed under the live
+    /// lease, or not at all. Needs the feature `mongodb`.
     ///
-    /// This call checks the lease on the server's clock and writes the lock's document within the transaction.
-    /// From then on a takeover, an eviction, a renewal or a release waits for the end of the transaction. After
-    /// an earlier takeover, eviction or release this call fails. If all writers of the data use such
-    /// transactions, the data needs no fences, and inserts and deletes are covered too.
+    /// This call checks the lease on the server's clock and writes the lock's document within the transaction. From
+    /// then on a takeover, an eviction, a renewal or a release waits for the end of the transaction. If a takeover, an
+    /// eviction or a release came earlier, this call fails. If all writers of the data use such transactions, the data
+    /// needs no fences, and inserts and deletes are protected too.
     ///
     /// Call this **first in the transaction**: a transaction reads the data as of its first statement, so a
     /// renewal between that statement and this call is a write conflict. On a sharded cluster a transaction that
@@ -50,9 +50,9 @@ impl Lease {
     ///
     /// - The lock's collection and the data must be in one cluster, and the session must be of the client
     ///   whose collection the [`MongoStore`] was made with.
-    /// - The deployment must have transactions, and take pipelines: a replica set, or a sharded cluster from MongoDB 8.3 on.
-    ///   Elsewhere this is [`Error::NotEnforceable`], or [`Error::NotPrepared`] where the store speaks the [classic
-    ///   dialect](crate::MongoStore::without_pipelines).
+    /// - The deployment must support transactions and update pipelines: a replica set, or a sharded cluster from
+    ///   MongoDB 8.3 on. On any other deployment this call gives [`Error::NotEnforceable`], or [`Error::NotPrepared`]
+    ///   where the store works [without pipelines](crate::MongoStore::without_pipelines).
     /// - **The transaction must be much shorter than the ttl.** A renewal of this lease waits for the end of
     ///   the transaction, and the lease is lost at its deadline all the same. Renewals are sent in batches, so
     ///   the renewals of other leases in the same batch wait too, until they are sent again in smaller batches,
@@ -70,20 +70,19 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// Return from the transaction on any error. After an error the server has aborted the transaction, so that
-    /// a caller that goes on cannot commit it. If the server could not be reached, only the driver has aborted
-    /// it, and **what the session writes after that is written at once, outside of any transaction**.
+    /// Return from the transaction on any error. After an error the server has aborted the transaction, so a caller
+    /// that goes on cannot commit it. If the server could not be reached, only the driver has aborted it, and **later
+    /// writes of the session take effect at once, outside of any transaction**.
     ///
     /// - [`Error::Lost`] if the lease is lost.
-    /// - [`Error::TransactionAborted`] after a write conflict, for example: run the whole transaction again.
-    ///   With `?` this error becomes the driver's own error, by which `and_run` and `and_run2` run the
-    ///   transaction again. Any other error is wrapped in one of the driver, and
-    ///   `get_custom::<leasehold::Error>()` gives it back.
-    /// - [`Error::NotEnforceable`] if the lease is of another kind of store, if the session is in no
-    ///   transaction, if the transaction began before the lease was granted, or if the deployment has no
-    ///   transactions. A session without a transaction writes at once what follows.
-    /// - [`Error::Store`] with the driver's message, if the session can have no transaction for another
-    ///   reason: a snapshot session, or unacknowledged writes.
+    /// - [`Error::TransactionAborted`] after a write conflict, for example: run the whole transaction again. With `?`
+    ///   this error becomes the driver's own error, for which `and_run` and `and_run2` run the transaction again. Any
+    ///   other error is wrapped in an error of the driver, and `get_custom::<leasehold::Error>()` returns it.
+    /// - [`Error::NotEnforceable`] if the lease is not in a [`MongoStore`], if the session is in no transaction, if the
+    ///   transaction began before the lease was granted, or if the deployment has no transactions. Later writes of a
+    ///   session without a transaction take effect at once.
+    /// - [`Error::Store`] with the driver's message, if the session cannot have a transaction for another reason: it is
+    ///   a snapshot session, or has unacknowledged writes.
     ///
     /// # Cancel safety
     ///
@@ -112,8 +111,8 @@ async fn enforce(lease: &Lease, session: &mut ClientSession) -> Result<(), Error
     judged(&state, found)
 }
 
-/// Judges the lease by its document, which the transaction has just written. The document is the newest version: the
-/// write of an older one would have been a write conflict.
+/// Checks the lease in its document, which the transaction has just written. The document is the newest version,
+/// because the write of an older version would have been a write conflict.
 fn judged(state: &LeaseState, found: Option<(LockRecord, DateTime<Utc>)>) -> Result<(), Error> {
     if let Some(reason) = state.loss(Instant::now()) {
         return Err(state.lost_error(reason));

@@ -14,12 +14,12 @@ use crate::{
 };
 
 impl AcquireOperation {
-    /// Waits in the queue of the key, and asks whenever it is this waiter's turn, until the key is granted or the time
-    /// is over.
+    /// Waits in the queue of the key, and sends a request whenever it is this waiter's turn, until the key is granted
+    /// or the time is over.
     pub(super) async fn ask_in_turn(&mut self, wait_policy: WaitPolicy) -> Result<Attempt, Error> {
         let start = self.since;
         let give_up = match wait_policy {
-            // `None` if the instant is beyond what the clock can show: then there is no bound.
+            // `None` if an `Instant` cannot express the end. The wait then has no bound.
             WaitPolicy::For(wait) => start.checked_add(wait),
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
@@ -37,13 +37,13 @@ impl AcquireOperation {
         ));
         self.waiter = Some(waiter.clone());
         let mut last_look = give_up;
-        // Without a bound, a waiter gives up after nothing but errors for the call timeout.
+        // Without a bound, a waiter gives up if it got nothing but errors for the whole call timeout.
         let gives_up = match give_up {
             None => start.checked_add(context.registry.call_timeout),
             Some(_) => None,
         };
         loop {
-            // The lease of this process in whose place this waiter asks, and the streak of that lease.
+            // The lease of this process that the request asks to replace, and the streak of that lease.
             let mut from = None;
             let attempt = match self
                 .calls
@@ -56,16 +56,16 @@ impl AcquireOperation {
                         request.turn = place.turn;
                         request.place = place.known;
                         request.keeps_place = place.is_kept;
-                        // Whoever is first asks when the key is about to be free. A look is of no use where the place has
-                        // to be written again.
+                        // If no process is ahead, the request goes when the key is about to be free, so it is not
+                        // likely to be refused. If the place is due to be written again, a read alone is not enough.
                         let is_behind = |held: &Held| held.turns_ahead() > 0;
                         let last = waiter.last_answer();
                         request.likely_held = place.known != KnownPlace::Due
                             && last.is_some_and(|last| last.is_ok_and(|held| is_behind(&held)));
                     }
-                    // The holder that offers its lease waits for the answer to this very request. So no offer is taken
-                    // while earlier requests are under way, because the next answer may be to one of those.
-                    // A request for a tick may find it done, and then leaves the lease of that holder alone.
+                    // The holder that offers its lease waits for the answer to exactly this request. While earlier
+                    // requests are under way, the next answer may be to one of those, so no offer is taken. A request
+                    // for a tick takes none either: it may find the tick done, and then does not end the holder's lease.
                     let offer = waiter
                         .begin_to_ask()
                         .filter(|_| self.calls.is_empty() && self.request.tick.is_none());

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Every waiter keeps such a future in memory for as long as it waits.
+/// Each waiter keeps one such future in memory for as long as it waits.
 #[test]
 fn the_future_of_an_acquire_has_no_room_for_its_clean_up() {
     fn size<F>(_: impl Fn(AcquireOperation, WaitPolicy, Reply, TaskTrackerToken) -> F) -> usize {

@@ -1,0 +1,124 @@
+//! Conversions: a shared lease becomes exclusive, or an exclusive one shared.
+
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{guard::Lease, requests};
+use crate::{
+    messages::ConvertRequest,
+    model::{Error, Held, Mode},
+    retry::Tries,
+    telemetry::{self, Outcome},
+};
+
+/// The answer to [`Lease::upgrade`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "an upgrade may be refused"]
+pub enum Upgrade {
+    /// The lease is exclusive.
+    Exclusive,
+    /// These other leases hold the key too, so the lease stays shared.
+    Held(Held),
+}
+
+impl Lease {
+    /// Makes a shared lease exclusive, if no other lease holds the key. The call does not wait for other
+    /// holders, because two shared holders that both upgrade would wait for each other for ever. A lease that is
+    /// already exclusive does not change.
+    ///
+    /// The upgrade of a shared lease gives it a new [`fence`](Lease::fence), which is greater than the fences of all
+    /// leases that shared the key with it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore, Upgrade};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let lease = leases.acquire("index:books", Duration::from_secs(30)).shared().await?;
+    /// match lease.upgrade().await? {
+    ///     Upgrade::Exclusive => println!("this process can write, with fence {}", lease.fence()),
+    ///     Upgrade::Held(held) => println!("{} reads too", held.owner()),
+    /// }
+    /// # lease.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
+    /// error that [is ambiguous](Error::is_ambiguous) the lease may be exclusive in the store although
+    /// [`mode`](Lease::mode) says that it is shared: repeat the call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop an upgrade that was sent. [`mode`](Lease::mode) changes when the
+    /// upgrade is answered.
+    pub async fn upgrade(&self) -> Result<Upgrade, Error> {
+        let request = ConvertRequest::upgrade(self.key().clone(), self.id());
+        Ok(match self.convert(request).await? {
+            None => Upgrade::Exclusive,
+            Some(held) => Upgrade::Held(held),
+        })
+    }
+
+    /// Makes an exclusive lease shared, so that waiters for a shared lease are granted the key. A lease that is already
+    /// shared does not change. The fence does not change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConversion`] for a lease of permits; otherwise as for [`renew`](Lease::renew). After an
+    /// error that [is ambiguous](Error::is_ambiguous) the lease may be shared in the store although
+    /// [`mode`](Lease::mode) says that it is exclusive: repeat the call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a downgrade that was sent. [`mode`](Lease::mode) changes when the
+    /// downgrade is answered.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let request = ConvertRequest::downgrade(self.key().clone(), self.id());
+        match self.convert(request).await? {
+            None => Ok(()),
+            // Other holders never refuse a downgrade. Only a lease of permits cannot become shared.
+            Some(_) => Err(Error::InvalidConversion),
+        }
+    }
+
+    /// Converts the lease, and reports the outcome to telemetry. `Some` with the other holders if they prevent the
+    /// conversion.
+    async fn convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
+        let mode = request.conversion.mode();
+        let span = telemetry::convert(self.state.fields(), mode);
+        let converted = self.try_to_convert(request).instrument(span.clone()).await;
+        let (outcome, error) = match &converted {
+            Ok(None) => (Outcome::Granted, None),
+            Ok(Some(_)) => (Outcome::Held, None),
+            Err(error) => (Outcome::of(error), Some(error)),
+        };
+        telemetry::converted(&span, self.state.fields(), mode, outcome, error);
+        converted
+    }
+
+    async fn try_to_convert(&self, request: ConvertRequest) -> Result<Option<Held>, Error> {
+        if self.mode() == Mode::Permits {
+            return Err(Error::InvalidConversion);
+        }
+        let mut tries = Tries::default();
+        loop {
+            if let Some(reason) = self.state.loss(Instant::now()) {
+                return Err(self.state.lost_error(reason));
+            }
+            let limit = self.registry.call_timeout.min(self.remaining());
+            let of = (self.registry.store.clone(), self.registry.queues.clone());
+            let outcome = requests::convert(of, self.state(), request.clone(), limit).await;
+            let error = match outcome {
+                Err(error) => error,
+                converted => return converted,
+            };
+            match tries.pause_after(&error) {
+                Some(pause) => tokio::time::sleep(pause.min(self.remaining())).await,
+                None => return Err(error),
+            }
+        }
+    }
+}
