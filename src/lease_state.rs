@@ -1,9 +1,12 @@
-//! The state of one lease in this process: until when it is valid, and how it ends. Its guard, the renewal task and
-//! its release share that.
+//! `LeaseState`: until when one lease is valid in this process, and how it ends. The guard, the renewal task and the
+//! release of a lease share its state.
 //!
-//! Invariants: a lease that is lost stays lost, for the first reason. The first call that ends a lease decides how it
-//! ends, and only the caller of that one releases it. This state reports a loss to telemetry at most once, and none
-//! after the end. No event is made under the lock of the status, because the subscriber is code of the application.
+//! Invariants:
+//!
+//! - A lease that is lost stays lost, for the first reason.
+//! - The first call that ends a lease decides how it ends, and only the caller of that call releases it.
+//! - The state reports a loss to telemetry at most once, and never after the end.
+//! - No event is made under the lock of the status, because the subscriber is code of the application.
 
 mod holds;
 mod number;
@@ -43,8 +46,8 @@ use crate::{
 pub(crate) struct GrantTerms {
     pub(crate) request: Arc<AcquireRequest>,
     pub(crate) clock_margin: Duration,
-    /// Whether only one acquire with this lease id was ever sent: then no late request can be granted the same
-    /// lease anew.
+    /// Whether only one acquire request with this lease id was ever sent. If so, no late request can be granted the
+    /// same lease again.
     pub(crate) asked_once: bool,
 }
 
@@ -55,27 +58,27 @@ pub(crate) struct LeaseState {
     acquired_at: DateTime<Utc>,
     /// When the lease was granted, on the clock of this process. The maximum hold counts from here.
     granted_at: Instant,
-    /// When the answer with the grant was taken in. The time that the lease was held counts from here.
+    /// When the answer with the grant was applied. The hold time that telemetry reports counts from here.
     since: Instant,
     state: Sender<Status>,
-    /// For how long, counted from the grant, the key stays held although the lease is released. It is set when the
-    /// lease comes to its caller, so that the release of a lease that no caller got frees the key at once.
+    /// The minimum hold: how long after the grant the key stays held, even if the lease is released. It is set when the
+    /// caller gets the lease, so that the release of a lease that no caller got frees the key at once.
     min_hold: OnceLock<Duration>,
     /// The tick that was done under the lease. It is set before the lease is released.
     done: OnceLock<DoneTick>,
     /// Whether the lease is renewed in the background.
     kept: AtomicBool,
-    /// Whether its release is to be confirmed by a majority, although a failover could undo it without harm.
+    /// Whether other processes wait for the release, so that a majority has to confirm it.
     is_awaited: AtomicBool,
-    /// Whether another acquire of the lease may still be on its way to the server.
+    /// Whether another acquire request for the lease may still be on its way to the server.
     maybe_in_flight: AtomicBool,
     /// The parent of all cancellation tokens of the lease; set by the first call that asks for one.
     pub(crate) token: OnceLock<CancellationToken>,
 }
 
 impl LeaseState {
-    /// The state of a lease whose request was sent at `sent`; `None` if the answer took so long that the lease has
-    /// expired here already.
+    /// The state of a lease whose request was sent at `sent`. `None` if the answer took so long that the lease has
+    /// already expired in this process.
     pub(crate) fn new(terms: GrantTerms, grant: &Grant, sent: Instant) -> Option<Self> {
         let validity = Validity::until(deadline(sent, grant, terms.clock_margin));
         let since = Instant::now();
@@ -136,9 +139,9 @@ impl LeaseState {
         (state.mode, state.fence)
     }
 
-    /// Whether a grant with this fence is the one that this state stands for. After a takeover, a late acquire may
-    /// have been granted the same lease id anew, with another fence. While an upgrade is unanswered, another fence
-    /// may be that of the upgrade.
+    /// Whether a grant with this fence is the grant of this lease. After a takeover, a late acquire request may have
+    /// been granted the same lease id again, with another fence. While an upgrade is unanswered, another fence may be
+    /// the fence of the upgrade.
     #[cfg(feature = "mongodb")]
     pub(crate) fn is_own(&self, fence: Fence) -> bool {
         let state = self.state.borrow();
@@ -194,25 +197,25 @@ impl LeaseState {
         }
     }
 
-    /// Whether another acquire of the lease may still be on its way to the server.
+    /// Whether another acquire request for the lease may still be on its way to the server.
     pub(crate) fn maybe_in_flight(&self) -> bool {
         self.maybe_in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether the lease is kept alive, is live, and was not given up. No other lease is worth a renewal.
+    /// Whether the lease is kept alive, is live, and was not given up. Only such a lease is renewed.
     pub(crate) fn is_kept_alive(&self) -> bool {
         let state = self.state.borrow();
         self.is_kept() && state.phase == Phase::Held && state.validity.is_live(Instant::now())
     }
 
-    /// Whether the lease lasts until its maximum hold is over. It is not renewed in the background then, because that
-    /// would only keep the key held on the server.
+    /// Whether the lease lasts until its maximum hold is over. If so, it is not renewed in the background, because a
+    /// renewal would only keep the key held on the server for longer.
     pub(crate) fn reaches_end(&self) -> bool {
         self.state.borrow().validity.reaches_end()
     }
 
-    /// Records that another acquire of the lease may still be on its way to the server. The release is then repeated
-    /// until none can be.
+    /// Records that another acquire request for the lease may still be on its way to the server. The release is then
+    /// repeated until no such request can arrive any more.
     pub(crate) fn set_maybe_in_flight(&self) {
         self.maybe_in_flight.store(true, Ordering::Relaxed);
     }
@@ -226,8 +229,8 @@ impl LeaseState {
         self.kept.store(kept, Ordering::Relaxed);
     }
 
-    /// When the lease is to be renewed next: a third of its ttl after the request that last gave it its ttl was sent,
-    /// or `now` if that is past. The deadline, if no renewal can put that off.
+    /// When the lease is to be renewed next: a third of its ttl after the last request that granted or renewed it was
+    /// sent, or `now` if that time has passed. If no renewal can extend the lease any more, its deadline.
     pub(crate) fn next_renewal(&self, now: Instant) -> Instant {
         if self.reaches_end() {
             return self.deadline();
@@ -236,15 +239,15 @@ impl LeaseState {
         now + left.saturating_sub(timing::after_renewal(self.ttl()))
     }
 
-    /// How much is left of a lease that is kept alive when it counts as at risk although no renewal failed: half of
-    /// what is left when its renewal is due. `None` if the lease is not kept alive.
+    /// How much time a lease that is kept alive has left when it counts as at risk although no renewal failed: half of
+    /// what it has left when its renewal is due. `None` if the lease is not kept alive.
     fn unrenewed(&self) -> Option<Duration> {
         let left = timing::after_renewal(self.ttl()).saturating_sub(self.terms.clock_margin);
         self.is_kept().then_some(left / 2)
     }
 
-    /// Takes in why a renewal that is due is not sent, as the reason in case the lease expires. The error of a
-    /// renewal that failed before stays.
+    /// Records why a renewal that is due is not sent. If the lease expires, this is the reason of its loss. The error
+    /// of an earlier renewal that failed stays.
     pub(crate) fn record_delay(&self, why: impl FnOnce() -> Error) {
         self.state.send_if_modified(|state| {
             if state.validity.is_well() {
@@ -256,11 +259,11 @@ impl LeaseState {
 
     /// Records that a renewal failed.
     pub(crate) fn failed(&self, error: Error) {
-        // The result is the error that was handed in.
+        // The result is the error that was passed in.
         let _ = self.apply_renewal(Instant::now(), Err(error));
     }
 
-    /// Takes in the answer to a renewal that was sent at this instant.
+    /// Applies the answer to a renewal that was sent at `sent`.
     pub(crate) fn apply_renewal(
         &self,
         sent: Instant,
@@ -314,7 +317,7 @@ impl LeaseState {
         outcome
     }
 
-    /// Reports the loss of the lease to telemetry, if the lease is lost and that was not reported before.
+    /// Reports the loss of the lease to telemetry, if the lease is lost and its loss was not reported before.
     pub(crate) fn check_loss(&self) {
         let mut loss = None;
         self.state.send_if_modified(|state| {
@@ -342,18 +345,19 @@ impl LeaseState {
             .send_modify(|state| state.upgrades = state.upgrades.with_one_answered());
     }
 
-    /// Takes in the mode and the fence from the answer to a conversion.
+    /// Applies the mode and the fence from the answer to a conversion.
     pub(crate) fn converted(&self, mode: Mode, fence: Fence) {
         self.state.send_modify(|state| {
-            // Answers come in any order, and the fence tells in which one the conversions were carried out: each
-            // upgrade has a greater one, and of two answers with the same one the downgrade came after the upgrade.
+            // Answers may arrive in any order. The fence shows in which order the conversions were carried out: each
+            // upgrade has a greater fence, and of two answers with the same fence the downgrade came after the upgrade.
             if fence > state.fence || fence == state.fence && mode == Mode::Shared {
                 (state.mode, state.fence) = (mode, fence);
             }
         });
     }
 
-    /// Records that the lease is lost: the server said so, or the client closes. Gives back the first reason.
+    /// Records that the lease is lost, by the answer of the server or the close of the client. Returns the first reason
+    /// of the loss.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
         let (mut first, mut loss) = (reason.clone(), None);
         self.state.send_modify(|state| {
@@ -365,12 +369,12 @@ impl LeaseState {
         first
     }
 
-    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first call to do so; the
-    /// caller of that one has to release the lease if it ends as [`EndReason::Released`].
+    /// Ends the lease: its holder does not count on it any more. Returns whether this was the first such call. The
+    /// caller of the first one must release the lease, if it ends as [`EndReason::Released`].
     pub(crate) fn end(&self, end: EndReason, now: Instant) -> bool {
         let mut loss = None;
         let first = self.state.send_if_modified(|state| {
-            // A loss by expiry is reported only when a call looks at the lease, and this may be the first call.
+            // A loss by expiry is reported only when a call checks the lease, and this may be the first such call.
             loss = state.take_unreported_loss(now);
             let first = state.phase == Phase::Held;
             if first {
@@ -392,7 +396,7 @@ impl LeaseState {
         first
     }
 
-    /// Waits until no holder counts on the lease any more.
+    /// Waits until the lease has ended, and returns how.
     pub(crate) async fn ended(&self) -> EndReason {
         let mut states = self.state.subscribe();
         loop {
@@ -404,13 +408,13 @@ impl LeaseState {
         }
     }
 
-    /// Marks that the release that belongs to the end has been answered, or given up.
+    /// Records that the release of the lease was answered, or given up.
     pub(crate) fn mark_released(&self) {
         self.state
             .send_modify(|state| state.phase = Phase::Released);
     }
 
-    /// Waits until the release that belongs to the end is marked.
+    /// Waits until the release of the lease was answered, or given up.
     pub(crate) async fn released(&self) {
         // The sender is part of `self`, so this cannot fail.
         let mut states = self.state.subscribe();
@@ -448,7 +452,7 @@ impl LeaseState {
         }
     }
 
-    /// A watcher that does not keep the state of the lease in memory.
+    /// Returns a watcher, which does not keep the state of the lease in memory.
     pub(crate) fn watch(&self) -> LossWatcher {
         LossWatcher(self.state.subscribe())
     }

@@ -1,4 +1,4 @@
-//! The limiter: at most so many calls in each window, over all processes that share the store.
+//! `Limiter`: limits the calls per window, over all processes that share the store.
 
 mod permit;
 mod queue;
@@ -18,51 +18,52 @@ pub(crate) use self::queues::LimiterContext;
 use self::queues::LimiterQueue;
 use crate::model::{Error, Key, Quota, WaitPolicy};
 
-/// Allows at most so many calls in each window, over all processes that ask for the same key: made by
+/// Limits the calls per window, over all processes that use the same key. Made by
 /// [`Leases::limiter`](crate::Leases::limiter).
 ///
-/// The store counts the permits, and its clock measures the windows, so the clocks of the callers' machines do
-/// not matter. A permit needs no release: it counts for its window, whether or not it is used. A permit that was
-/// granted is lost if the process crashes, and may be lost with an answer that does not arrive. No permit is
-/// given twice.
+/// A caller takes a permit before each call. The store counts the permits, and its clock measures the windows, so the
+/// clocks of the callers' machines do not matter. A permit is not released: it counts for its window, whether or not it
+/// is used. A granted permit is lost if the process crashes, and may be lost if the answer does not arrive. No permit
+/// is granted twice.
 ///
 /// A limiter and a lock of the same key do not affect each other.
 ///
 /// # Windows
 ///
-/// - Fixed, which is the default: each window of the server's clock has all of its permits from its beginning.
-///   Windows begin at multiples of their length since 1970, so a window of a second is a second of the clock.
-///   A caller that takes all permits at the end of one window and at the beginning of the next has taken twice
-///   the limit within a moment.
-/// - [`smooth`](Limiter::smooth): permits come back one after the other.
+/// - Fixed, which is the default: all permits of a window are available when it begins. Windows begin at multiples of
+///   their length since 1970, by the server's clock, so a window of a second is a second of that clock. If callers take
+///   all permits at the end of one window and at the beginning of the next, twice the limit is granted within a moment.
+/// - [`smooth`](Limiter::smooth): permits become available one after the other.
 ///
-/// Limiters of one key with windows of another length, or of the other kind, are counted separately: ten
-/// a second and a thousand a day on `"partner-api"` are two limiters, and a call takes a permit of each.
+/// Limiters of one key whose windows differ in length or kind are counted separately. Ten a second and a thousand a day
+/// on `"partner-api"` are two limiters, and a call needs a permit of each.
 ///
-/// The limit holds for the instants at which the server grants. It does not cover how long an answer takes to
-/// arrive, nor how long the caller takes to make its call; so stay some way below the limit of a partner.
+/// The limit holds for the instants at which the server grants permits. It does not include how long an answer takes to
+/// arrive, nor how long the caller takes to make its call. So choose a limit somewhat below the one that a partner
+/// sets.
 ///
-/// If the server's clock goes back by up to 10 s, at a failover for example, the limiter takes its time to stand
-/// still meanwhile. If the clock goes back by more, a fixed limiter forgets what was granted in later windows,
-/// and a smooth one all that was granted.
+/// If the server's clock goes back by up to 10 s, at a failover for example, the limiter counts as if the clock stood
+/// still until it has caught up. If the clock goes back by more, a fixed limiter forgets the permits that it granted in
+/// later windows, and a smooth limiter forgets all granted permits.
 ///
-/// # Which of several callers asks
+/// # Callers of one process
 ///
 /// The tasks of one process that wait for the same limiter (the same key, limit and windows of the same
-/// [`Leases`](crate::Leases)) stand in a queue, first in, first out. One request asks for the permits of as many
-/// of them as it can, and none is sent while the window is known to be full: a thousand waiting tasks send one
-/// request a window, or one for each permit that a smooth limiter earns back. The request is sent later than the
-/// server's window turns, by a random part of up to a twentieth of the window and a second at the most, so that
-/// the processes do not all ask at once. A full window is asked again every ten minutes in any case.
+/// [`Leases`](crate::Leases)) stand in a queue, first in, first out. One request is for the permits of as many tasks as
+/// possible, and no request is sent while the window is known to be full. So a thousand waiting tasks send one request
+/// per window, or one request for each permit that becomes available in a smooth limiter. The request is sent a random
+/// time after the next window begins on the server, so that not all processes send theirs at once. That time is at most
+/// a twentieth of the window, and at most a second. Even if the window is known to be full, a request is sent every ten
+/// minutes.
 ///
-/// A caller that wants several permits at once holds up those behind it. Between processes there is no order.
+/// A caller that waits for several permits at once delays the callers behind it. There is no order between processes.
 ///
-/// # Another limit
+/// # Changing the limit
 ///
-/// Each request brings its limit, and the store keeps what was taken. So a new deployment may have another
-/// limit or burst: what was taken before counts for it too, until the window turns. While both deployments run,
-/// the greater of the two limits holds for them together. A limiter with another length of the window starts with
-/// nothing taken.
+/// Each request contains the limit, and the store keeps the number of permits that were taken. So a new deployment can
+/// use another limit or burst: the permits that were taken before count for it too, until the next window begins. While
+/// both deployments run, the greater of the two limits holds for them together. A limiter with another window length
+/// starts with no permits taken.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,11 +75,11 @@ use crate::model::{Error, Key, Quota, WaitPolicy};
 /// let leases = Leases::new(MemoryStore::new());
 /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1));
 /// for call in 0..25 {
-///     limiter.permit().await?; // Two of these wait for the next second.
+///     limiter.permit().await?; // The 11th and the 21st call wait for the next second.
 /// }
 /// match limiter.try_permit().await? {
 ///     PermitAttempt::Granted(_) => println!("call now"),
-///     PermitAttempt::Full { retry_in } => println!("come back in {retry_in:?}"),
+///     PermitAttempt::Full { retry_in } => println!("try again in {retry_in:?}"),
 /// }
 /// # Ok(())
 /// # }
@@ -105,34 +106,62 @@ impl Limiter {
         }
     }
 
-    /// Makes the permits come back one after the other, each a `limit`-th of the window after the one before,
-    /// instead of all of them as the window turns. This is the generic cell rate algorithm, which the crate
-    /// `governor` has within one process.
+    /// Makes a smooth limiter: permits become available one after the other, at intervals of a `limit`-th of the
+    /// window, instead of all at once when a window begins. This is the generic cell rate algorithm (GCRA), which the
+    /// crate `governor` implements within one process.
     ///
-    /// `burst`, from 1 up to the limit, is how many permits can be taken at once after a pause. In any span as
-    /// long as the window, wherever it begins, at most `limit + burst - 1` permits are granted. With a burst of 1
-    /// that is the limit, but a permit that is not taken before the next one comes is lost. With a burst of 2 or
-    /// more the limit is reached although requests take time. The server's clock counts milliseconds, so a limit
-    /// of more than one permit a millisecond needs a burst of as many as come back in one.
+    /// `burst`, from 1 up to the limit, is how many permits can be taken at once after a pause. In any span as long as
+    /// the window, wherever it begins, at most `limit + burst - 1` permits are granted. With a burst of 1 that is the
+    /// limit, but a permit that is not taken before the next one becomes available is lost. With a burst of 2 or more,
+    /// callers can use the whole limit although requests take time. The server's clock counts milliseconds. So if more
+    /// than one permit becomes available per millisecond, the burst must be at least that number.
     ///
-    /// A bad burst is refused when permits are asked for: [`Error::InvalidBurst`].
+    /// This call checks nothing. A request for permits gives [`Error::InvalidBurst`] for a burst outside of that range.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// // One permit every 100 ms, and three at once after a pause.
+    /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1)).smooth(3);
+    /// limiter.permits(3).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use = "it gives back the smooth limiter"]
     pub fn smooth(self, burst: u32) -> Self {
         let quota = self.quota.and_then(|quota| quota.smooth(burst));
         Self::new(self.context, self.key, quota)
     }
 
-    /// Asks for a permit once, without waiting for one.
+    /// Requests a permit once, without waiting until one is available.
     ///
-    /// The call takes no permit from the tasks of this process that wait: while they wait for the window to turn,
-    /// it gives [`PermitAttempt::Full`] without a request. It does that too while the last answer of the server
-    /// says that the limiter is still full.
+    /// The call does not overtake the tasks of this process that wait: while they wait for the next window, it returns
+    /// [`PermitAttempt::Full`] without a request. It also does so while the limiter is still full by the last answer of
+    /// the server.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore, PermitAttempt};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1));
+    /// match limiter.try_permit().await? {
+    ///     PermitAttempt::Granted(_) => println!("call now"),
+    ///     PermitAttempt::Full { retry_in } => println!("try again in {retry_in:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// An error whose name begins with `Invalid` for bad input, and [`Error::NoRuntime`] outside of a tokio
-    /// runtime: nothing is sent then. [`Error::Closed`] if the client closes or is closed. Otherwise the error of
-    /// the store, after three tries if a retry could help.
+    /// An error whose name begins with `Invalid` for bad input, and [`Error::NoRuntime`] outside of a tokio runtime,
+    /// both before anything is sent. [`Error::Closed`] if the client closes or is closed. Otherwise the error of the
+    /// store, after three tries if a retry could help.
     ///
     /// # Cancel safety
     ///
@@ -142,12 +171,12 @@ impl Limiter {
         self.try_permits(1).await
     }
 
-    /// Asks for so many permits once, all or none, as [`try_permit`](Limiter::try_permit) does for one.
+    /// Requests several permits once, all or none, as [`try_permit`](Limiter::try_permit) does for one.
     ///
     /// # Errors
     ///
-    /// As for [`try_permit`](Limiter::try_permit), and [`Error::InvalidPermits`] for zero permits, and for more
-    /// than can be granted at once: the limit, or the burst of a smooth limiter.
+    /// As for [`try_permit`](Limiter::try_permit), and [`Error::InvalidPermits`] for zero permits, and for more permits
+    /// than can be granted at once: more than the limit, or than the burst of a smooth limiter.
     ///
     /// # Cancel safety
     ///
@@ -158,15 +187,15 @@ impl Limiter {
 
     /// Waits for a permit.
     ///
-    /// Await the returned builder. [`TakePermit::wait_for`] bounds the wait.
+    /// Await the returned builder: it gives a [`Permit`]. [`TakePermit`] lists the errors, and has an example.
     pub fn permit(&self) -> TakePermit {
         self.permits(1)
     }
 
-    /// Waits for so many permits, all at once.
+    /// Waits for several permits, all at once.
     ///
-    /// Await the returned builder. The callers behind it in the queue wait until it has its permits. Otherwise callers
-    /// that want fewer could take every permit before it.
+    /// Await the returned builder: it gives one [`Permit`] for all of them. The callers behind it in the queue wait until
+    /// it has its permits. Otherwise callers that want fewer permits could overtake it again and again.
     pub fn permits(&self, permits: u32) -> TakePermit {
         TakePermit {
             queue: self.queue(),
@@ -192,21 +221,38 @@ impl fmt::Debug for Limiter {
 }
 
 /// A request for permits that waits until there are enough, made by [`Limiter::permit`] and
-/// [`Limiter::permits`]. Await it.
+/// [`Limiter::permits`]. Await it: it gives a [`Permit`].
 ///
-/// After an error that [a retry can mend](Error::is_retryable) the store is asked again. Such an error ends the
-/// wait only when the time given to [`wait_for`](TakePermit::wait_for) is over; or, without such a time, when
-/// all answers were errors for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Error, Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// let leases = Leases::new(MemoryStore::new());
+/// let limiter = leases.limiter("partner-api", 10, Duration::from_secs(1));
+/// match limiter.permits(3).wait_for(Duration::from_secs(5)).await {
+///     Ok(permit) => println!("{} calls now", permit.permits()),
+///     Err(Error::LimitReached { retry_in, .. }) => println!("not within 5 s; try again in {retry_in:?}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 ///
-/// As for [`Limiter::try_permits`], and [`Error::LimitReached`] as soon as it is certain that there are not
-/// enough permits in the time that is allowed for waiting.
+/// As for [`Limiter::try_permits`], and [`Error::LimitReached`] as soon as it is certain that there will not be
+/// enough permits within the time given to [`wait_for`](TakePermit::wait_for).
+///
+/// After an error that [a retry can fix](Error::is_retryable) the request is sent again. Such an error ends the
+/// wait only when the time given to [`wait_for`](TakePermit::wait_for) is over. Without such a time it ends the wait
+/// when all answers were errors for the [`call_timeout`](crate::LeasesBuilder::call_timeout).
 ///
 /// # Cancel safety
 ///
-/// Dropping the future gives up its place in the queue: another call starts at the end. If a request is under
-/// way by then, its permits may be lost, unless another task of this process waits for them.
+/// Dropping the future gives up its position in the queue: a new call starts at the end. If a request is under
+/// way at that moment, its permits may be lost, unless another task of this process waits for them.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct TakePermit {
     queue: Result<Arc<LimiterQueue>, Error>,
@@ -215,8 +261,9 @@ pub struct TakePermit {
 }
 
 impl TakePermit {
-    /// Waits at most this long for permits. If a request for them is under way at the end of this time, its answer is
-    /// still waited for. With a time of zero the limiter is asked once, as by [`Limiter::try_permits`].
+    /// Bounds the wait for the permits. Without this option the wait has no bound. If a request is under way when the
+    /// time is over, the call still waits for its answer. With a time of zero the call sends at most one request, like
+    /// [`Limiter::try_permits`].
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.policy = WaitPolicy::For(time);
         self

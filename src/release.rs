@@ -1,8 +1,9 @@
-//! How leases are released: with a caller that waits for the outcome, in the background, or all when the client closes.
+//! Releases of leases: for a caller that waits for the outcome, in the background, and of all leases when the client
+//! closes.
 //!
-//! A lease that is dropped goes to the renewal task (`renewal/task.rs`), which spawns its release, because a drop cannot
-//! spawn by itself where there is no runtime. All other releases are started by their caller (`lease/registry.rs`), by
-//! the clean-up after an acquire (`acquire/cleanup.rs`), and by a close (`batch.rs`).
+//! A guard may be dropped outside of a runtime, where nothing can be spawned. So the drop passes the release to the
+//! renewal task (`renewal/task.rs`), which spawns it. The other releases are started by their caller
+//! (`lease/registry.rs`), by the clean-up after an acquire (`acquire/cleanup.rs`), or by a close (`batch.rs`).
 
 mod batch;
 mod job;

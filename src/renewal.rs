@@ -1,4 +1,5 @@
-//! Leases that are kept alive: when each is renewed, and the task that renews them.
+//! Renewals of the leases that are kept alive: the schedule, which says when each lease is renewed, and the task that
+//! sends the renewals.
 
 mod handle;
 mod host;

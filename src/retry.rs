@@ -1,17 +1,17 @@
-//! Whether a request is sent again, and after which pause. How long a caller waits in total is a `WaitPolicy`.
+//! Whether a request is sent again, and after which pause. `WaitPolicy` says how long a caller waits in total.
 
 use std::time::Duration;
 
 use crate::model::Error;
 
-/// The first pause of those that double, before jitter.
+/// The first pause, before it doubles, and before jitter.
 const FIRST: Duration = Duration::from_millis(10);
 /// The shortest pause before a held lock is requested again, even if it expires sooner.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest pause of a waiter. If the store does not notify it, a waiter notices a release this late at the worst.
+/// The longest pause of a waiter. If the store does not report a release, a waiter notices it after this time at most.
 pub(crate) const WAITING: Duration = Duration::from_secs(1);
-/// After this many pauses, a waiter pauses for [`WAITING`] before jitter, which is the longest pause.
+/// After this many pauses a waiter pauses for [`WAITING`] before jitter, which is the longest pause.
 pub(crate) const SLOWEST: u32 = 7;
 /// The longest pause between the requests of background work, for which no caller waits.
 pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
@@ -19,7 +19,8 @@ pub(crate) const BACKGROUND: Duration = Duration::from_secs(10);
 /// The pause before the next request, after this many pauses.
 ///
 /// The pause doubles from 10 ms up to `longest`. A jitter then shortens it to between a half and the whole, so that
-/// clients that were refused together do not come back together. `chance` is a random number from 0 to 1.
+/// clients that were refused at the same moment do not retry at the same moment. `chance` is a random number from 0 to
+/// 1.
 pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
     let doubled = FIRST.saturating_mul(2u32.saturating_pow(pauses));
     doubled
@@ -27,14 +28,14 @@ pub(crate) fn pause(pauses: u32, longest: Duration, chance: f64) -> Duration {
         .mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
 }
 
-/// The pause before a held lock is requested again. It ends at the earliest expiry of a holder at the latest, because
-/// no store notifies waiters of an expiry. It is at least 1 ms. `expires_in` is `None` if no holder is known.
+/// The pause before a held lock is requested again. It ends no later than the earliest expiry of a holder, because no
+/// store reports an expiry to waiters. It is at least 1 ms. `expires_in` is `None` if no holder is known.
 pub(crate) fn pause_until_free(pauses: u32, expires_in: Option<Duration>, chance: f64) -> Duration {
     let pause = pause(pauses, WAITING, chance);
     expires_in.map_or(pause, |free| pause.min(free.max(SHORTEST)))
 }
 
-/// How many times an operation is sent before its error is given to the caller.
+/// How many times an operation is sent before its error is returned to the caller.
 pub(crate) const TRIES: u32 = 3;
 
 /// Counts the tries of one operation.
@@ -44,8 +45,8 @@ pub(crate) struct Tries {
 }
 
 impl Tries {
-    /// Counts a failed try, and gives the pause before the next one. `None` if a retry cannot help, or [`TRIES`] have
-    /// failed.
+    /// Counts a failed try, and returns the pause before the next one. `None` if a retry cannot help, or [`TRIES`]
+    /// tries have failed.
     pub(crate) fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         self.failed += 1;
         let again = self.failed < TRIES && error.is_retryable();

@@ -1,4 +1,5 @@
-//! What is set once its caller has a lease: for how long the key is held at least and at most, and what was done under it.
+//! What is set after the caller has got the lease: the minimum hold and the maximum hold, the tick that was done under
+//! the lease, and whether others wait for its release.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,10 +13,10 @@ impl LeaseState {
         self.min_hold.get().copied()
     }
 
-    /// Sets the minimum hold that the caller asked for. To be called when the lease has come to its caller.
+    /// Sets the minimum hold that the caller requested. This is called when the caller gets the lease.
     pub(crate) fn set_min_hold(&self, min_hold: Option<Duration>) {
         if let Some(min_hold) = min_hold {
-            // A lease comes to its caller once, so the value is not set yet.
+            // A lease is handed to its caller once, so the value is not set yet.
             let _ = self.min_hold.set(min_hold);
         }
     }
@@ -24,20 +25,20 @@ impl LeaseState {
         self.done.get().copied()
     }
 
-    /// Records that a tick was done under the lease, for its release to write.
+    /// Records that a tick was done under the lease. The release of the lease writes it.
     pub(crate) fn set_done(&self, done: DoneTick) {
         // The caller releases the lease at once, so this is called once.
         let _ = self.done.set(done);
     }
 
-    /// Whether others wait to hear of the release.
+    /// Whether other processes wait for the release.
     pub(crate) fn is_awaited(&self) -> bool {
         self.is_awaited.load(Ordering::Relaxed)
     }
 
-    /// Records that others wait to hear of the release, as of that of a leader. A majority confirms it then: if a failover
-    /// undid it, the key would be without a leader until the ttl is over, and a change stream tells only of what a majority
-    /// has.
+    /// Records that other processes wait for the release, as followers wait for the release of a leader. A majority
+    /// then confirms the release. If a failover undid it, there would be no leader until the ttl is over. And a change
+    /// stream reports a change only when a majority has it.
     pub(crate) fn set_awaited(&self) {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
@@ -47,17 +48,17 @@ impl LeaseState {
         self.granted_at
     }
 
-    /// Sets the maximum hold that the caller asked for, counted from this instant. To be called when the lease has come
-    /// to its caller.
+    /// Sets the maximum hold that the caller requested, counted from `from`. This is called when the caller gets the
+    /// lease.
     pub(crate) fn set_max_hold(&self, max_hold: Option<Duration>, from: Instant) {
-        // If the clock cannot express so late an instant, the lease has no end.
+        // If an `Instant` cannot express the end, the lease has no maximum hold.
         if let Some(end) = max_hold.and_then(|time| from.checked_add(time)) {
             self.state
                 .send_modify(|state| state.validity.limit(end, Instant::now()));
         }
     }
 
-    /// When the maximum hold is over; `None` if the lease has none.
+    /// When the maximum hold is over. `None` if the lease has none.
     pub(crate) fn max_hold_deadline(&self) -> Option<Instant> {
         self.state.borrow().validity.end()
     }

@@ -1,9 +1,9 @@
-//! Numbers that tell the leases of this process apart.
+//! `LeaseNumber`: tells the leases of this process apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a [`LeaseState`](super::LeaseState). The lease id cannot serve as that: a ticket can be resumed twice,
-/// and then two states have the same id.
+/// The number of a [`LeaseState`](super::LeaseState). The lease id cannot be used for that: a ticket can be resumed
+/// twice, and then two states have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeaseNumber(u64);
 

@@ -1,5 +1,5 @@
-//! The status of a lease in this process, and whether its loss and its risk were reported to telemetry: without I/O,
-//! and with the time as an argument.
+//! `Status`: the part of a lease's state that changes, with what was reported to telemetry. Pure: times come in as
+//! arguments.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::model::{Fence, LossReason, Mode};
 pub(crate) enum EndReason {
     /// The lease is released.
     Released,
-    /// The lease stays until its ttl is over.
+    /// The lease is not released, and stays until its ttl is over.
     Detached,
 }
 
@@ -29,40 +29,40 @@ pub(super) struct Status {
     reported: Reported,
 }
 
-/// From the grant to the end of the lease.
+/// The phases of a lease, from its grant to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Its holder has not given up the lease.
+    /// The holder has not given up the lease.
     Held,
-    /// The lease was given up, and its release has not been answered.
+    /// The holder has given up the lease, and the release was not answered yet.
     Releasing,
-    /// The release has been answered, or given up.
+    /// The release was answered, or given up.
     Released,
-    /// The lease stays until its ttl is over.
+    /// The lease is not released, and stays until its ttl is over.
     Detached,
 }
 
-/// Which upgrades of the lease were sent. Each may have given it a new fence.
+/// The upgrades of the lease that were sent. Each may have given the lease a new fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upgrades {
     None,
-    /// Some, whose outcomes are known.
+    /// At least one was sent, and all outcomes are known.
     Answered,
-    /// Some, and of so many the outcome is not known. The number is not zero.
+    /// The outcome of this many upgrades is not known. The number is not zero.
     Unanswered(u32),
 }
 
-/// What telemetry was told of the lease since the last renewal that succeeded.
+/// What was reported to telemetry since the last renewal that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
     Risk,
-    /// The loss, which no renewal undoes.
+    /// The loss. A lost lease stays lost, so no later renewal resets this.
     Loss,
 }
 
 impl Phase {
-    /// How the lease ended; `None` if its holder has not given it up.
+    /// How the lease ended. `None` if the holder has not given it up.
     pub(super) fn end(self) -> Option<EndReason> {
         match self {
             Self::Held => None,
@@ -73,7 +73,7 @@ impl Phase {
 }
 
 impl Upgrades {
-    /// Those that were sent, with one more.
+    /// The upgrades after one more was sent.
     pub(super) fn with_one_sent(self) -> Self {
         match self {
             Self::None | Self::Answered => Self::Unanswered(1),
@@ -81,7 +81,7 @@ impl Upgrades {
         }
     }
 
-    /// The same once the outcome of one more is known.
+    /// The upgrades after the outcome of one more is known.
     pub(super) fn with_one_answered(self) -> Self {
         match self {
             Self::Unanswered(before) if before > 1 => Self::Unanswered(before - 1),
@@ -103,9 +103,10 @@ impl Status {
         }
     }
 
-    /// Whether a renewal with this fence was of this lease. Another fence is that of another grant: after a takeover, a
-    /// late acquire was granted the same lease id anew. But while an upgrade is unanswered any fence may be its own, and
-    /// after an upgrade a smaller fence is in the answer to a renewal that was carried out before it.
+    /// Whether a renewal with this fence renewed this lease. Another fence belongs to another grant: after a takeover,
+    /// a late acquire request was granted the same lease id again. But while an upgrade is unanswered, any fence may be
+    /// the one of this lease. And after an upgrade, the answer to a renewal that was carried out before the upgrade has
+    /// a smaller fence.
     pub(super) fn is_own_renewal(&self, fence: Fence) -> bool {
         match self.upgrades {
             Upgrades::None => fence == self.fence,
@@ -114,7 +115,8 @@ impl Status {
         }
     }
 
-    /// Takes out the loss, if it was not reported yet. After the end none is to be reported.
+    /// Returns the loss if it was not reported yet, and marks it as reported. After the end of the lease no loss is
+    /// reported.
     pub(super) fn take_unreported_loss(&mut self, now: Instant) -> Option<LossReason> {
         if self.reported == Reported::Loss || self.phase != Phase::Held {
             return None;
@@ -131,7 +133,8 @@ impl Status {
         }
     }
 
-    /// Takes out whether the lease is at risk because a renewal failed, if that was not reported yet.
+    /// Returns whether the lease is at risk because a renewal failed, if that was not reported yet, and marks it as
+    /// reported.
     pub(super) fn take_unreported_risk(&mut self, ttl: Duration, now: Instant) -> bool {
         let risk = self
             .validity

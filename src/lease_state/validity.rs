@@ -1,8 +1,8 @@
-//! How long a holder may count on its lease, on its own clock.
+//! `Validity`: how long a holder may count on its lease, by its own clock. Pure: times come in as arguments.
 //!
-//! The server decides when a lease ends, and the holder has to stop before that. So the holder counts from the
-//! instant before it sent the request, which cannot be later than the instant at which the server carried it out. It
-//! stops earlier by a clock margin, because the clock of another server may be ahead when that takes over.
+//! The server decides when a lease ends, and the holder must stop before that. So the holder counts from the instant
+//! before it sent the request, which cannot be later than the instant at which the server carried it out. It also
+//! subtracts a clock margin, because after a failover the clock of the new server may be ahead.
 
 use std::time::Duration;
 
@@ -16,34 +16,35 @@ use crate::{
 /// The instant of the grant on the clock of this process, or a little earlier. `sent` is the instant before the request
 /// was sent.
 ///
-/// The answer to a repeated request, and that to the renewal of a lease that is resumed, may be of a lease that was
-/// granted a while ago, which the server's clock tells.
+/// A repeated request, or the renewal of a resumed lease, may be answered with a lease that was granted a while ago.
+/// The times in the answer, both by the server's clock, show how long ago.
 pub(crate) fn granted_at(sent: Instant, grant: &Grant) -> Instant {
     let since = between(grant.acquired_at, grant.now);
-    // If the clock cannot express so early an instant, the answer is nonsensical, and the request counts.
+    // If an `Instant` cannot express so early a time, the answer is nonsensical, and the time of the request is used.
     sent.checked_sub(since).unwrap_or(sent)
 }
 
-/// The instant from which a lease must not be counted on any more.
+/// The instant from which the holder must not count on the lease any more.
 ///
-/// `sent` is the instant before the request was sent. What counts is how long the lease had to
-/// live when the server answered, not the ttl: the answer to a repeated request may be of a lease
-/// that was granted to the first one, a while ago.
+/// `sent` is the instant before the request was sent. The time is computed from what the lease had left when the server
+/// answered, and not from the ttl: a repeated request may be answered with the lease that the first request was granted
+/// a while ago.
 pub(crate) fn deadline(sent: Instant, grant: &Grant, clock_margin: Duration) -> Instant {
     let usable = grant.expires_in().saturating_sub(clock_margin);
-    // A ttl is bounded, so only a nonsensical answer can overflow. Then the lease has expired at once.
+    // A ttl is bounded, so only a nonsensical answer can overflow. The lease then counts as expired at once.
     sent.checked_add(usable).unwrap_or(sent)
 }
 
-/// Until when a lease may be counted on. Once it is lost it stays lost, for the first reason.
+/// Until when the holder may count on a lease. A lease that is lost stays lost, for the first reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Validity {
     /// Not later than `end`.
     deadline: Instant,
-    /// When the maximum hold is over, if the lease has one: the deadline that no renewal puts off.
+    /// When the maximum hold is over, if the lease has one. No renewal moves the deadline past it.
     end: Option<Instant>,
     lost: Option<LossReason>,
-    /// The last error of a renewal, if none succeeded since; or why a renewal that is due was not sent.
+    /// The last error of a renewal, if no renewal succeeded since. Or the reason why a renewal that is due was not
+    /// sent.
     trouble: Option<Error>,
 }
 
@@ -61,12 +62,12 @@ impl Validity {
         self.deadline
     }
 
-    /// When the maximum hold is over; `None` if the lease has none.
+    /// When the maximum hold is over. `None` if the lease has none.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.end
     }
 
-    /// Sets when the maximum hold is over. A lease that is over already stays lost for its own reason.
+    /// Sets when the maximum hold is over. A lease that is already lost keeps the reason of its loss.
     pub(crate) fn limit(&mut self, end: Instant, now: Instant) {
         if self.is_live(now) {
             self.end = Some(end);
@@ -74,31 +75,31 @@ impl Validity {
         }
     }
 
-    /// Whether the lease lasts until its maximum hold is over, so that no renewal can put off its deadline.
+    /// Whether the lease lasts until its maximum hold is over, so that no renewal can extend it.
     pub(crate) fn reaches_end(&self) -> bool {
         self.end == Some(self.deadline)
     }
 
-    /// Whether the lease may be counted on at this instant.
+    /// Whether the holder may count on the lease at this instant.
     pub(crate) fn is_live(&self, now: Instant) -> bool {
         self.lost.is_none() && now < self.deadline
     }
 
-    /// Why the lease must not be counted on at this instant; `None` while it may.
+    /// Why the lease is lost at this instant. `None` while it is live.
     pub(crate) fn loss(&self, now: Instant) -> Option<LossReason> {
         if self.is_live(now) {
             return None;
         }
         Some(match (&self.lost, &self.trouble) {
             (Some(reason), _) => reason.clone(),
-            // Renewals that failed were not needed any more.
+            // Failed renewals do not matter here, because no renewal was needed any more.
             (None, _) if self.reaches_end() => LossReason::HeldTooLong,
             (None, Some(error)) => LossReason::Unreachable(Box::new(error.clone())),
             (None, None) => LossReason::Expired,
         })
     }
 
-    /// How long the lease may still be counted on.
+    /// How long the holder may still count on the lease.
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
         if !self.is_live(now) {
             return Duration::ZERO;
@@ -106,8 +107,8 @@ impl Validity {
         self.deadline.saturating_duration_since(now)
     }
 
-    /// From when on the lease is at risk: a third of the ttl before its maximum hold is over, or before that because of
-    /// [its renewals](Self::renewal_risk). `None` if neither comes before the deadline.
+    /// The instant from which the lease is at risk: a third of the ttl before its maximum hold is over, or an earlier
+    /// one because of [its renewals](Self::renewal_risk). `None` if there is no such instant before the deadline.
     pub(crate) fn risk(&self, ttl: Duration, unrenewed: Option<Duration>) -> Option<Instant> {
         let of_end = self.end.map(|end| end.checked_sub(ttl / 3).unwrap_or(end));
         let of_renewals = self.renewal_risk(ttl, unrenewed);
@@ -115,8 +116,9 @@ impl Validity {
         first.filter(|at| *at < self.deadline)
     }
 
-    /// From when on the lease is at risk because it was not renewed: when a third of the ttl is left, if a renewal has
-    /// failed; otherwise when `unrenewed` is left. `None` if neither applies.
+    /// The instant from which the lease is at risk because it was not renewed. If a renewal has failed, this is when a
+    /// third of the ttl is left. Otherwise it is when `unrenewed` is left. `None` if no renewal has failed and
+    /// `unrenewed` is `None`.
     pub(crate) fn renewal_risk(
         &self,
         ttl: Duration,
@@ -126,13 +128,13 @@ impl Validity {
             Some(_) => ttl / 3,
             None => unrenewed?,
         };
-        // If the clock cannot express so early an instant, the lease is at risk only from its deadline on.
+        // If an `Instant` cannot express so early a time, the lease is at risk only from its deadline on.
         Some(self.deadline.checked_sub(left).unwrap_or(self.deadline))
     }
 
-    /// Takes in a renewal. An answer after the deadline comes too late, because the holder may already have
-    /// acted on the loss. Of two renewals that cross, the later deadline counts, and none is later than the end of the
-    /// maximum hold.
+    /// Applies a renewal. An answer after the deadline comes too late, because the holder may already have acted on the
+    /// loss. If two renewals cross, the later deadline counts. The deadline is never later than the end of the maximum
+    /// hold.
     pub(crate) fn renewed(&mut self, deadline: Instant, now: Instant) -> Result<(), LossReason> {
         if let Some(reason) = self.loss(now) {
             return Err(self.lost.insert(reason).clone());
@@ -148,14 +150,14 @@ impl Validity {
         self.trouble.is_none()
     }
 
-    /// Records that a renewal failed. After a loss the reason stays what it was.
+    /// Records that a renewal failed. After a loss this does not change the reason of the loss.
     pub(crate) fn failed(&mut self, error: Error, now: Instant) {
         if self.is_live(now) {
             self.trouble = Some(error);
         }
     }
 
-    /// Records that the lease is lost, and gives back the reason that counts.
+    /// Records that the lease is lost, and returns the first reason of the loss.
     pub(crate) fn lose(&mut self, reason: LossReason, now: Instant) -> LossReason {
         let first = self.loss(now).unwrap_or(reason);
         self.lost.insert(first).clone()
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(granted_at(sent, &grant), sent);
         grant.now = after(grant.acquired_at, 60 * SECOND);
         assert_eq!(granted_at(sent, &grant), sent - 60 * SECOND);
-        // The clock of a server that took over may be behind.
+        // After a failover the clock of the new server may be behind.
         grant.now = grant.acquired_at - SECOND;
         assert_eq!(granted_at(sent, &grant), sent);
     }
@@ -285,7 +287,7 @@ mod tests {
         validity.renewed(start + 9 * SECOND, start).unwrap();
         assert_eq!((validity.deadline(), validity.end()), (end, Some(end)));
         assert!(validity.reaches_end() && validity.is_live(end - SECOND));
-        // A renewal that fails now, and one that succeeds too late, change nothing about it.
+        // Neither a renewal that fails now nor one that succeeds too late changes the reason.
         validity.failed(Error::NoRuntime, end - SECOND);
         let loss = validity.loss(end);
         assert!(matches!(loss, Some(LossReason::HeldTooLong)), "{loss:?}");
@@ -320,7 +322,7 @@ mod tests {
         let (start, ttl) = (Instant::now(), 3 * SECOND);
         let mut validity = Validity::until(start + 3 * SECOND);
         validity.limit(start + 5 * SECOND, start);
-        // Without a renewal the lease is lost before.
+        // Without a renewal the lease is lost before the end of the maximum hold.
         assert_eq!(validity.risk(ttl, None), None);
         let unrenewed = Some(SECOND / 2);
         let first = validity.risk(ttl, unrenewed);

@@ -1,4 +1,4 @@
-//! Waits for the loss of a lease without keeping its state in memory.
+//! `LossWatcher`: waits for the loss of a lease without keeping its state in memory.
 
 use tokio::{
     sync::watch,
@@ -12,7 +12,7 @@ use crate::model::LossReason;
 pub(crate) struct LossWatcher(pub(super) watch::Receiver<Status>);
 
 impl LossWatcher {
-    /// Waits until the lease is lost; `None` if it is given up before that.
+    /// Waits until the lease is lost, and returns the reason. `None` if the lease is given up before that.
     pub(crate) async fn lost(mut self) -> Option<LossReason> {
         loop {
             let deadline = {
@@ -24,7 +24,8 @@ impl LossWatcher {
                     (loss, _) => return loss,
                 }
             };
-            // A renewal that is under way at the deadline does not put off the loss: its answer would come too late.
+            // A renewal that is under way at the deadline does not delay the loss, because its answer would come too
+            // late.
             if let Ok(Err(_)) = timeout_at(deadline, self.0.changed()).await {
                 return None;
             }

@@ -1,11 +1,11 @@
-//! What a limiter answers: a permit, or when to ask again.
+//! `Permit` and `PermitAttempt`: the answers of a limiter.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-/// Allows as many calls as [`permits`](Permit::permits) says. They count for the window in which the permit was
-/// granted, whether or not they are made. Dropping the permit gives nothing back.
+/// Allows the caller to make as many calls as [`permits`](Permit::permits) says. The permits count for the window in
+/// which they were granted, whether or not the calls are made. Dropping a `Permit` returns nothing to the limiter.
 #[derive(Debug)]
 pub struct Permit {
     permits: u32,
@@ -25,22 +25,23 @@ impl Permit {
         self.permits
     }
 
-    /// When the permit was granted, on the server's clock. It counts for the window of this instant.
+    /// When the permits were granted, on the server's clock. They count for the window of this instant.
     pub fn granted_at(&self) -> DateTime<Utc> {
         self.granted_at
     }
 }
 
-/// The outcome of [`Limiter::try_permit`](crate::Limiter::try_permit) and
+/// The answer to [`Limiter::try_permit`](crate::Limiter::try_permit) and
 /// [`Limiter::try_permits`](crate::Limiter::try_permits).
 #[derive(Debug)]
 #[must_use = "a full limiter lets no call through"]
 pub enum PermitAttempt {
     /// The calls may be made.
     Granted(Permit),
-    /// The limiter has not enough permits now, so no call may be made.
+    /// The limiter does not have enough permits now, so no call may be made.
     Full {
-        /// In how long there can be enough permits, by the server's last answer. Other callers may take them first.
+        /// How long it takes until there can be enough permits, by the last answer of the server. Other callers may
+        /// take them first.
         retry_in: Duration,
     },
 }

@@ -1,10 +1,13 @@
-//! The callers that wait for permits of a limiter in this process, in which order, and until when: without I/O,
-//! and with the time as an argument.
+//! The callers that wait for permits of a limiter in this process: their order, and how long each waits. Pure: times
+//! come in as arguments.
 //!
-//! Invariants: callers are granted permits in the order of their places. Only the first caller sends a request, for
-//! itself and for the callers behind it. While the answer to one request is waited for, no other is sent. A request
-//! that is sent once more keeps its id, so that the store grants it only once in a window. While it is certain that
-//! there are not enough permits for the first caller, no request is sent, except one after each [`RECHECK`].
+//! Invariants:
+//!
+//! - Callers are granted permits in the order of their places.
+//! - Only the first caller sends requests, for itself and for the callers behind it, and one request at a time.
+//! - A request that is sent again keeps its id, so that the store grants it only once in a window.
+//! - While it is certain that there are not enough permits for the first caller, no request is sent, except one after
+//!   each [`RECHECK`].
 
 #[cfg(test)]
 mod tests;
@@ -24,27 +27,27 @@ use crate::{
     retry::{self, TRIES},
 };
 
-/// What a caller gets in the end.
+/// The answer that a caller gets.
 pub(super) type Outcome = Result<PermitAttempt, Error>;
 
-/// The pause before a full window is asked again is at least this.
+/// The shortest pause before the next request for a full window.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// A full window is asked again at a random time after its turn, so that the processes do not all ask at once. That
-/// time is at most this share of the window, and at most [`MAX_DELAY`].
+/// After a full window, the next request is sent a random time after permits become available, so that not all
+/// processes send theirs at once. That time is at most this share of the window, and at most [`MAX_DELAY`].
 const MAX_DELAY_SHARE: f64 = 0.05;
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// A full window is asked again after this long in any case: its document may have been removed, or the server's clock
-/// may have been wrong.
+/// The next request for a full window is sent after this time at the latest, because the document may have been
+/// removed, or the server's clock may have been wrong.
 const RECHECK: Duration = Duration::from_secs(10 * 60);
-/// No wait is longer than this, which is more than a window can be. It keeps the sum of times from an overflow.
+/// No wait is longer than this, so that a sum of times does not overflow. A window is always shorter.
 const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 60 * 60);
 
-/// Until when a caller waits.
+/// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     /// Until the store has answered once.
     Answered,
-    /// Until there are permits, and at most until this time.
+    /// Until there are permits, or until this time.
     Time(Instant),
     /// Until there are permits.
     Granted,
@@ -53,9 +56,9 @@ pub(super) enum Until {
 /// The next step of a caller.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Wait until the caller is woken, or until this time.
+    /// The caller waits until it is woken, or until this time.
     Wait(Option<Instant>),
-    /// Send this request. It may ask for the permits of the next callers too.
+    /// The caller sends this request, which may be for the permits of the next callers too.
     Ask(Arc<PermitRequest>),
 }
 
@@ -63,9 +66,9 @@ pub(super) enum Action {
 pub(super) struct LimiterConfig {
     pub(super) key: Key,
     pub(super) quota: Quota,
-    /// How long an answer is waited for before the request is sent again.
+    /// How long an answer may take before the request is sent again.
     pub(super) limit: Duration,
-    /// How long all answers may be errors before a caller that waits without a limit gets the error.
+    /// How long all answers may be errors before a caller whose wait has no bound gets the error.
     pub(super) call_timeout: Duration,
 }
 
@@ -92,7 +95,7 @@ struct Caller {
     until: Until,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
-    /// Wakes the caller when it becomes the first, and while it is the first whenever it may have something to do.
+    /// Wakes the caller when it becomes the first caller, and then whenever it may have to do something.
     wake: Arc<Notify>,
 }
 
@@ -109,15 +112,15 @@ impl Caller {
 struct Exhausted {
     /// The number of permits that was refused. The limiter has fewer.
     permits: u32,
-    /// Until when the limiter certainly is full. This is counted from the sending of the request, because the store
-    /// may have carried it out at any time between the sending and the answer.
+    /// Until when the limiter is certain to be full. This is counted from the instant before the request was sent,
+    /// because the store may have carried it out at any time between that instant and the answer.
     certain: Instant,
-    /// When the store is asked again.
+    /// When the next request is sent.
     turn: Instant,
 }
 
 impl Exhausted {
-    /// Moves the next request to before `end`, at which a caller gives up, if permits may have come back by then.
+    /// Moves the next request to a time before `end`, at which a caller gives up, if permits may be available by then.
     fn recheck_before(&mut self, end: Instant) {
         if (self.certain..self.turn).contains(&end) {
             self.turn = self.certain + (end - self.certain) / 2;
@@ -132,7 +135,7 @@ impl Exhausted {
 /// A request that was sent and not answered yet.
 struct PendingRequest {
     id: PermitId,
-    /// Until when the answer is waited for.
+    /// When the request is given up, unless it is answered before.
     end: Instant,
     /// Callers with a smaller number were in the queue when the request was sent.
     next: u64,
@@ -162,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// The answer to a new caller that is known without a request; `None` if the caller has to take a place.
+    /// The answer to a new caller, if it is known without a request. `None` if the caller has to enter the queue.
     pub(super) fn known_answer(
         &self,
         permits: u32,
@@ -181,7 +184,7 @@ impl Queue {
         answered.then_some(PermitAttempt::Full { retry_in })
     }
 
-    /// When the next request is sent, if the first caller has to wait for it because the window is full.
+    /// When the next request is sent, if the first caller waits because the window is full.
     fn asleep_until(&self, now: Instant) -> Option<Instant> {
         let (full, first) = (self.full.as_ref()?, self.callers.values().next()?);
         // A first caller that does not wait needs an answer now.
@@ -189,7 +192,7 @@ impl Queue {
         (waits && now < full.turn).then_some(full.turn)
     }
 
-    /// Adds a caller to the end of the queue. Gives the number of its place, and what wakes it.
+    /// Adds a caller to the end of the queue. Returns the number of its place, and what wakes it.
     pub(super) fn enter(
         &mut self,
         permits: u32,
@@ -198,7 +201,7 @@ impl Queue {
         reply: oneshot::Sender<Outcome>,
     ) -> (u64, Arc<Notify>) {
         if self.callers.is_empty() {
-            // The errors are those of requests of callers that have left, perhaps long ago.
+            // The errors belong to callers that have left, perhaps long ago.
             self.failure = None;
         }
         if let (Some(full), Until::Time(end)) = (&mut self.full, until) {
@@ -220,8 +223,8 @@ impl Queue {
         (number, wake)
     }
 
-    /// Removes a caller from the queue. `granted` are permits that it was granted and did not take: they go to the next
-    /// callers.
+    /// Removes a caller from the queue. `granted` is a permit that it was granted and did not take, which goes to the
+    /// next callers.
     pub(super) fn leave(&mut self, number: u64, granted: Option<Permit>) {
         self.callers.remove(&number);
         if let Some(permit) = granted {
@@ -230,7 +233,7 @@ impl Queue {
         self.call_first();
     }
 
-    /// Whether the caller in this place waits for an answer that is on its way.
+    /// Whether a request that was sent while this caller was in the queue is not answered yet.
     pub(super) fn awaits_answer(&self, number: u64) -> bool {
         self.pending
             .as_ref()
@@ -248,8 +251,8 @@ impl Queue {
         }
     }
 
-    /// The next step of the caller in this place: the first caller sends the request or waits for its time, all others
-    /// wait.
+    /// The next step of the caller in this place. The first caller sends the request, or waits until it is due. All
+    /// others wait.
     pub(super) fn step(&mut self, number: u64, tick: Tick) -> Action {
         let now = tick.now;
         if self
@@ -285,8 +288,8 @@ impl Queue {
         Action::Ask(Arc::new(request))
     }
 
-    /// A request for the first caller and the callers directly behind it that want the same number of permits: for as
-    /// many callers as can be granted at once.
+    /// A request for the first caller and the callers directly behind it that want the same number of permits, for as
+    /// many callers as can be granted permits at once.
     fn request(&self, permits: u32, id: PermitId) -> PermitRequest {
         let LimiterConfig { key, quota, .. } = &self.config;
         let callers = self.callers.values();
@@ -298,8 +301,8 @@ impl Queue {
         PermitRequest::new(key.clone(), id, *quota, permits).up_to(times)
     }
 
-    /// Takes in the outcome of a request that was sent at this time. If a request was sent twice with one id, the
-    /// first outcome counts, because both are for the same grant. An outcome under another id is left out: its callers
+    /// Applies the outcome of a request that was sent at `sent`. If a request was sent twice with one id, the first
+    /// outcome counts, because both are for the same grant. An outcome under another id is ignored, because its callers
     /// have left.
     pub(super) fn complete(
         &mut self,
@@ -309,7 +312,7 @@ impl Queue {
         tick: Tick,
     ) {
         let pending = self.pending.as_ref().map(|pending| pending.id);
-        // After a failure the answer to the request that was given up may still come, and counts.
+        // After a failure, the answer to the request that was given up may still arrive, and counts.
         let awaited = pending.or(self.failure.as_ref().map(|failure| failure.id));
         if awaited != Some(request.id) {
             return;
@@ -321,7 +324,7 @@ impl Queue {
         self.call_first();
     }
 
-    /// Hands out what was granted, in the order of the places, and answers the callers that will certainly get nothing
+    /// Hands out the granted permits, in the order of the places, and answers the callers that are certain to get none
     /// in their time.
     fn answered(
         &mut self,
@@ -358,7 +361,8 @@ impl Queue {
             .mul_f64(MAX_DELAY_SHARE * tick.chance)
             .min(MAX_DELAY);
         let certain = later(sent, retry_in);
-        // The turn is counted from the sending too, because the next request takes about as long to arrive as this one.
+        // The next request is counted from the same instant as `certain`, because it takes about as long to arrive as
+        // this one.
         let turn = later(certain, late).min(later(tick.now, RECHECK));
         let mut next = Exhausted {
             permits: request.permits,
@@ -376,12 +380,12 @@ impl Queue {
         let as_many = |caller: &Caller| caller.permits >= request.permits;
         self.answer_callers(|caller| as_many(caller) && in_vain(caller), full);
         if self.asleep_until(tick.now).is_some() {
-            // The callers behind the first have to wait longer than it, so those that do not wait are refused.
+            // The callers behind the first one would wait longer than it does, so those that do not wait are refused.
             self.answer_callers(|caller| caller.until == Until::Answered, full);
         }
     }
 
-    /// Hands out permits in the order of the places. A permit that no caller takes is lost.
+    /// Hands out permits in the order of the places. Permits that no caller takes are lost.
     fn hand_out(&mut self, permits: u32, granted_at: DateTime<Utc>) {
         let mut left = permits;
         while let Some(first) = self.callers.first_entry()
@@ -396,9 +400,9 @@ impl Queue {
         }
     }
 
-    /// Records that a request failed: answers the callers that have waited for long enough, and plans the next try.
+    /// Records that a request failed. Answers the callers that have waited long enough, and plans the next try.
     fn failed(&mut self, error: &Error, tick: Tick) {
-        // Without a request under way, this one was given up before, and its failure was counted then.
+        // If no request is under way, this one was given up before, and its failure was already counted.
         let Some(pending) = self.pending.take() else {
             return;
         };
@@ -424,7 +428,7 @@ impl Queue {
         });
     }
 
-    /// The outcome for a caller whose time is over; `None` if no answer and no error has come yet.
+    /// The outcome for a caller whose time is over. `None` if no answer and no error has come yet.
     pub(super) fn timeout_outcome(&self, now: Instant) -> Option<Outcome> {
         if let Some(failure) = &self.failure {
             return Some(Err(failure.error.clone()));
@@ -434,7 +438,7 @@ impl Queue {
         Some(Ok(PermitAttempt::Full { retry_in }))
     }
 
-    /// Takes these callers out of the queue, and sends them this outcome.
+    /// Removes the callers for which `which` is true from the queue, and sends them this outcome.
     fn answer_callers(&mut self, which: impl Fn(&Caller) -> bool, outcome: impl Fn() -> Outcome) {
         let gone = self.callers.iter().filter(|(_, caller)| which(caller));
         let gone: Vec<_> = gone.map(|(number, _)| *number).collect();

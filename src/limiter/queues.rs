@@ -1,9 +1,11 @@
-//! The queues of a client's limiters. The first caller of a queue sends the requests for the callers behind it too.
+//! The queues of a client's limiters. The first caller of a queue also sends the requests for the callers behind it.
 //!
-//! Invariants: each caller waits in its own future, so it depends on no runtime but its own. A request that was sent
-//! runs to its end: its caller polls it, and a task goes on with it as soon as another caller depends on it, or the
-//! caller's future is dropped. A dropped future leaves the queue, and what it was granted by then goes to the next
-//! caller.
+//! Invariants:
+//!
+//! - Each caller waits in its own future, so it depends only on its own runtime.
+//! - A request that was sent runs to its end. Its caller polls it. As soon as another caller depends on the request, or
+//!   the caller's future is dropped, a task polls it instead.
+//! - A caller whose future is dropped leaves the queue. The permits that it was granted before go to the next callers.
 
 use std::{
     collections::HashMap,
@@ -33,9 +35,10 @@ use crate::{
     telemetry::{self, PermitSpan},
 };
 
-/// An answer is waited for as long as the window takes, or for this long if the window is shorter, but never longer
-/// than the call timeout. Then the request is sent again. A longer wait would waste more windows after a lost answer.
-/// But a request that is repeated in a later window, only because the server is slow, takes permits of that window too.
+/// A request is sent again if it is not answered within the length of a window, or within this time if the window is
+/// shorter, but at the latest after the call timeout. A longer wait would waste more windows after a lost answer. A
+/// shorter wait has a cost too: if the server is only slow, a request that is repeated in a later window also takes
+/// permits of that window.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The queues of a client's limiters that are in use. Limiters of the same key and quota share one.
@@ -68,10 +71,10 @@ impl LimiterContext {
 pub(crate) struct LimiterQueue {
     context: Arc<LimiterContext>,
     name: (Key, Quota),
-    /// How long an answer is waited for before the request is sent again.
+    /// How long an answer may take before the request is sent again.
     limit: Duration,
     queue: Mutex<Queue>,
-    /// The last request, for as long as its caller waits for it.
+    /// The last request, while its caller waits for it.
     request: Mutex<Weak<InlineTask>>,
 }
 
@@ -101,7 +104,7 @@ impl LimiterQueue {
         })
     }
 
-    /// Waits for permits. The error is `LimitReached` if there are none in time.
+    /// Waits for permits. The error is `LimitReached` if there are not enough in time.
     pub(crate) async fn wait(
         self: &Arc<Self>,
         permits: u32,
@@ -150,7 +153,7 @@ impl LimiterQueue {
             return Err(Error::Closed);
         }
         let end = match policy {
-            // An end that an `Instant` cannot express is no bound.
+            // If an `Instant` cannot express the end, the wait has no bound.
             WaitPolicy::For(wait) => since.checked_add(wait).filter(|_| !wait.is_zero()),
             WaitPolicy::None | WaitPolicy::Endless => None,
         };
@@ -190,7 +193,8 @@ impl LimiterQueue {
         }
     }
 
-    /// Adds a caller to the end of the queue. The error is the answer to the caller, if it is known without a request.
+    /// Adds a caller to the end of the queue. If the answer to the caller is known without a request, it is returned as
+    /// the error.
     fn enter(
         self: &Arc<Self>,
         permits: u32,
@@ -204,8 +208,8 @@ impl LimiterQueue {
         let (reply, outcome) = oneshot::channel();
         let (number, wake) = queue.enter(permits, until, since, reply);
         drop(queue);
-        // The new caller depends on a request that another caller polls, and that caller's future may not be polled
-        // any more. So a task has to go on with the request.
+        // The new caller depends on a request that another caller polls, and it is possible that nothing polls that
+        // caller's future any more. So a task takes over the request.
         let request = self.request.lock().upgrade();
         if let Some(request) = request {
             request.detach();
@@ -219,7 +223,7 @@ impl LimiterQueue {
         })
     }
 
-    /// Carries out the next step of a caller. Gives the time of its next step at the latest; `None` if it has no step
+    /// Carries out the next step of a caller. Returns the latest time of its next step. `None` if it has nothing to do
     /// until the queue wakes it.
     fn step(self: &Arc<Self>, waiter: &mut Waiter) -> Result<Option<Instant>, Error> {
         loop {
@@ -241,7 +245,7 @@ impl LimiterQueue {
         }
     }
 
-    /// Sends a request once, and runs it to its end. A close does not wait for it, because a permit needs no release.
+    /// Sends a request once, and drives it to its end. A close does not wait for it, because a permit is not released.
     fn ask(
         self: &Arc<Self>,
         work: Arc<InlineTask>,
@@ -253,7 +257,7 @@ impl LimiterQueue {
         let rest = async move {
             let outcome = this.call(&request).await;
             this.queue.lock().complete(&request, sent, outcome, tick());
-            // This fails if no caller waits any more.
+            // This fails if the caller does not wait any more.
             let _ = done.send(());
         };
         let context = self.context.clone();
@@ -264,8 +268,8 @@ impl LimiterQueue {
         Box::pin(asked)
     }
 
-    /// Sends the request to the store. This waits for the answer even after the limit, because a late answer may
-    /// [still count](Queue::complete).
+    /// Sends the request to the store. Waits for the answer even after the limit, because a late answer may [still
+    /// count](Queue::complete).
     async fn call(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
         let failed = |error: &Error| telemetry::store_failed("permit", None, error);
         let mut call = pin!(runtime::caught(self.context.store.permit(request)));
@@ -281,7 +285,7 @@ impl LimiterQueue {
         outcome.inspect_err(failed)
     }
 
-    /// The outcome for a caller whose time for waiting is over before an answer.
+    /// The outcome for a caller whose time is over before an answer came.
     fn too_late(&self, since: Instant) -> Result<PermitAttempt, Error> {
         let outcome = self.queue.lock().timeout_outcome(Instant::now());
         outcome.unwrap_or_else(|| {

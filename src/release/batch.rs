@@ -1,4 +1,5 @@
-//! The releases of a client that closes, many in one call. The close waits until all are done, and reports no outcome.
+//! The releases of a client that closes, many in one call. The close waits until all are done, and does not report
+//! their outcomes.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,12 +15,12 @@ use crate::{
 
 /// How many releases go in one batch.
 const TOGETHER: usize = 500;
-/// How many batches are under way at most: one that hangs does not hold up all others.
+/// The greatest number of batches under way. With more than one, a batch that hangs does not delay all others.
 const BATCHES: usize = 2;
-/// Fewer leases than this are released each by itself.
+/// If there are fewer leases than this, each is released in a request of its own.
 const LEAST: usize = 8;
 
-/// Releases these leases: in batches where that is possible, and the others each by itself.
+/// Releases these leases: in batches where possible, and each of the others in a request of its own.
 ///
 /// This returns when the batches are done. The single releases go on in tasks, which the close waits for.
 pub(crate) async fn release_all(
@@ -42,7 +43,7 @@ pub(crate) async fn release_all(
         .await;
 }
 
-/// Gives the batches, with at most one lease of each key in all of them, and the leases to release by themselves.
+/// Returns the batches, which contain at most one lease of each key, and the leases that are released singly.
 fn separate(
     all: Vec<PendingRelease>,
 ) -> (Vec<Vec<(PendingRelease, ReleaseJob)>>, Vec<PendingRelease>) {
@@ -50,7 +51,7 @@ fn separate(
     let mut keys = HashSet::new();
     for pending in all {
         let job = pending.job();
-        // A lease that a late request may be granted anew has to be released more than once.
+        // If a late acquire request may be granted the lease again, the lease has to be released more than once.
         if !job.maybe_in_flight && keys.insert(job.key.clone()) {
             together.push((pending, job))
         } else {
@@ -86,13 +87,13 @@ async fn release_together(
     for (pending, job) in batch {
         match answers.next() {
             Some(Ok(BatchAnswer::Release(answer))) => releaser.confirmed(&job, answer),
-            // This release may have been carried out all the same. It is tried again like any other.
+            // The release may have been carried out although it failed. It is tried again like any other release.
             _ => release_singly(releaser, pending),
         }
     }
 }
 
 fn release_singly(releaser: &Releaser, pending: PendingRelease) {
-    // Without a runtime the lease is left to its ttl.
+    // Without a runtime the lease is not released, and the key is free when the ttl is over.
     let _ = runtime::spawn(pending.settle(releaser.clone()));
 }

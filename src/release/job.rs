@@ -1,4 +1,4 @@
-//! A lease that is to be released, and the requests for it.
+//! `ReleaseJob`: a lease that is to be released, and the requests for its release.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     telemetry::ReleaseFields,
 };
 
-/// A lease that is, or may be, in the store, and is to be released: given up by its holder, or never taken.
+/// A lease that is to be released: its holder has given it up, or no caller took it. It is in the store, or may be.
 #[derive(Clone, Debug)]
 pub(crate) struct ReleaseJob {
     pub(crate) key: Key,
@@ -20,23 +20,23 @@ pub(crate) struct ReleaseJob {
     pub(crate) ttl: Duration,
     /// Whether the lease is exclusive, and so likely to be the only holder of its key.
     pub(crate) is_exclusive: bool,
-    /// Whether an acquire that may be granted this lease anew may still be on its way to the server.
+    /// Whether an acquire request that could be granted this lease again may still be on its way to the server.
     pub(crate) maybe_in_flight: bool,
-    /// `None` if the lease never came to a caller.
+    /// `None` if no caller got the lease.
     pub(crate) held: Option<HeldLease>,
 }
 
-/// What its holder knew of the lease.
+/// What the holder knew about the lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldLease {
     pub(super) fence: Fence,
     /// The local deadline.
     pub(super) deadline: Instant,
-    /// For how long, counted from the grant, the key stays held all the same.
+    /// The minimum hold: how long after the grant the key stays held, even after the release.
     pub(super) min_hold: Option<MinHold>,
-    /// The tick that was done under it.
+    /// The tick that was done under the lease.
     pub(super) done: Option<DoneTick>,
-    /// Whether others wait to hear of the release.
+    /// Whether other processes wait for the release.
     pub(super) is_awaited: bool,
 }
 
@@ -73,21 +73,25 @@ impl ReleaseJob {
         }
     }
 
-    /// Whether the next waiter may be granted the key in the place of this lease.
+    /// Whether the next waiter may be granted the key in place of this lease.
     ///
-    /// Only the release of an exclusive lease is sure to free the key. One with a minimum hold, or with a tick that was
-    /// done, has to leave that behind, and one that a late acquire may be granted anew is released more than once.
+    /// Only the release of an exclusive lease is sure to free the key. A release with a minimum hold or a done tick has
+    /// to write that into the document. And if a late acquire request may be granted the lease again, the lease is
+    /// released more than once.
     pub(super) fn can_hand_off(&self) -> bool {
         self.is_exclusive && self.undoable_until().is_some()
     }
 
-    /// Until when a failover may undo the release, so that a store need not confirm it by a majority: until the local
-    /// deadline of the lease. The key then stays taken until the ttl is over, which the lease promises anyway.
+    /// Until when a failover may undo the release, so that a majority need not confirm it: until the local deadline of
+    /// the lease. If a failover undoes such a release, the key stays held until the ttl is over, as it may with any
+    /// lease.
     ///
-    /// After the deadline another may have been granted the key by a new primary, while a former one, which still takes
-    /// itself for the primary, would answer that the lease is released. `None`, so never, for a lease that leaves a
-    /// minimum hold or a tick that was done, that a late acquire may be granted anew, or that never came to a caller: then it is not known how
-    /// long the key would stay taken, or the minimum hold would be lost.
+    /// After the deadline, a new primary may have granted the key to another lease. A former primary, which does not
+    /// know yet that it was replaced, would still confirm the release. So a majority has to confirm it.
+    ///
+    /// `None` means that a majority always has to confirm the release. It is `None` if the release writes a minimum
+    /// hold or a done tick, which must not be undone. It is also `None` if a late acquire request may be granted the
+    /// lease again, or no caller got the lease, because then it is not known how long the key would stay held.
     fn undoable_until(&self) -> Option<Instant> {
         let held = self
             .held
@@ -109,8 +113,9 @@ impl ReleaseJob {
         }
     }
 
-    /// A later request; `answered` says whether one was answered already. After that no request leaves a minimum hold or
-    /// a tick behind: it releases what a late acquire was granted, under which no work was done.
+    /// A later request. `answered` says whether an earlier request was answered. After an answer, no request writes a
+    /// minimum hold or a tick: it only releases what a late acquire request was granted, and no work was done under
+    /// that grant.
     pub(super) fn repeated_request(&self, answered: bool) -> PlannedRelease {
         let mut again = self.first_request();
         again.request.min_hold = again.request.min_hold.filter(|_| !answered);

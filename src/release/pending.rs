@@ -1,4 +1,4 @@
-//! A release that is due, from the end of its lease until it is settled.
+//! `PendingRelease`: a release that is due, from the end of its lease until the release is done or given up.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     waiters::WaitQueues,
 };
 
-/// A release that is due. A close waits until it is dropped, which it is when it is done or given up.
+/// A release that is due. It is dropped when it is done or given up, and a close waits until then.
 pub(crate) struct PendingRelease {
     state: Arc<LeaseState>,
     queues: Arc<WaitQueues>,
@@ -33,13 +33,13 @@ impl PendingRelease {
         }
     }
 
-    /// What the requests for this release need to know of the lease.
+    /// The job for the requests of this release.
     pub(super) fn job(&self) -> ReleaseJob {
         ReleaseJob::of(&self.state)
     }
 
-    /// Releases the lease without a caller that waits for the outcome. Calls that are still under way then run to their
-    /// end, but the release is settled, and a close does not wait for them.
+    /// Releases the lease without a caller that waits for the outcome. Calls that are still under way after that run to
+    /// their end, but a close does not wait for them.
     pub(super) async fn settle(self, releaser: Releaser) {
         let mut calls = InFlight::new();
         self.release(&releaser, None, &mut calls).await;
@@ -47,7 +47,7 @@ impl PendingRelease {
         calls.finish().await;
     }
 
-    /// Releases the lease, and tells the caller the outcome if one waits for it. The calls that are still under way then
+    /// Releases the lease, and sends the outcome to the caller if one waits. Calls that are still under way after that
     /// are left in `calls`.
     pub(crate) async fn release(
         &self,

@@ -1,4 +1,5 @@
-//! Releases a lease until that is confirmed: with a caller that waits for the outcome, or in the background.
+//! `Releaser`: repeats the release of a lease until the store confirms it, for a caller that waits or in the
+//! background.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -18,17 +19,17 @@ use crate::{
     waiters::{HandoffOutcome, WaitQueues},
 };
 
-/// How many background releases are sent at the same time.
+/// The greatest number of background releases that are under way.
 const MAX_CONCURRENT: usize = 64;
 
-/// How long a background release without an answer counts as one of those.
+/// How long a background release without an answer counts for [`MAX_CONCURRENT`].
 const SLOT: Duration = Duration::from_millis(200);
 
 /// How a release ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Released {
     pub(crate) answer: ReleaseAnswer,
-    /// Whether an earlier try may have been carried out, and its answer lost.
+    /// Whether an earlier try may have been carried out although its answer was lost.
     pub(crate) unclear: bool,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Releaser {
     coalescer: Arc<Coalescer>,
     call_timeout: Duration,
     queues: Arc<WaitQueues>,
-    /// One permit for each background release that is under way.
+    /// Each background release that is under way has one permit of this semaphore.
     slots: Arc<Semaphore>,
 }
 
@@ -57,12 +58,12 @@ impl Releaser {
         }
     }
 
-    /// How long the answer to one call is waited for.
+    /// How long one call may take.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.call_timeout
     }
 
-    /// Does this work. The releases that its first poll submits go in one batch.
+    /// Runs this work. The releases that its first poll submits are sent in one batch.
     pub(crate) async fn send_together<T>(&self, work: impl Future<Output = T>) -> T {
         self.coalescer.send_together(work).await
     }
@@ -73,12 +74,12 @@ impl Releaser {
         telemetry::released(job.fields(false), answer.into());
     }
 
-    /// Releases a lease, and tries again until it is released, its ttl is over, or an error says that a retry is of no
-    /// use. A lease that may be [in flight](ReleaseJob::maybe_in_flight) is released again and again until no request
-    /// for it can be on its way any more.
+    /// Releases a lease. Tries again until the lease is released, its ttl is over, or an error says that a retry cannot
+    /// help. If an acquire request for the lease may be [in flight](ReleaseJob::maybe_in_flight), the release is
+    /// repeated until no such request can arrive any more.
     ///
-    /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest; then the release
-    /// goes on without it. The calls that are left have to be [finished](InFlight::finish).
+    /// A caller that waits for the outcome gets it after [a few tries](retry::TRIES) at the latest. The release then
+    /// goes on in the background. The caller must [finish](InFlight::finish) the calls that are left in `calls`.
     pub(crate) async fn release_until_confirmed(
         &self,
         job: &ReleaseJob,
@@ -86,10 +87,10 @@ impl Releaser {
         calls: &mut InFlight<ReleaseAnswer>,
     ) {
         let start = Instant::now();
-        // No renewal is sent any more, so at this instant the lease has expired on the server. An error after it ends
-        // the release.
+        // No renewal is sent any more, so at this instant the lease has expired on the server. An error after this
+        // instant ends the release.
         let expired = start.checked_add(job.ttl);
-        // Until this instant an acquire may still be on its way to the server.
+        // Until this instant an acquire request may still be on its way to the server.
         let settled = start.checked_add(self.call_timeout);
         let mut tries = Tries::default();
         let mut unclear = false;
@@ -111,15 +112,16 @@ impl Releaser {
         }
         loop {
             let now = Instant::now();
-            // The caller may have gone.
+            // The caller may have dropped its future.
             reply = reply.filter(|reply| !reply.is_closed());
             let mut request = if pauses == 0 {
                 job.first_request()
             } else {
                 job.repeated_request(released)
             };
-            // A change stream shows a release when a majority has it. So one that leaves the key to other processes is
-            // confirmed by a majority: otherwise the waiters of this process would ask before the others hear of it.
+            // A change stream reports a release when a majority has it. So if this release leaves the key to other
+            // processes, a majority has to confirm it. Otherwise the waiters of this process would send their requests
+            // before the other processes learn of the release.
             if self.queues.is_left_to_others(&job.key, job.lease, now) {
                 request.undoable_until = None;
             }
@@ -134,11 +136,11 @@ impl Releaser {
                     }
                     released = true;
                     if let Some(reply) = reply.take() {
-                        // This fails if the caller has gone meanwhile.
+                        // This fails if the caller has dropped its future meanwhile.
                         let _ = reply.send(Ok(Released { answer, unclear }));
                     }
                     let over = settled.is_none_or(|at| now >= at);
-                    // An acquire that reaches the server later may be granted the same lease anew.
+                    // An acquire request that reaches the server later may be granted the same lease again.
                     if !job.maybe_in_flight || over {
                         return;
                     }
@@ -148,7 +150,7 @@ impl Releaser {
             };
             let mut pause = retry::pause(pauses, retry::BACKGROUND, fastrand::f64());
             if let Some(error) = error {
-                // If the caller has gone, that ended the wait for the answer, and the store has not failed.
+                // If the caller has dropped its future, that ended the wait for the answer, and the store did not fail.
                 if !reply.as_ref().is_some_and(ReleaseReply::is_closed) {
                     let about = (&job.key, job.lease);
                     telemetry::store_failed("release", Some(about), &error);
@@ -184,7 +186,7 @@ impl Releaser {
         let limit = self.call_timeout;
         let answer = match reply {
             None => {
-                // A release that hangs gives its permit to others.
+                // A release that hangs returns its permit, so that other releases can be sent.
                 let slot_ends = async {
                     sleep(SLOT).await;
                     drop(slot);
@@ -195,13 +197,13 @@ impl Releaser {
                     () = slot_ends => None,
                 }
             }
-            // If the caller gives up waiting, the release is tried again in the background, after a short pause.
+            // If the caller drops its future, the release is tried again in the background, after a short pause.
             Some(reply) => tokio::select! {
                 answer = calls.next(limit) => answer,
                 () = reply.closed() => None,
             },
         };
-        // A request that was not sent yet is of no use: the next try is the same request.
+        // A request that waits to be sent is dropped, because the next try sends the same request.
         calls.stop_sending();
         answer.map_or_else(
             || {

@@ -1,4 +1,4 @@
-//! The handle of the task that renews leases, and releases leases in the background.
+//! `RenewalHandle`: the handle of the task that renews leases, and releases leases in the background.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     store::Store,
 };
 
-/// The handle by which the rest of the client uses the task that renews and releases leases.
+/// The handle through which the rest of the client uses the renewal task.
 ///
 /// The task starts with the first acquire and ends when this handle is dropped. When its runtime shuts down, the task
-/// goes on with another runtime that acquires came from.
+/// moves to another runtime from which leases were acquired.
 #[derive(Debug)]
 pub(crate) struct RenewalHandle {
     state: Arc<RenewalState>,
@@ -68,7 +68,7 @@ impl RenewalHandle {
         if !*late.borrow_and_update() {
             return false;
         }
-        // This fails if the limit has passed, or if the task, which has the sender, has ended.
+        // This fails if the limit has passed, or if the task has ended, which owns the sender.
         let _ = timeout(limit, late.wait_for(|late| !late)).await;
         true
     }
@@ -82,7 +82,7 @@ impl RenewalHandle {
         Ok(())
     }
 
-    /// Ends the renewals of a lease that is given up.
+    /// Ends the renewals of a lease, because it is given up.
     pub(crate) fn forget(&self, lease: LeaseNumber) {
         self.state.forget(lease);
     }
@@ -93,8 +93,8 @@ impl RenewalHandle {
         self.host.drop_releases();
     }
 
-    /// The work of a release with a caller. If the work panics, or is dropped with its runtime, the lease is released in
-    /// the background.
+    /// Returns the future of a release with a caller. If the future panics, or is dropped with its runtime, the lease
+    /// is released in the background.
     pub(crate) fn release_with_caller(
         &self,
         pending: PendingRelease,
@@ -105,7 +105,7 @@ impl RenewalHandle {
         Box::pin(release.run(releaser, Some(reply)))
     }
 
-    /// If the client closes and no runtime is left that could run the task, drops the releases that wait for it.
+    /// If the client closes and no runtime is left that could run the task, drops the releases that wait for the task.
     /// Their keys are free when the ttl is over.
     pub(crate) fn drop_releases(&self) {
         self.host.drop_releases();

@@ -1,5 +1,5 @@
-//! On which runtime the renewal task runs. The task outlives the runtime that it was started on, as long as there is
-//! another one.
+//! `Host`: the runtime on which the renewal task runs. When that runtime ends, the task moves to another one, if there
+//! is one.
 
 use std::{
     fmt, mem,
@@ -15,18 +15,18 @@ use tokio_util::sync::CancellationToken;
 use super::task::RenewalTask;
 use crate::{model::Error, runtime};
 
-/// How many runtimes are remembered at most. A program has one or two of them. A test suite has one for each test, but
-/// most of them have ended.
+/// The greatest number of runtimes that are remembered. A program has one or two. A test suite has one for each test,
+/// but most of them have ended.
 const REMEMBERED: usize = 8;
 
-/// The runtimes that acquires came from, and the task while no runtime runs it.
+/// The runtimes from which leases were acquired, and the task while no runtime runs it.
 pub(super) struct Host {
     state: Mutex<State>,
     closing: CancellationToken,
 }
 
 struct State {
-    /// The runtime that was used last stands last.
+    /// The runtimes, the last used one at the end.
     known: Vec<Handle>,
     /// The task, while no runtime runs it.
     parked: Option<RenewalTask>,
@@ -65,25 +65,26 @@ impl Host {
         self.state.lock().parked.is_some()
     }
 
-    /// If the client closes and no runtime is left that could release leases: leaves the leases that wait for their
-    /// release to their ttl, and those too whose release comes back from a runtime that ends. The close waits for these
-    /// releases, and after it no acquire starts the task again.
+    /// If the client closes and no runtime is left that could release leases, drops the releases that wait for the
+    /// task, and also those that a runtime returns when it ends. Their keys are free when the ttl is over. The releases
+    /// must not wait any longer: the close waits for them, and no later acquire starts the task again.
     pub(super) fn drop_releases(&self) {
         if self.closing.is_cancelled() {
             let state = self.state.lock();
             let parked = state.parked.as_ref();
             let dropped = parked.map(|task| task.state.refuse_releases());
-            // The drop of a release wakes tasks that wait for it, so it must not happen under the lock.
+            // The drop of a release wakes the tasks that wait for it, so it must not happen under the lock.
             drop(state);
             drop(dropped);
         }
     }
 
-    /// Starts the task on another runtime after its own has ended, or parks it if there is none.
+    /// Starts the task on another runtime after its own runtime has ended. Parks the task if there is no other.
     fn move_from(self: &Arc<Self>, ended: Id, task: RenewalTask) {
         let mut state = self.state.lock();
         state.known.retain(|known| known.id() != ended);
-        // A runtime of a single thread may be alive while no thread drives it, so another kind is preferred.
+        // A single-threaded runtime may exist while no thread drives it, so a runtime with threads of its own is
+        // preferred.
         let has_threads = |known: &&Handle| known.runtime_flavor() != RuntimeFlavor::CurrentThread;
         let threads = state.known.iter().rev().find(has_threads);
         match threads.or(state.known.last()).cloned() {
@@ -95,15 +96,16 @@ impl Host {
         }
     }
 
-    /// Keeps the task until the next acquire starts it. Leases that are kept alive will be lost unless that comes soon,
-    /// and report this error as the reason.
+    /// Keeps the task until the next acquire starts it. If there is none soon, the leases that are kept alive are lost,
+    /// with this error as the reason.
     fn park(&self, mut state: MutexGuard<'_, State>, task: RenewalTask, why: &Error) {
         let interrupted = task.interrupt();
         state.parked = Some(task);
         drop(state);
         self.drop_releases();
         for lease in interrupted {
-            // The subscriber may panic in the event of one lease; the others still have to hear of it.
+            // The subscriber of the application may panic in the event of one lease. The error must still be recorded
+            // for the others.
             let _ = catch_unwind(AssertUnwindSafe(|| lease.failed(why.clone())));
         }
     }
@@ -119,9 +121,9 @@ impl Host {
 
 /// The task on a runtime.
 ///
-/// A runtime that shuts down drops it. The task then goes on, with all the leases that it renews, on another runtime
-/// that acquires came from, or if there is none, on that of the next acquire. After a panic it waits for the next
-/// acquire too.
+/// A runtime that shuts down drops it. The task then moves, with all the leases that it renews, to another runtime from
+/// which leases were acquired. If there is none, or after a panic, it waits for the next acquire, and moves to its
+/// runtime.
 struct HostedTask {
     /// `None` after the task has ended, or has moved to another runtime.
     task: Option<RenewalTask>,
@@ -143,7 +145,8 @@ impl HostedTask {
             return;
         };
         let ended = AssertUnwindSafe(task.run()).catch_unwind().await;
-        // If the handle is dropped, the task has nothing more to do and must not move on.
+        // If `run` has returned, the handle was dropped. The task has nothing more to do, and must not move to another
+        // runtime.
         let task = self.task.take();
         if let (Err(_), Some(task)) = (ended, task) {
             // The subscriber of the application has panicked in an event of the task, and may do so again.

@@ -1,4 +1,4 @@
-//! Warns when more leases are kept alive than the store can renew in time, before the first of them is lost.
+//! `Overload`: warns if more leases are kept alive than the store can renew in time, before the first of them is lost.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,9 +14,9 @@ use crate::{
     telemetry::{self, KeptLeases},
 };
 
-/// The least time between two counts of the leases at risk, which read all leases.
+/// The shortest time between two counts of the leases at risk. A count reads all leases.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// The least time between two warnings.
+/// The shortest time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watches the schedule, and publishes whether renewals are late.
@@ -40,8 +40,8 @@ impl Overload {
         }
     }
 
-    /// Takes in the state of the schedule, and gives what has to be reported. Counts the leases at risk, which reads
-    /// all leases, only once in [`COUNT_INTERVAL`].
+    /// Reads the state of the schedule, and returns what has to be reported. The leases at risk are counted at most
+    /// once in [`COUNT_INTERVAL`].
     #[must_use]
     pub(super) fn update(
         &mut self,
@@ -55,7 +55,7 @@ impl Overload {
         if is_too_soon && late == was_late && schedule.len() == self.reported.kept {
             return Findings::default();
         }
-        // Counting the leases at risk reads all leases, so it is not done at each update.
+        // A count of the leases at risk reads all leases, so it is not done at each update.
         let load = if is_too_soon {
             Load {
                 kept: schedule.len(),
@@ -84,17 +84,17 @@ impl Overload {
     }
 }
 
-/// What an update has found. It is reported after the mutex of the schedule is released, because the listeners for
-/// events and metrics are code of the application, which may call this crate.
+/// The results of an update. They are reported after the mutex of the schedule is released, because the subscriber for
+/// events and the recorder for metrics are code of the application, which may call this crate.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// Whether renewals are late now, and the sender for it, if that has changed.
+    /// If it has changed whether renewals are late: the sender, and the new value.
     late: Option<(Arc<watch::Sender<bool>>, bool)>,
     /// The load that was last reported, and the load now.
     change: Option<(Load, Load)>,
     /// The load, and how late the next renewal is, if it is time to warn.
     warning: Option<(Load, Duration)>,
-    /// The leases that wait for their renewal, and have little time left.
+    /// The leases that wait for their renewal and have less than a third of their ttl left.
     delayed: Vec<Arc<LeaseState>>,
 }
 
@@ -121,13 +121,13 @@ impl Drop for Overload {
     }
 }
 
-/// The part of the load that telemetry reports.
+/// Returns the part of the load that telemetry reports.
 fn shown(load: Load) -> KeptLeases {
     let Load { kept, at_risk, .. } = load;
     KeptLeases { kept, at_risk }
 }
 
-/// The error of a lease that is due and whose renewal was not sent yet.
+/// The error of a lease whose renewal is due and was not sent yet.
 fn overloaded(kept: usize) -> Error {
     Error::Overloaded {
         store: "the store",

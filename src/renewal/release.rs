@@ -1,5 +1,5 @@
-//! A release that is under way. If its runtime ends, the release goes back to the renewal task, which may have another
-//! runtime by then.
+//! `OngoingRelease`: a release that is under way. If its runtime ends, the release returns to the renewal task, which
+//! may have moved to another runtime by then.
 
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -14,9 +14,9 @@ use crate::{
     runtime::in_flight::InFlight,
 };
 
-/// A release that goes back to the renewal task when this is dropped before the release is done.
+/// A release that is under way. If this is dropped before the release is done, the release returns to the renewal task.
 pub(super) struct OngoingRelease {
-    /// `None` when the release is done, or given up.
+    /// `None` after the release is done or given up.
     pending: Option<PendingRelease>,
     state: Arc<RenewalState>,
 }
@@ -29,14 +29,15 @@ impl OngoingRelease {
         }
     }
 
-    /// Releases the lease, and tells the caller the outcome if there is one.
+    /// Releases the lease, and sends the outcome to the caller if there is one.
     ///
-    /// A release with a caller that panics goes back to the task too: the timers of a runtime that has ended panic, and
-    /// so does a subscriber of the application, perhaps only once. A release in the background that panics is given up.
+    /// A release with a caller that panics also returns to the renewal task, because a second try may succeed: the
+    /// timers of a runtime that has ended panic, and a subscriber of the application may panic only once. A release in
+    /// the background that panics is given up.
     pub(super) async fn run(self, releaser: Releaser, reply: Option<ReleaseReply>) {
         let is_background = reply.is_none();
         let mut calls = InFlight::new();
-        // This local is dropped before the calls, whose drop may take long.
+        // This local is declared after the calls, so it is dropped before them. The drop of the calls may take long.
         let mut ongoing = self;
         if let Some(pending) = &ongoing.pending {
             let release = pending.release(&releaser, reply, &mut calls);

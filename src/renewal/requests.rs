@@ -1,4 +1,4 @@
-//! Renewals of several leases with one call.
+//! The renewal of several leases in one call.
 
 use std::sync::{Arc, Weak};
 
@@ -14,8 +14,8 @@ use crate::{
     telemetry,
 };
 
-/// The renewals of leases that are renewed together. This does not keep the leases in memory, because a guard may be
-/// dropped before the store has answered.
+/// The renewals of one batch. They do not keep the leases in memory, because a guard may be dropped before the store
+/// has answered.
 pub(super) struct Renewals {
     requests: Vec<RenewRequest>,
     leases: Vec<(LeaseNumber, Weak<LeaseState>)>,
@@ -33,7 +33,7 @@ impl Renewals {
     }
 }
 
-/// Renews leases with one call, and applies each answer to its lease. A lease that was dropped meanwhile counts as
+/// Renews the leases in one call, and applies each answer to its lease. A lease that was dropped meanwhile counts as
 /// lost.
 pub(super) async fn renew(store: &dyn Store, renewals: Renewals) -> Vec<(LeaseNumber, Outcome)> {
     let Renewals { requests, leases } = renewals;

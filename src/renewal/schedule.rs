@@ -1,22 +1,24 @@
-//! Which leases are renewed when, and which go in one batch: pure, times come in as arguments.
+//! `Schedule`: when each lease is renewed, and which leases are renewed in one batch. Pure: times come in as arguments.
 //!
 //! Invariants:
 //!
-//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, to be sent once more, or not to be
-//!   sent any more, because its maximum hold ends with its deadline.
-//! - A lease is due at a third of its ttl. Leases that will be due soon go along as far as the batch has room. So
-//!   leases that were acquired at different moments come to be renewed together, and cost as few commands as those
-//!   that were acquired at once. Where one batch is not enough, the batches are sent at different times, so that they
-//!   do not come to the store all at once.
-//! - Of the leases that are ready, the one with the nearest deadline goes first. One whose deadline will have
-//!   passed before an answer can come goes last: a store that cannot renew all leases in time renews as many as it
-//!   can, instead of each too late.
-//! - Besides repeats, no more batches are under way than the [pace] of the store allows, except for one that finds out
-//!   whether a silent store answers again. So a store that is slow, or cannot be reached, is not sent more and more.
-//! - A batch without an answer after a sixth of the ttl is split, and each of its parts is sent once more, in a
-//!   place of its own kind: a lease that hangs in the server, because a transaction has its document, is alone after
-//!   three splits. The unanswered batch still counts as under way, for a ttl at the most, unless two that were sent
-//!   later have ended: then it is the batch that hangs, and not the store that is slow.
+//! - A lease is in one state: planned for later, ready to be sent, sent in a batch, waiting to be sent again, or final.
+//!   A final lease is not renewed any more, because it is live until its maximum hold is over.
+//! - A renewal is due after a third of the ttl. A batch also renews leases that will be due soon, if it has room. So
+//!   after a while leases that were acquired at different moments are renewed together, and need as few commands as
+//!   leases that were acquired at the same moment. If one batch is not enough, the batches are sent at different times,
+//!   so that they do not reach the store all at once.
+//! - Of the leases that are ready, the one with the nearest deadline is sent first. A lease whose deadline will pass
+//!   before an answer can come is sent last. So a store that cannot renew all leases in time renews as many as it can,
+//!   instead of renewing each too late.
+//! - Without counting repeats, no more batches are under way than the [pace] of the store allows. One more batch may be
+//!   sent to find out whether a silent store answers again. So the number of requests to a slow or unreachable store
+//!   does not grow.
+//! - A batch without an answer after a sixth of the ttl is split, and each of its parts is sent once more. Such repeats
+//!   have a limit of their own. If one lease hangs in the server, because a transaction has its document, it is in a
+//!   batch of its own after three splits. The unanswered batch still counts as under way, for at most a ttl. It does
+//!   not count any more when two batches that were sent later have ended, because then this batch hangs, and the store
+//!   is not slow.
 
 mod due;
 mod outcomes;
@@ -41,20 +43,20 @@ use self::{
 };
 use crate::lease_state::{LeaseNumber, timing::PERIOD};
 
-/// The part of the ttl within which an answer is fast enough, and by which a renewal may wait for a place
-/// before it is late.
+/// The ttl divided by this is used for two times: an answer within it is fast enough, and a renewal that is due may
+/// wait for it before it is late.
 const SLACK: u32 = 12;
 
-/// The leases that are kept alive. `T` is what the caller gets back for each.
+/// The leases that are kept alive. `T` is what the caller gets back for each lease.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
     leases: HashMap<LeaseNumber, Entry<T>>,
-    /// The leases that are renewed later, by when they are due; and those that are not renewed any more, by their
-    /// deadline, at which their loss is told.
+    /// The leases that are renewed later, by the time when they are due. Also the final leases, by their deadline, at
+    /// which their loss is reported.
     planned: BTreeSet<(Instant, LeaseNumber)>,
-    /// The leases that are due and wait for a place, by their deadline.
+    /// The leases that are due and wait until a batch may be sent, by their deadline.
     ready: BTreeSet<(Instant, LeaseNumber)>,
-    /// The parts of batches without an answer that are to be sent once more.
+    /// The parts of unanswered batches that are to be sent once more.
     repeats: VecDeque<Vec<LeaseNumber>>,
     under_way: Batches,
     last_batch: BatchId,
@@ -66,7 +68,7 @@ struct Entry<T> {
     lease: T,
     ttl: Duration,
     due: Instant,
-    /// Until when the lease has to be renewed.
+    /// When the lease is lost unless it is renewed before.
     deadline: Instant,
     state: State,
     /// How many renewals of the lease have failed in a row.
@@ -79,7 +81,7 @@ enum State {
     Ready,
     Sent(BatchId),
     Repeat,
-    /// The lease is planned for its deadline, and is not renewed before.
+    /// The lease is not renewed any more. It stays in the schedule until its deadline.
     Final,
 }
 
@@ -90,7 +92,7 @@ pub(crate) struct Due<T> {
     pub(crate) batches: Vec<Batch<T>>,
     /// The leases whose last renewal was not answered in time.
     pub(crate) overdue: Vec<T>,
-    /// The leases whose deadline has passed; they are not in the schedule any more.
+    /// The leases whose deadline has passed. They are not in the schedule any more.
     pub(crate) expired: Vec<T>,
 }
 
@@ -99,7 +101,7 @@ pub(crate) struct Due<T> {
 pub(crate) struct Batch<T> {
     pub(crate) id: BatchId,
     pub(crate) leases: Vec<(LeaseNumber, T)>,
-    /// How much later than due the lease goes that was due first.
+    /// How late the renewal is of the lease that was due first.
     pub(crate) lag: Duration,
 }
 
@@ -108,7 +110,7 @@ pub(crate) struct Batch<T> {
 pub(crate) enum Outcome {
     /// The lease is live until this deadline.
     Renewed(Instant),
-    /// The lease is live until this deadline, which no renewal can put off.
+    /// The lease is live until this deadline, which no renewal can extend.
     Final(Instant),
     /// The renewal may be tried again.
     Failed,
@@ -116,14 +118,14 @@ pub(crate) enum Outcome {
     Lost,
 }
 
-/// How the schedule stands.
+/// The numbers of leases in the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// How many leases are kept.
+    /// How many leases are kept alive.
     pub(crate) kept: usize,
-    /// How many of them are due and wait for a place.
+    /// How many of them are due and wait until a batch may be sent.
     pub(crate) waiting: usize,
-    /// How many have less than a third of their ttl left, without those that are not renewed any more.
+    /// How many of them have less than a third of their ttl left. Final leases do not count.
     pub(crate) at_risk: usize,
 }
 
@@ -140,8 +142,8 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Takes in a lease, or replaces it. `due` is when it is renewed first, `deadline` until when it has to be renewed.
-    /// A lease that is due at its deadline is not renewed any more.
+    /// Adds a lease, or replaces it. `due` is when it is first renewed, and `deadline` is when it is lost unless it is
+    /// renewed. A lease that is due at its deadline is final.
     pub(crate) fn insert(
         &mut self,
         id: LeaseNumber,
@@ -167,7 +169,7 @@ impl<T: Clone> Schedule<T> {
         self.leases.insert(id, entry);
     }
 
-    /// Forgets a lease; `None` if it is not in the schedule.
+    /// Removes a lease. `None` if it is not in the schedule.
     pub(crate) fn remove(&mut self, id: LeaseNumber) -> Option<T> {
         let entry = self.leases.remove(&id)?;
         self.planned.remove(&(entry.due, id));
@@ -183,7 +185,7 @@ impl<T: Clone> Schedule<T> {
         self.leases.values().map(|entry| &entry.lease)
     }
 
-    /// When to [take what is due](Self::take_due) next, unless an answer comes before; `None` if nothing will be due.
+    /// When to [take what is due](Self::take_due) next, unless an answer comes before. `None` if nothing will be due.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let ready = !self.ready.is_empty() && self.has_place(false);
         let repeats = !self.repeats.is_empty() && self.has_place(true);
@@ -210,18 +212,17 @@ impl<T: Clone> Schedule<T> {
         .min()
     }
 
-    /// Whether renewals that are due have waited so long for a place that the store, or this process, is taken to be
-    /// overloaded.
+    /// Whether renewals that are due have waited so long that the store, or this process, counts as overloaded.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.late_at().is_some_and(|at| at <= now)
     }
 
-    /// How many leases are kept.
+    /// How many leases are kept alive.
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// For how long the lease that is sent next has been due; zero if none waits for a place.
+    /// How long the lease that is sent next has been due. Zero if no lease waits.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
         let first = self.ready.first().and_then(|(_, id)| self.leases.get(id));
         first.map_or(Duration::ZERO, |entry| {
@@ -229,7 +230,7 @@ impl<T: Clone> Schedule<T> {
         })
     }
 
-    /// How the schedule stands. This looks at every lease.
+    /// Counts the leases. This reads every lease.
     pub(crate) fn load(&self, now: Instant) -> Load {
         let at_risk = |entry: &&Entry<T>| entry.is_at_risk(now);
         Load {
@@ -239,7 +240,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// The leases that are due, wait for a place, and have less than a third of their ttl left.
+    /// The leases that are due, wait until a batch may be sent, and have less than a third of their ttl left.
     pub(crate) fn at_risk_and_waiting(&self, now: Instant) -> impl Iterator<Item = &T> {
         let waiting = self.ready.iter().filter_map(|(_, id)| self.leases.get(id));
         waiting

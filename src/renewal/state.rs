@@ -1,4 +1,4 @@
-//! The work of the renewal task. The handle adds work, and the task carries it out.
+//! `RenewalState`: the work of the renewal task. The handle adds work, and the task carries it out.
 
 use std::{
     fmt, mem,
@@ -17,9 +17,9 @@ use crate::{
 
 /// The work of the task. It outlives the runtimes that the task runs on.
 ///
-/// A change of the work never waits for I/O or a task, never spawns and never panics, so that guards can make one as
-/// they are dropped, with or without a runtime. While the mutex is held, no value is dropped and no listener called
-/// that could lock it again.
+/// A change of the work never waits for I/O or a task, never spawns and never panics, so that the drop of a guard can
+/// make a change, with or without a runtime. While the mutex is held, no value is dropped and no code of the
+/// application is called that could lock it again.
 pub(super) struct RenewalState {
     work: Mutex<Work>,
     changed: Notify,
@@ -57,7 +57,7 @@ impl RenewalState {
         })
     }
 
-    /// Reads the work, or takes some of it, without waking the task.
+    /// Reads or takes work, without waking the task.
     pub(super) fn with<T>(&self, access: impl FnOnce(&mut Work) -> T) -> T {
         access(&mut self.work.lock())
     }
@@ -79,7 +79,7 @@ impl RenewalState {
         self.change(|work| work.plan(lease, now));
     }
 
-    /// Ends the renewals of a lease that is given up.
+    /// Ends the renewals of a lease, because it is given up.
     pub(super) fn forget(&self, lease: LeaseNumber) {
         self.change(|work| drop(work.schedule.remove(lease)));
     }
@@ -101,8 +101,9 @@ impl RenewalState {
         self.change(|work| work.todo.tokens.push((watcher, token)));
     }
 
-    /// From now on releases are dropped. Returns those that have not begun, for the caller to drop. Others come later:
-    /// a runtime that ends drops the task first, and then the releases that were under way.
+    /// From now on releases are dropped instead of carried out. Returns the releases that have not begun, and the
+    /// caller drops them. Others may come later: a runtime that ends drops the task first, and then the releases that
+    /// were under way.
     pub(super) fn refuse_releases(&self) -> Vec<PendingRelease> {
         self.with(|work| {
             work.drops_releases = true;
@@ -110,7 +111,7 @@ impl RenewalState {
         })
     }
 
-    /// From now on releases are carried out, because the task gets a runtime.
+    /// From now on releases are carried out, because the task has a runtime.
     pub(super) fn accept_releases(&self) {
         self.with(|work| work.drops_releases = false);
     }

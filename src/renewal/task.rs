@@ -1,4 +1,4 @@
-//! The task that renews leases. It spawns the releases in the background, and the watchers of cancellation tokens.
+//! `RenewalTask`: renews leases, and spawns the background releases and the watchers of cancellation tokens.
 
 use std::{
     mem,
@@ -26,7 +26,7 @@ use crate::{
     telemetry,
 };
 
-/// The task. It never waits for an answer of the store, so that a request that hangs delays no other lease.
+/// The task. It never waits for an answer of the store, so a request that hangs does not delay other leases.
 pub(super) struct RenewalTask {
     pub(super) store: Arc<dyn Store>,
     pub(super) releaser: Releaser,
@@ -38,9 +38,8 @@ impl RenewalTask {
     /// Renews leases until the handle is dropped.
     pub(super) async fn run(&mut self) {
         while self.carry_out(Instant::now()) {
-            // A runtime that is ending drops a spawned release at once, and the drop gives it back to this task.
-            // Without a point at which the runtime can stop the task, the task would spawn the release again for
-            // ever.
+            // A runtime that is ending drops a spawned release at once, and the drop returns the release to this task.
+            // Without a point at which the runtime can stop the task, the task would spawn the release again for ever.
             consume_budget().await;
             let state = &self.state;
             match state.with(|work| work.schedule.next(Instant::now())) {
@@ -54,7 +53,7 @@ impl RenewalTask {
     }
 
     /// Called when no runtime is left. Cancels the tokens that wait for a watcher, because no task could cancel them
-    /// later, and gives the leases that are kept alive, because no task renews them any more.
+    /// later. Returns the leases that are kept alive, because no task renews them any more.
     pub(super) fn interrupt(&self) -> Vec<Arc<LeaseState>> {
         let (tokens, leases) = self.state.with(|work| {
             let leases = work.schedule.leases().filter_map(Weak::upgrade);
@@ -64,7 +63,7 @@ impl RenewalTask {
         leases
     }
 
-    /// Carries out the work that is due now. Returns whether more may come.
+    /// Carries out the work that is due now. Returns whether more work may come.
     fn carry_out(&mut self, now: Instant) -> bool {
         let (todo, due, is_last) = self.state.with(|work| {
             let due = work.schedule.take_due(now);
@@ -97,7 +96,8 @@ impl RenewalTask {
             });
         }
         for lease in due.expired.iter().filter_map(Weak::upgrade) {
-            // The holder has renewed the lease by itself, so that it is live for longer than the schedule knows.
+            // If the lease is still live, the holder has renewed it by a call of its own, which the schedule does not
+            // know.
             if lease.is_kept_alive() {
                 self.state.with(|work| work.plan(&lease, now));
             } else {
@@ -114,7 +114,7 @@ impl RenewalTask {
         let mut outcomes = Vec::new();
         for (number, lease) in batch.leases {
             match lease.upgrade() {
-                // The holder has renewed the lease by itself until its maximum hold is over.
+                // The holder has renewed the lease by a call of its own, and it is live until its maximum hold is over.
                 Some(lease) if lease.is_kept_alive() && lease.reaches_end() => {
                     outcomes.push((number, Outcome::Final(lease.deadline())));
                 }
@@ -148,7 +148,7 @@ impl RenewalTask {
     }
 }
 
-/// Gives the outcomes of a batch to the schedule as it is dropped: also if the call is dropped with its runtime.
+/// Passes the outcomes of a batch to the schedule when it is dropped, also if the call is dropped with its runtime.
 struct Answered {
     batch: BatchId,
     outcomes: Vec<(LeaseNumber, Outcome)>,

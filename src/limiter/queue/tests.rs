@@ -237,7 +237,7 @@ fn who_does_not_wait_takes_nothing_from_those_who_do() {
             .known_answer(1, Until::Answered, bench.now)
             .is_some()
     );
-    // Without a caller that waits for the turn, a request is sent for one permit: there may be room for it.
+    // If no caller waits for the next window, a request for one permit is sent, because one permit may be available.
     bench.queue.leave(waiting.number, None);
     assert!(
         bench
@@ -339,7 +339,7 @@ fn a_wait_that_ends_just_past_the_turn_gets_a_request_before_its_end() {
     }
 }
 
-/// An answer that took long does not delay the request for the next window.
+/// An answer that took a long time does not delay the request for the next window.
 #[test]
 fn the_turn_counts_from_the_sending() {
     let mut bench = Bench::new();
@@ -391,7 +391,7 @@ fn those_who_left_are_not_asked_for_again() {
     assert_eq!((again.id, again.times), (first.id, 1));
 }
 
-/// The answer to its request may come in a moment, with a permit.
+/// The answer to the request may still come, with a permit.
 #[test]
 fn a_wait_that_is_over_waits_for_the_answer_that_is_on_its_way() {
     let mut bench = Bench::new();

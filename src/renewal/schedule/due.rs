@@ -1,4 +1,4 @@
-//! What is due: which leases go in which batch, and what becomes of a batch without an answer.
+//! The work that is due: the batches to send, and the split of a batch without an answer.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{
     messages::MAX_RENEWALS,
 };
 
-/// Into how many parts a batch without an answer is split. A batch of [`MAX_RENEWALS`] comes down to single
-/// leases in three splits, for which there is time before the deadline.
+/// The number of parts into which a batch without an answer is split. A batch of [`MAX_RENEWALS`] is split into single
+/// leases in three steps, for which there is time before the deadline.
 const PARTS: usize = 10;
 
 impl<T: Clone> Schedule<T> {
@@ -41,7 +41,7 @@ impl<T: Clone> Schedule<T> {
         due
     }
 
-    /// Splits the batches that were not answered in time, and gives their leases.
+    /// Splits the batches that were not answered in time, and returns their leases.
     fn split_overdue(&mut self, now: Instant) -> Vec<T> {
         let mut overdue = Vec::new();
         let late = |(id, batch): (&BatchId, &UnderWay)| {
@@ -68,14 +68,14 @@ impl<T: Clone> Schedule<T> {
             let part = again.len().div_ceil(PARTS).max(1);
             self.repeats.extend(again.chunks(part).map(<[_]>::to_vec));
         }
-        // A batch on a connection that has died unnoticed must not take a place for ever.
+        // A batch on a connection that broke unnoticed must not count as under way for ever.
         self.under_way
             .retain(|_, batch| !batch.is_overdue || now < batch.forgotten_at());
         overdue
     }
 
-    /// Takes leases out of the parts that are to be sent once more: those that were answered or forgotten since, and
-    /// those whose deadline has passed, which it adds to `expired`.
+    /// Removes leases from the parts that are to be sent once more: those that were answered or removed since, and
+    /// those whose deadline has passed. The latter are added to `expired`.
     fn expire_repeats(&mut self, now: Instant, expired: &mut Vec<T>) {
         for mut part in std::mem::take(&mut self.repeats) {
             part.retain(|id| match self.leases.get(id) {
@@ -92,7 +92,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// The next batch, if there is one and a place for it.
+    /// The next batch, if there is one and it may be sent.
     fn next_batch(&mut self, now: Instant) -> Option<Batch<T>> {
         if self.has_place(true)
             && let Some(part) = self.repeats.pop_front()
@@ -106,14 +106,15 @@ impl<T: Clone> Schedule<T> {
         (!together.is_empty()).then(|| self.send(together, false, now))
     }
 
-    /// The leases that are ready, the nearest deadline first, and those that are due soon as far as there is room.
+    /// The leases for one batch: those that are ready, the nearest deadline first, and then those that will be due
+    /// soon, if there is room.
     fn ready_together(&self, now: Instant) -> Vec<LeaseNumber> {
         let size = self.pace.size();
         let answered = now + self.pace.expected();
         let is_too_late = |(deadline, _): &&(Instant, LeaseNumber)| *deadline <= answered;
         let in_time = self.ready.iter().skip_while(is_too_late);
         let too_late = self.ready.iter().take_while(is_too_late);
-        // An answer has to come in time for the shortest ttl of a batch, so a batch has only similar ttls.
+        // The answer to a batch has to come in time for its shortest ttl, so a batch has only similar ttls.
         let mut ttl = None;
         let mut goes_along = |id: &LeaseNumber, soon: Option<Instant>| {
             self.leases.get(id).is_some_and(|entry| {

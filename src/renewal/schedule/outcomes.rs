@@ -1,4 +1,4 @@
-//! What the answer to a batch means for its leases: when each of them is renewed next.
+//! The outcomes of a batch: when each of its leases is renewed next.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{
     retry,
 };
 
-/// The part of the period by which batches are sent earlier than due, at most, to drift apart.
+/// Batches are sent earlier than due by up to the period divided by this, so that they drift apart.
 const DRIFT: u32 = 8;
 
 impl<T: Clone> Schedule<T> {
-    /// Takes in the outcomes of a batch. A lease of the batch that is not among them has failed. `chance` is a random
-    /// number from 0 to 1, the same for all leases of a batch, so that they are renewed together the next time too.
+    /// Applies the outcomes of a batch. A lease of the batch without an outcome has failed. `chance` is a random number
+    /// from 0 to 1. It is the same for all leases of a batch, so that they are renewed together again.
     pub(crate) fn answered(
         &mut self,
         batch: BatchId,
@@ -55,7 +55,7 @@ impl<T: Clone> Schedule<T> {
         let elapsed = now.saturating_duration_since(batch.sent);
         let answered = |(_, outcome): &(_, Outcome)| *outcome != Outcome::Failed;
         if batch.is_overdue {
-            // This batch has shrunk the window already, when it became overdue.
+            // This batch already shrank the window when it became overdue.
             self.pace.observe(elapsed);
         } else if outcomes.iter().any(answered) {
             // An error says nothing about how many leases the store can renew.
@@ -64,7 +64,7 @@ impl<T: Clone> Schedule<T> {
         }
     }
 
-    /// Plans the next renewal, counted from when this one was sent.
+    /// Plans the next renewal, counted from the instant at which this one was sent.
     fn renewed(&mut self, id: LeaseNumber, sent: Instant, deadline: Instant, chance: f64) {
         let spread = self.leases.len() > self.pace.size();
         let Some(entry) = self.leases.get_mut(&id) else {
@@ -82,7 +82,7 @@ impl<T: Clone> Schedule<T> {
         self.set_state(id, State::Planned, sent + period - earlier);
     }
 
-    /// Plans no more renewals of a lease, which stays in the schedule until its deadline.
+    /// Makes a lease final: it is not renewed any more, and stays in the schedule until its deadline.
     fn wait_for_end(&mut self, id: LeaseNumber, deadline: Instant) {
         let Some(entry) = self.leases.get_mut(&id) else {
             return;
@@ -93,7 +93,7 @@ impl<T: Clone> Schedule<T> {
         self.set_state(id, State::Final, deadline);
     }
 
-    /// Plans a renewal that has failed once more, after a pause.
+    /// Plans the next try of a renewal that has failed, after a pause.
     fn failed(&mut self, batch: BatchId, id: LeaseNumber, now: Instant, chance: f64) {
         if let Some(entry) = self.leases.get_mut(&id)
             && entry.state == State::Sent(batch)

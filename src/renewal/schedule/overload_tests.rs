@@ -8,12 +8,12 @@ use super::{under_way::*, *};
 const MARGIN: Duration = Duration::from_millis(100);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A simulated server, which carries out one request after the other.
+/// A simulated server. It carries out one request after the other.
 struct Server {
     /// How long a request takes, and how much longer for each of its leases.
     request: Duration,
     lease: Duration,
-    /// When the server stands still: from when and until when.
+    /// When the server stands still: the start and the end.
     away: Option<(Instant, Instant)>,
     busy_until: Instant,
     expiries: HashMap<LeaseNumber, Instant>,
@@ -30,7 +30,7 @@ impl Server {
         }
     }
 
-    /// Takes a request for so many leases, and says when it will have been carried out.
+    /// Takes a request for `leases` leases, and returns when it will have been carried out.
     fn take(&mut self, leases: usize, now: Instant) -> Instant {
         let mut begins = self.busy_until.max(now);
         if let Some((from, until)) = self.away
@@ -57,15 +57,15 @@ impl Server {
 #[derive(Debug, Default)]
 struct Seen {
     kept: usize,
-    /// How many commands were sent, and how many were unanswered at the same time at most.
+    /// How many commands were sent, and the greatest number that were unanswered at the same time.
     commands: usize,
     unanswered: usize,
-    /// How many leases all commands had together.
+    /// How many leases were in all commands together.
     renewals: usize,
     was_late: bool,
 }
 
-/// Keeps so many leases alive for so long.
+/// Keeps `leases` leases alive for `time`.
 fn keep(leases: usize, ttl: Duration, server: &mut Server, start: Instant, time: Duration) -> Seen {
     let mut schedule = Schedule::new();
     for number in 0..leases {
@@ -144,7 +144,7 @@ fn a_slow_server_is_not_sent_the_same_again() {
     assert!(seen.renewals <= 10_000 * 15 * 5 / 4, "{seen:?}");
 }
 
-/// Even a request for few leases takes longer than its response timeout.
+/// Even a request for a few leases takes longer than its response timeout.
 #[test]
 fn a_server_that_cannot_answer_in_time_is_not_flooded() {
     let start = Instant::now();

@@ -1,8 +1,8 @@
-//! How many renewals may be under way, judged by how fast the store answers. Pure: times come in as arguments.
+//! `Pace`: how many renewals may be under way, by how fast the store answers. Pure: times come in as arguments.
 //!
-//! Like the window of a TCP connection, the number of leases under way grows while answers come fast, and shrinks as
-//! soon as an answer is late or does not come. So a slow store gets fewer renewals at a time, and leases are not lost
-//! while an answer to many others is waited for.
+//! The number of leases that may be under way works like the window of a TCP connection. It grows while answers come
+//! fast, and shrinks when an answer is late or does not come. So a slow store gets fewer renewals at a time, and no
+//! lease is lost while a large batch of other leases is under way.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use crate::messages::MAX_RENEWALS;
 
-/// The least number of batches that may be under way. If it were one, a batch that hangs would keep all others waiting.
+/// The smallest number of batches that may be under way. With one, a batch that hangs would delay all others.
 const LEAST_UNDER_WAY: usize = 2;
-/// The greatest number of batches that may be under way. More would not be carried out faster, because each keeps a
-/// processor of the server busy.
+/// The greatest number of batches that may be under way. More would not be faster, because each batch keeps a processor
+/// of the server busy.
 const MOST_UNDER_WAY: usize = 4;
-/// The least number of leases for which a batch has room. Smaller batches cost the store nearly as much.
+/// The smallest limit for the leases in a batch. Smaller batches cost the store nearly as much.
 const SMALLEST: usize = 10;
 /// The window before the first answer.
 const FIRST: usize = 500;
@@ -29,7 +29,7 @@ pub(super) struct Pace {
     shrunk: Option<Instant>,
     /// How long an answer takes on average.
     mean: Duration,
-    /// How far the times of answers are from the mean, on average.
+    /// How far the times of answers differ from the mean, on average.
     deviation: Duration,
 }
 
@@ -53,13 +53,13 @@ impl Pace {
         (self.window / self.size()).clamp(LEAST_UNDER_WAY, MOST_UNDER_WAY)
     }
 
-    /// How long an answer is likely to take, judged by the earlier answers; zero before the first.
+    /// How long an answer is likely to take, by the earlier answers. Zero before the first answer.
     pub(super) fn expected(&self) -> Duration {
         self.mean + self.deviation
     }
 
-    /// Records that a batch of so many leases was answered. An answer that took longer than the target shrinks the
-    /// window. An answer in less than half of the target lets the window grow.
+    /// Records that a batch of `leases` leases was answered. An answer that took longer than `target` shrinks the
+    /// window. An answer in less than half of that lets the window grow.
     pub(super) fn answered(
         &mut self,
         leases: usize,
@@ -76,15 +76,15 @@ impl Pace {
         }
     }
 
-    /// Takes in how long an answer took, for the [expected](Self::expected) time of later answers.
+    /// Records how long an answer took, for the [expected](Self::expected) time of later answers.
     pub(super) fn observe(&mut self, elapsed: Duration) {
-        // The averages of RFC 6298, section 2, which serve the same purpose there.
+        // The averages of RFC 6298, section 2, which TCP uses for the same purpose.
         let difference = elapsed.abs_diff(self.mean);
         self.deviation = (self.deviation * 3 + difference) / 4;
         self.mean = (self.mean * 7 + elapsed) / 8;
     }
 
-    /// Records that a batch of so many leases was not answered in time.
+    /// Records that a batch of `leases` leases was not answered in time.
     pub(super) fn unanswered(&mut self, leases: usize, sent: Instant, now: Instant) {
         self.shrink(leases, sent, now);
     }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(places(&pace), (4, 1_000));
         pace.answered(1_000, start, slow, TARGET);
         assert_eq!(places(&pace), (2, 1_000));
-        // A batch that was under way with it does not shrink the window again.
+        // A batch that was under way at the same time does not shrink the window again.
         pace.unanswered(1_000, start, slow);
         assert_eq!(places(&pace), (2, 1_000));
         pace.unanswered(1_000, slow, slow);

@@ -35,8 +35,8 @@ fn sizes(due: &Due<usize>) -> Vec<usize> {
     due.batches.iter().map(|batch| batch.leases.len()).collect()
 }
 
-/// Takes the due work until there is no more, answers each batch without a lease that hangs, and gives the sizes of all
-/// batches.
+/// Takes the due work until there is none left, and answers each batch that has no lease that hangs. Returns the sizes
+/// of all batches.
 fn round(schedule: &mut Schedule<usize>, now: Instant, hanging: &[usize]) -> Vec<usize> {
     let mut sent = Vec::new();
     loop {
@@ -161,7 +161,7 @@ fn what_is_not_answered_is_split_and_sent_once_more() {
     assert!(schedule.take_due(now + 2 * SECOND).batches.is_empty());
 }
 
-/// Runs until all leases but those that hang are renewed, and gives the sizes of the batches at each time.
+/// Runs until all leases are renewed, except those that hang. Returns the sizes of the batches at each time.
 fn until_found(leases: usize, hanging: &[usize]) -> Vec<Vec<usize>> {
     let start = Instant::now();
     let mut schedule = with(leases, start);
@@ -306,7 +306,7 @@ fn a_lease_that_reaches_its_end_is_not_renewed_and_is_given_back_there() {
     let outcomes = [(ending, Outcome::Final(end)), (other, Outcome::Lost)];
     schedule.answered(batch.id, &outcomes, now, CHANCE);
     assert_eq!(schedule.next(now), Some(end));
-    // It does not go along with others, nor is it at risk.
+    // It is not renewed in a batch with others, and it is not at risk.
     insert(&mut schedule, 7, end - TTL / 3 - SECOND);
     let near = end - SECOND;
     assert_eq!(sizes(&schedule.take_due(near)), [1]);

@@ -1,4 +1,4 @@
-//! Which batches of renewals are under way, and whether one more may be sent. Pure: times come in as arguments.
+//! The batches of renewals that are under way, and whether one more may be sent. Pure: times come in as arguments.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::lease_state::{LeaseNumber, timing::response_timeout};
 
-/// The greatest number of parts of split batches that may be under way. It is more than one because several leases
-/// may hang in the server, and the parts without such a lease have to be sent all the same.
+/// The greatest number of parts of split batches that may be under way. It is more than one because several leases may
+/// hang in the server, and the parts without such a lease must still be sent.
 pub(super) const REPEATS: usize = 4;
-/// The greatest number of batches under way, with those that were not answered in time: each of them has a connection.
+/// The greatest number of batches under way, including those that were not answered in time. Each uses a connection.
 pub(super) const MOST_UNANSWERED: usize = 24;
-/// If so many batches that were sent later have ended, this batch hangs by itself, and the store is not slow.
+/// If this many batches that were sent later have ended, the earlier batch hangs, and the store is not slow.
 const OVERTAKEN: u32 = 2;
 
 /// The number of a batch. A batch that is sent later has a greater one.
@@ -40,7 +40,7 @@ impl UnderWay {
         self.sent + response_timeout(self.ttl)
     }
 
-    /// When the batch does not count as under way any more, answered or not.
+    /// When the batch no longer counts as under way, even if it was not answered.
     pub(super) fn forgotten_at(&self) -> Instant {
         self.sent + self.ttl
     }
@@ -51,9 +51,9 @@ impl UnderWay {
     }
 }
 
-/// Whether one more batch may be sent: a repeat of a part of another batch, or a first batch, of which `most` may be
-/// under way. Each kind is counted for itself, so that repeats that hang do not hold up first batches, nor the other
-/// way round.
+/// Whether one more batch may be sent: a repeat, which is a part of an earlier batch, or a first batch, of which `most`
+/// may be under way. The two kinds are counted separately, so that repeats that hang do not delay first batches, and
+/// first batches do not delay repeats.
 pub(super) fn has_place(batches: &Batches, is_repeat: bool, most: usize) -> bool {
     let same_kind = |batch: &&UnderWay| batch.is_repeat == is_repeat && batch.is_at_work();
     let (overdue, young): (Vec<_>, Vec<_>) = batches
