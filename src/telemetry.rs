@@ -1,17 +1,19 @@
 //! Spans and events of `tracing`, and metrics.
 //!
-//! The rest of the crate calls one function of this module for each thing that happens, and the function makes its
-//! event and its metric. `docs/observability.md` lists all of them.
+//! The rest of the crate calls one function of this module for each thing that happens. The function makes the event
+//! and the metric. `docs/observability.md` lists all of them.
 //!
-//! Invariants: an event about a lease names the key and the lease itself, because it may come from a task that goes on
-//! after the span of its caller has ended. No event is made under a lock, because the subscriber is code of the
-//! application. Errors are shown by their `Display`, which leaves out the message of the driver, and with it any
-//! password.
+//! Invariants:
+//!
+//! - An event about a lease contains the key and the lease id, because it may come from a task that outlives the span
+//!   of its caller.
+//! - No event is made under a lock, because the subscriber is code of the application.
+//! - Errors are written with `Display`, which omits the message of the driver, because that may contain a password.
 
 /// A span of an operation, at level DEBUG.
 ///
-/// If no subscriber wants that level, this makes no span at all. A span that is only disabled still costs time if
-/// another crate has enabled the feature of `tracing` that passes spans on to the `log` crate.
+/// If no subscriber wants that level, this makes no span at all. Even a disabled span costs time if another crate has
+/// enabled the feature of `tracing` that passes spans to the `log` crate.
 macro_rules! span {
     ($($fields:tt)*) => {
         if tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {

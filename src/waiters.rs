@@ -1,9 +1,12 @@
-//! The waiters for a key in this process: first in, first out. Only the first waiter sends requests.
+//! The queues of the waiters in this process, one for each key: first in, first out. Only the first waiter of a queue
+//! sends requests.
 //!
-//! `queue.rs` decides when it does, with the pauses of `retry.rs`, or of `pace.rs` where other processes wait too;
-//! `place.rs` is the place of this process among them. `handoff.rs` is how a key goes from a holder of this
-//! process to a waiter; `notifications.rs` listens for keys that other processes free. `followers.rs` tells of them
-//! those who do not wait for the key.
+//! - `queue.rs` decides when the first waiter sends a request. The pauses come from `retry.rs`, or from `pace.rs` if
+//!   other processes wait too.
+//! - `place.rs` keeps the place of this process among the processes that wait for a key.
+//! - `handoff.rs` passes a key from a holder of this process to a waiter.
+//! - `notifications.rs` listens to the store for keys that other processes free.
+//! - `followers.rs` notifies tasks that watch a key without waiting for it.
 
 mod followers;
 mod handoff;

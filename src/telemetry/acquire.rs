@@ -1,4 +1,4 @@
-//! Telemetry of acquires: of one key, of several keys, and of the tasks that wait for a key.
+//! Telemetry of acquires of one key and of several keys, and of the tasks that wait for a key.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::metrics;
 use super::words::{Outcome, TARGET};
 use crate::model::{Error, Held, Key, Mode};
 
-/// The fields of a request for leases.
+/// The fields of the span of an acquire.
 #[derive(Clone, Copy)]
 pub(crate) struct AcquireFields<'a> {
     pub(crate) mode: Mode,
@@ -28,9 +28,9 @@ pub(crate) struct AcquireSpan {
     span: Span,
     since: Instant,
     mode: Mode,
-    /// How many processes that wait came first, when a request was first refused.
+    /// How many waiting processes came first when a request was first refused.
     ahead: Option<usize>,
-    /// The key for the event at the end. `None` if no subscriber wants the span, to save the clone.
+    /// The key for the event at the end. `None` if no subscriber wants the span, which saves the clone.
     key: Option<Key>,
     ended: bool,
 }
@@ -80,8 +80,8 @@ impl AcquireSpan {
         self.since
     }
 
-    /// Records how many processes that wait came first, when a request of the acquire was first refused. `None` if none
-    /// was.
+    /// Records how many waiting processes came first when a request of the acquire was first refused. `None` if no
+    /// request was refused.
     pub(crate) fn set_ahead(&mut self, ahead: Option<usize>) {
         self.ahead = ahead;
         self.span.record("ahead", ahead);
@@ -131,7 +131,7 @@ impl AcquireSpan {
         });
     }
 
-    /// Records the outcome in the span and the metrics, and gives how long the acquire took.
+    /// Records the outcome in the span and the metrics, and returns how long the acquire took.
     fn end(&mut self, outcome: Outcome, now: Instant) -> Duration {
         self.ended = true;
         let waited = now.saturating_duration_since(self.since);
@@ -164,7 +164,8 @@ pub(crate) fn slowed_down(key: &Key, waited: Duration) {
 pub(crate) struct Waiting(());
 
 impl Waiting {
-    /// Reports the beginning of a wait. `ahead` is how many processes that wait come first; `None` if that is not known yet.
+    /// Reports the beginning of a wait. `ahead` is how many waiting processes come first. `None` if that is not known
+    /// yet.
     pub(crate) fn begins(key: &Key, ahead: Option<usize>) -> Self {
         debug!(target: TARGET, key = key.as_str(), ahead, "waits for the key");
         #[cfg(feature = "metrics")]
@@ -180,7 +181,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The span of an acquire of several keys. The acquire of each of the keys has a span of its own too.
+/// The span of an acquire of several keys. The acquire of each key also has a span of its own.
 pub(crate) fn acquire_all(keys: Option<usize>, fields: AcquireFields<'_>) -> Span {
     let AcquireFields { mode, owner, ttl } = fields;
     span!(

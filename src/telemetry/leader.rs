@@ -1,4 +1,4 @@
-//! Telemetry of campaigns and terms, and of those who follow.
+//! Telemetry of campaigns, of terms, and of followers.
 
 use std::{fmt, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::model::{Error, Fence, Key, LeaseId};
 /// How a term ended.
 #[derive(Clone, Copy)]
 pub(crate) enum TermOutcome<'a> {
-    /// The work ended.
+    /// The work succeeded.
     Finished,
     /// The work failed, and the next campaign begins after the pause.
     Failed {
@@ -47,8 +47,8 @@ impl TermOutcome<'_> {
     }
 }
 
-/// The span of a term, and the reports of its begin and its end. A drop without [`end`](TermSpan::end) reports that the
-/// term was cancelled, or that its work has panicked.
+/// The span of a term. It reports the begin and the end of the term. A drop without [`end`](TermSpan::end) reports that
+/// the term was cancelled, or that its work has panicked.
 pub(crate) struct TermSpan {
     span: Span,
     key: Key,
@@ -131,12 +131,12 @@ impl Drop for TermSpan {
     }
 }
 
-/// Reports that a campaign has failed, and that the next one begins after this pause.
+/// Reports that a campaign has failed, and that the next one begins after `pause`.
 pub(crate) fn campaign_failed(key: &str, pause: Duration, error: &Error) {
     warn!(target: TARGET, key, ?pause, %error, "a campaign failed, and is tried again");
 }
 
-/// Reports that a follower has read of another leader, by its owner and its fence, or that nobody leads.
+/// Reports that a follower has read another leader, with its owner and its fence, or that no process leads.
 pub(crate) fn leader_changed(key: &Key, leader: Option<(&str, Fence)>) {
     let (owner, fence) = leader.unzip();
     debug!(
@@ -145,7 +145,7 @@ pub(crate) fn leader_changed(key: &Key, leader: Option<(&str, Fence)>) {
     );
 }
 
-/// Reports that a follower could not read who leads. It keeps what it has read before.
+/// Reports that a follower could not read the leader. The follower keeps the last value.
 pub(crate) fn leader_unknown(key: &Key, error: &Error) {
     warn!(
         target: TARGET, key = key.as_str(), %error,

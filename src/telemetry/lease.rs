@@ -1,4 +1,4 @@
-//! Telemetry of a lease between its grant and its end.
+//! Telemetry of a lease from its grant to its end.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct LeaseFields<'a> {
     pub(crate) ttl: Duration,
 }
 
-/// The fields of the events of a release. The fence is `None` if the lease never came to a caller.
+/// The fields of the events of a release. The fence is `None` if no caller got the lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseFields<'a> {
     pub(crate) key: &'a Key,
@@ -45,8 +45,8 @@ pub(crate) fn granted() {
     metrics::guard_created();
 }
 
-/// Reports that a guard was dropped, or its release has begun, after its lease was `held` for so long. The outcome of
-/// the release is [reported later](released).
+/// Reports that a guard was dropped, or that its release has begun. `held` is how long the lease was held. The outcome
+/// of the release is [reported later](released).
 pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
     metrics::guard_ended(held);
@@ -54,7 +54,7 @@ pub(crate) fn given_up(of: LeaseFields<'_>, held: Duration) {
     trace!(target: TARGET, key = key.as_str(), %lease, ?held, "given up");
 }
 
-/// Reports that a guard was detached: its lease is not released, and expires.
+/// Reports that a guard was detached, so that its lease is not released and will expire.
 pub(crate) fn detached(of: LeaseFields<'_>, held: Duration) {
     #[cfg(feature = "metrics")]
     metrics::guard_ended(held);
@@ -72,7 +72,7 @@ pub(crate) fn renew(of: LeaseFields<'_>) -> Span {
     span!("leasehold.renew", key = key.as_str(), lease = %lease, ttl = ?ttl)
 }
 
-/// Reports that renewals are sent in one batch, `lag` later than they were planned.
+/// Reports that a batch of renewals is sent, up to `lag` later than planned.
 pub(crate) fn renewals_sent(leases: usize, lag: Duration) {
     trace!(target: TARGET, leases, ?lag, "renewing");
     #[cfg(feature = "metrics")]
@@ -93,8 +93,8 @@ pub(crate) fn kept(before: KeptLeases, now: KeptLeases) {
     let _ = (before, now);
 }
 
-/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones.
-/// The next renewal is `lag` late by now.
+/// Reports that `waiting` renewals are due and were not sent yet, because the store has not answered earlier ones. The
+/// next renewal is already `lag` late.
 pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     let KeptLeases { kept, at_risk } = leases;
     warn!(
@@ -103,7 +103,7 @@ pub(crate) fn renewals_late(leases: KeptLeases, waiting: usize, lag: Duration) {
     );
 }
 
-/// Reports that the store has confirmed a renewal. `left` is the time that the lease had left before that.
+/// Reports that the store has confirmed a renewal. `left` is the time that the lease had left before the renewal.
 pub(crate) fn renewed(of: LeaseFields<'_>, left: Duration) {
     let LeaseFields {
         key,
@@ -148,7 +148,7 @@ pub(crate) fn lost(of: LeaseFields<'_>, reason: &LossReason) {
     } = of;
     let (key, fence, label) = (key.as_str(), fence.get(), label(reason));
     match reason {
-        // The application has asked for this loss, so it is no warning.
+        // The application has caused this loss by a close, so it is not a warning.
         LossReason::Closed => debug!(
             target: TARGET, key, %lease, fence, reason = label, "a lease ends with its handle",
         ),
@@ -222,7 +222,7 @@ fn count_release(waited_for: bool, outcome: Outcome) {
 }
 
 impl ReleaseFields<'_> {
-    /// What caused the release: a call of the holder, the drop of the guard, or an acquire whose caller did not take
+    /// The cause of the release: a call of the holder, the drop of the guard, or an acquire whose caller did not get
     /// the lease.
     fn by(&self) -> &'static str {
         match (self.waited_for, self.fence) {

@@ -1,4 +1,4 @@
-//! Telemetry of a caller's request for permits of a limiter.
+//! Telemetry of the requests of callers for permits of a limiter.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl<'a> PermitSpan<'a> {
         self.end(Outcome::Granted, None, None);
     }
 
-    /// Reports that the limiter has not enough permits now. It may have them after `retry_in`.
+    /// Reports that the limiter does not have enough permits now. It may have them after `retry_in`.
     pub(crate) fn full(mut self, retry_in: Duration) {
         self.end(Outcome::Full, Some(retry_in), None);
     }

@@ -1,4 +1,4 @@
-//! The metrics. Their labels are words from a short list. Keys and owners are no labels, because each would make a time
+//! The metrics. Each label has a small set of values. Keys and owners are not labels, because each would make a time
 //! series of its own, and their number has no bound.
 
 use std::time::Duration;
@@ -36,10 +36,16 @@ const TERMS: &str = "leasehold_terms_total";
 const TERM_TIME: &str = "leasehold_term_seconds";
 const STORE_ERRORS: &str = "leasehold_store_errors_total";
 
-/// Tells the recorder of the `metrics` crate what each metric of this crate means, and its unit.
+/// Registers the description and the unit of each metric of this crate with the recorder of the crate `metrics`. Needs
+/// the feature `metrics`.
 ///
-/// Call it once, after the recorder is installed; an exporter shows the texts as help. The metrics
-/// themselves need no call. `docs/observability.md` lists them.
+/// Call this once, after the recorder is installed. An exporter shows the descriptions as help texts. Without this call
+/// the metrics are recorded all the same. `docs/observability.md` lists them.
+///
+/// ```
+/// // Install the recorder of an exporter first.
+/// leasehold::describe_metrics();
+/// ```
 pub fn describe_metrics() {
     let count = Unit::Count;
     describe_counter!(
@@ -140,7 +146,7 @@ pub fn describe_metrics() {
     );
 }
 
-/// A static key of a metric, with constant labels: its use allocates nothing and hashes nothing.
+/// A static key of a metric with constant labels, so that its use allocates nothing and hashes nothing.
 macro_rules! key {
     ($name:expr $(, $label:literal => $value:expr)*) => {{
         static LABELS: &[Label] = &[$(Label::from_static_parts($label, $value)),*];
@@ -149,7 +155,7 @@ macro_rules! key {
     }};
 }
 
-/// As `key!`, with the outcome as the first label.
+/// Like `key!`, with the outcome as the first label.
 macro_rules! key_by {
     (@ $outcome:expr, [$($word:ident)*], $rest:tt) => {
         match $outcome {

@@ -1,4 +1,4 @@
-//! Telemetry of the store: calls by an operator, calls that fail, and the listener for keys that become free.
+//! Telemetry of the store: calls by an operator, calls that fail, and the listener for freed keys.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(crate) fn store_failed(operation: &'static str, about: Option<(&Key, LeaseId
     metrics::store_failed(operation);
 }
 
-/// The name of an operation as the value of a label, which must not contain blanks.
+/// The name of an operation as the value of a label, which must not contain spaces.
 fn label(operation: &'static str) -> &'static str {
     match operation {
         "remove expired" => "remove_expired",
@@ -60,7 +60,7 @@ fn label(operation: &'static str) -> &'static str {
     }
 }
 
-/// The span of a call that belongs to no lease of this process, mostly one by an operator.
+/// The span of a call that belongs to no lease of this process. Most of them are calls by an operator.
 pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     let key = key.map(Key::as_str);
     macro_rules! named {
@@ -79,7 +79,7 @@ pub(crate) fn call(operation: &'static str, key: Option<&Key>) -> Span {
     }
 }
 
-/// Reports the outcome of such a call.
+/// Reports the outcome of a call that belongs to no lease of this process.
 pub(crate) fn called<T>(
     span: &Span,
     operation: &'static str,
@@ -97,7 +97,7 @@ pub(crate) fn called<T>(
     });
 }
 
-/// Reports an eviction; `None` if the key has no document, so that there was nothing to evict.
+/// Reports an eviction. `None` if the key has no document, so there was nothing to evict.
 pub(crate) fn evicted(key: &Key, eviction: Option<&Eviction>) {
     if let Some(Eviction { fence, evicted }) = eviction {
         info!(
@@ -126,17 +126,17 @@ pub(crate) fn close() -> Span {
     span!("leasehold.close")
 }
 
-/// Reports that the listener has opened the store's stream of keys that become free.
+/// Reports that the listener has opened the stream of freed keys.
 pub(crate) fn listener_opened() {
     debug!(target: TARGET, "the store tells of keys that become free");
 }
 
-/// Reports that the store has no stream of keys that become free.
+/// Reports that the store has no stream of freed keys.
 pub(crate) fn listener_unsupported() {
     debug!(target: TARGET, "the store tells nothing of free keys; waiters ask from time to time");
 }
 
-/// Reports that the listener has stopped after an error. It will be started again.
+/// Reports that the listener has lost its stream by an error. It will open the stream again.
 pub(crate) fn listener_failed(error: &Error) {
     warn!(target: TARGET, %error, "no wake-ups from the store; waiters ask from time to time");
 }

@@ -1,4 +1,4 @@
-//! Telemetry of jobs that run once a tick.
+//! Telemetry of jobs that run once per tick.
 
 use tracing::{debug, warn};
 
@@ -7,7 +7,8 @@ use super::metrics;
 use super::words::TARGET;
 use crate::model::{Done, Key, Tick};
 
-/// Reports that the work of a tick has ended: well, and the tick is done, or for this reason not.
+/// Reports that the work of a tick has ended. Without a `failure` the tick is done. Otherwise `failure` says why it is
+/// not done.
 pub(crate) fn tick_ran(key: &Key, tick: Tick, failure: Option<&'static str>) {
     let key = key.as_str();
     match failure {
@@ -18,14 +19,14 @@ pub(crate) fn tick_ran(key: &Key, tick: Tick, failure: Option<&'static str>) {
     metrics::tick(failure.unwrap_or("ran"));
 }
 
-/// Reports that the work of a tick did not run, because the tick was done before, or a later one was.
+/// Reports that the work of a tick did not run, because this tick or a later one was done before.
 pub(crate) fn tick_done(key: &Key, tick: Tick, done: &Done) {
     debug!(target: TARGET, key = key.as_str(), %tick, outcome = "done", %done, "a tick was done before");
     #[cfg(feature = "metrics")]
     metrics::tick("done");
 }
 
-/// Reports that the work of a tick did not run, because somebody has the key.
+/// Reports that the work of a tick did not run, because the key is held.
 pub(crate) fn tick_running(key: &Key, tick: Tick) {
     debug!(target: TARGET, key = key.as_str(), %tick, outcome = "running", "a tick is running");
     #[cfg(feature = "metrics")]

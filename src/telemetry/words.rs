@@ -1,17 +1,18 @@
-//! The words that events and metrics share.
+//! The words that events and metrics have in common.
 
 use crate::{messages::ReleaseAnswer, model::Error};
 
-/// The target of all events and spans. A filter selects them by it: `leasehold=debug`.
+/// The target of all events and spans. A filter can select them by it: `leasehold=debug`.
 pub(super) const TARGET: &str = "leasehold";
 
-/// How an operation ended: the values of the field `outcome` of events and spans, and of the label `outcome`.
+/// How an operation ended. These are the values of the field `outcome` of events and spans, and of the label `outcome`
+/// of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Granted,
     Held,
     TimedOut,
-    /// A limiter has not enough permits now.
+    /// A limiter does not have enough permits now.
     Full,
     Closed,
     /// The future of the operation was dropped.

@@ -1,5 +1,4 @@
-//! Those who want to hear when a key may have another holder soon, and do not wait for it themselves: a reader that
-//! follows who leads.
+//! `Followers`: tasks that are notified when a key becomes free, but do not wait for it. `Leader::watch` uses one.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::model::Key;
 
-/// The followers of all keys that have some.
+/// The followers of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Followers(Mutex<HashMap<Key, Vec<Arc<Notify>>>>);
 
@@ -29,14 +28,14 @@ impl Followers {
         self.0.lock().is_empty()
     }
 
-    /// Tells the followers of this key.
+    /// Notifies the followers of this key.
     pub(super) fn tell(&self, key: &Key) {
         if let Some(followers) = self.0.lock().get(key) {
             followers.iter().for_each(|it| it.notify_one());
         }
     }
 
-    /// Tells the followers of all keys.
+    /// Notifies the followers of all keys.
     pub(super) fn tell_all(&self) {
         let keys = self.0.lock();
         keys.values().flatten().for_each(|it| it.notify_one());
@@ -53,7 +52,7 @@ impl Followers {
     }
 }
 
-/// One who follows a key, until it is dropped.
+/// Follows a key until it is dropped.
 pub(crate) struct Follower {
     followers: Arc<Followers>,
     key: Key,
@@ -61,8 +60,8 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Waits until this process or the store says that a holder of the key has left, or that one may have left
-    /// unnoticed. What was said since the last wait counts.
+    /// Waits until this process or the store reports that the key became free, or may have become free unnoticed. If
+    /// such a report came since the last wait, this returns at once.
     pub(crate) async fn freed(&self) {
         self.told.notified().await;
     }

@@ -1,10 +1,10 @@
-//! The handoff: the holder of a key hands it off to the first waiter for it in this process, which takes one request
-//! where a release and an acquire take two.
+//! The handoff: a holder passes its key to the first waiter in this process. That takes one request instead of two, a
+//! release and an acquire.
 //!
-//! The waiter asks for the key in the place of the holder's lease, and tells the holder the outcome. Unless that is
-//! a handoff, the holder releases its lease as if there had been no waiter: that is right before the handoff, and
-//! harmless after it, because the release names the old lease. (`queues.rs` makes the offer, `release/worker.rs`
-//! waits for the outcome.)
+//! The waiter sends an acquire request that replaces the holder's lease, and reports the outcome to the holder. If the
+//! outcome is not a handoff, or unclear, the holder releases its lease as usual. Such a release is harmless even after
+//! a handoff, because it names the old lease. `queues.rs` makes the offer, and `release/worker.rs` waits for the
+//! outcome.
 
 use std::time::Duration;
 
@@ -12,33 +12,34 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::model::LeaseId;
 
-/// How often in a row a key is handed off within this process, and for how long, at most. Then its holder releases
-/// it, because other processes are granted a key only when it is released.
+/// The most handoffs in a row of a key within this process. After that the holder releases the key, because other
+/// processes are granted a key only after a release.
 const LONGEST_RUN: u32 = 32;
+/// The longest time for such handoffs in a row.
 const LONGEST_TIME: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffOutcome {
-    /// The waiter has the key, and the lease of the holder is gone.
+    /// The waiter was granted the key, and the lease of the holder is gone.
     Over,
-    /// The lease of the holder is as it was.
+    /// The lease of the holder is unchanged.
     NotOver,
-    /// It is not known which of the two happened.
+    /// It is not known whether the handoff happened.
     Unclear,
 }
 
-/// How a lease of this process came to its key.
+/// The handoffs in a row that led to a lease of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffStreak {
     /// `None` for a lease that was granted without a waiter.
     run: Option<Run>,
 }
 
-/// A run of handoffs. It begins with a lease that was granted to a waiter.
+/// A run of handoffs. It begins with a grant to a waiter.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     since: Instant,
-    /// How often in a row the key was handed off since.
+    /// How often the key was handed off since then.
     handed: u32,
 }
 
@@ -48,7 +49,8 @@ impl HandoffStreak {
         self.run.is_some_and(|run| run.is_over(now))
     }
 
-    /// The run of a lease that is granted now; `before` is that of the lease in whose place it was granted, if any.
+    /// The streak of a lease that is granted now. `before` is the streak of the lease that it replaces, if it replaces
+    /// one.
     pub(super) fn next(before: Option<Self>, now: Instant) -> Self {
         let before = before.unwrap_or_default();
         let run = match before.run {
@@ -67,8 +69,8 @@ impl HandoffStreak {
 
 impl Run {
     fn is_over(&self, now: Instant) -> bool {
-        // The time counts only after the first handoff: a holder that has worked for long still hands the key off to
-        // a waiter.
+        // The time counts only after the first handoff, so that a holder that worked for a long time still hands off
+        // the key.
         let slow = self.handed > 0 && self.took(now) >= LONGEST_TIME;
         slow || self.handed >= LONGEST_RUN
     }
@@ -78,8 +80,8 @@ impl Run {
     }
 }
 
-/// A lease that its holder offers to the first waiter. Dropping the offer tells the holder that no request was sent, so
-/// that the lease is as it was.
+/// A lease that its holder offers to the first waiter. The drop of the offer reports to the holder that no request was
+/// sent, so its lease is unchanged.
 #[derive(Debug)]
 pub(crate) struct HandoffOffer {
     from: LeaseId,
@@ -87,11 +89,11 @@ pub(crate) struct HandoffOffer {
     reply: HandoffReply,
 }
 
-/// Tells the holder the outcome, when it is dropped at the latest.
+/// Reports the outcome to the holder when it is dropped.
 #[derive(Debug)]
 pub(crate) struct HandoffReply {
     outcome: Option<oneshot::Sender<HandoffOutcome>>,
-    /// The outcome if it is dropped.
+    /// The outcome that the drop reports.
     otherwise: HandoffOutcome,
 }
 
@@ -122,8 +124,8 @@ impl HandoffOffer {
         self.streak
     }
 
-    /// Records that the waiter sends its request for the place of the lease. From now on a dropped reply means that the
-    /// outcome is not known.
+    /// Records that the waiter sends the request that replaces the lease. From now on the drop of the reply reports an
+    /// unclear outcome.
     pub(crate) fn sent(mut self) -> HandoffReply {
         self.reply.otherwise = HandoffOutcome::Unclear;
         self.reply
@@ -139,7 +141,7 @@ impl HandoffReply {
 impl Drop for HandoffReply {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome.take() {
-            // This fails if the holder does not wait for the outcome any longer.
+            // This fails if the holder does not wait for the outcome any more.
             let _ = outcome.send(self.otherwise);
         }
     }

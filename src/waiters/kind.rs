@@ -1,12 +1,12 @@
-//! `WaiterKind`: how a waiter stands to others.
+//! `WaiterKind`: whether a waiter waits in turn, and whether it can share the key.
 
-/// How a waiter stands to other processes, and to other tasks of its own.
+/// Whether a waiter waits in turn between processes, and whether it can share the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaiterKind {
-    /// It does not wait in turn between processes.
+    /// The waiter does not wait in turn between processes.
     Barging,
-    /// It waits in turn, in the place of its process, for a lease that keeps others out.
+    /// The waiter waits in turn, in the place of its process, for an exclusive lease.
     Exclusive,
-    /// It does so for a lease that may let others in beside it.
+    /// The waiter waits in turn, in the place of its process, for a shared lease or a lease of permits.
     Shared,
 }

@@ -1,4 +1,5 @@
-//! The listener: a task that hears from the store which keys become free, while this process has waiters or followers.
+//! The listener: a task that receives from the store which keys become free, while this process has waiters or
+//! followers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,20 +10,20 @@ use tokio_util::sync::CancellationToken;
 use super::queues::{ListenerState, WaitQueues};
 use crate::{retry, runtime, store::Store, telemetry};
 
-/// How long the listener goes on after the last waiter or follower has left, because another may come soon.
+/// How long the listener runs after the last waiter or follower has left. Another one may come soon.
 const LINGER: Duration = Duration::from_secs(30);
-/// How long a store may be silent. One that has nothing to tell says so every few seconds, so one that is silent for
-/// longer has lost its connection, and nothing else may notice that.
+/// How long the stream of a store may be silent. The stream has an item every few seconds, also if no key became free.
+/// So a stream that is silent for longer has lost its connection, perhaps without an error.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long a stream has to live to count as one that works: the pauses begin anew with the shortest after it.
+/// After a stream that was open for at least this long, the pauses start again with the shortest one.
 const LASTING: Duration = Duration::from_secs(10);
-/// The pause after an error that a retry does not mend, such as a missing permission: an operator may grant it
+/// The pause after an error that a retry does not fix, such as a missing permission. An operator may grant it
 /// meanwhile.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// Stands for the listener that the queues count on. Its drop, also by a panic or with its runtime, lets the next
-/// waiter that is refused start another listener.
+/// The only listener of the queues. Its drop, also by a panic or with its runtime, allows the next refused waiter to
+/// start another listener.
 struct Listener(Arc<WaitQueues>);
 
 impl Drop for Listener {
@@ -31,7 +32,7 @@ impl Drop for Listener {
     }
 }
 
-/// Starts the listener, unless one runs already or the store cannot tell of free keys.
+/// Starts the listener, unless it runs already or the store cannot report freed keys.
 pub(crate) fn ensure_listener(
     queues: &Arc<WaitQueues>,
     store: &Arc<dyn Store>,
@@ -44,11 +45,11 @@ pub(crate) fn ensure_listener(
     }
 }
 
-/// Wakes the waiters for the keys that the store tells of, and tells their followers, until the client closes or has had
-/// none of them for [`LINGER`].
+/// Wakes the waiters and the followers of the keys that the store reports. Ends when the client closes, or has had no
+/// waiter and no follower for [`LINGER`].
 ///
-/// The listener ends between two items of the stream, because dropping the stream within one would cut a request that
-/// the server may still answer.
+/// The listener ends only between two items of the stream. If the stream were dropped while it waits for an item, a
+/// request would be cut off that the server may still answer.
 async fn listen(store: Arc<dyn Store>, listener: Listener, closing: CancellationToken) {
     let queues = &*listener.0;
     let mut failures = 0;
@@ -102,7 +103,7 @@ async fn listen(store: Arc<dyn Store>, listener: Listener, closing: Cancellation
     }
 }
 
-/// Whether there has been no waiter and no follower for [`LINGER`]. `since` is when the first look of that time found none.
+/// Whether there has been no waiter and no follower for [`LINGER`]. `since` is when a call first found none.
 fn idles(queues: &WaitQueues, since: &mut Option<Instant>) -> bool {
     if !queues.is_idle() {
         *since = None;

@@ -1,15 +1,15 @@
-//! How long a process pauses between two requests for a key that other processes wait for too. Pure: times come in as
-//! arguments.
+//! `Pace`: how long a process pauses between two requests for a key that other processes wait for too. Pure: times come
+//! in as arguments.
 //!
 //! Invariants:
 //!
-//! - A process that asks after its turn has come keeps the key from those behind it. So no pause is longer than [`MOST`]
-//!   for each turn ahead, or than the key has been held, or, on a free key, than [`FREE`] for each turn ahead. A
-//!   pause that grew with the delays of the others would bring the next delay: all would be late for ever.
-//! - No process pauses for longer than [`LONGEST`], so that each hears in time that it is the first, but for one that has
-//!   no place.
-//! - All processes together ask little more often than a few: who is twice as far behind asks half as often, by the speed
-//!   at which the queue moves.
+//! - A process that sends its request after its turn has come delays the processes behind it. So a pause is bounded.
+//!   While the key is held, it is at most [`MOST`] for each turn ahead, or the time for which the key has been held if
+//!   that is longer. While the key is free, it is at most [`FREE`] for each turn ahead. If pauses grew with the delays
+//!   of other processes, each delay would cause the next one, and all would stay late.
+//! - No process that has a place pauses for longer than [`LONGEST`], so that each learns in time that it is the first.
+//! - Many processes together send little more requests than a few. A process that is twice as far behind sends half as
+//!   many, by the speed at which the queue moves.
 
 use std::time::Duration;
 
@@ -20,43 +20,43 @@ use crate::{
     retry,
 };
 
-/// The pause of the first one on a key that changes hands all the time.
+/// The pause of the first process on a key that changes hands all the time.
 const FIRST: Duration = Duration::from_millis(1);
 /// The shortest pause for each turn ahead.
 const LEAST: Duration = Duration::from_millis(2);
-/// The pause for each turn ahead, as long as the speed of the queue is not known.
+/// The pause for each turn ahead, while the speed of the queue is not known.
 const AT_FIRST: Duration = Duration::from_millis(5);
 /// The longest pause for each turn ahead, unless the key has been held for longer.
 const MOST: Duration = Duration::from_millis(10);
-/// The longest pause for each turn ahead on a free key, which the first one is about to take.
+/// The longest pause for each turn ahead on a free key, which the first process is about to acquire.
 const FREE: Duration = Duration::from_millis(5);
-/// The share of the expected time until its turn after which a process looks again.
+/// A process sends its next request after this share of the expected time until its turn.
 const SHARE: f64 = 0.7;
-/// How much slower the queue may seem to have become from one look to the next.
+/// The greatest factor by which the time for each turn may grow from one refusal to the next.
 const SLOWER: f64 = 1.25;
 /// The longest pause of a process that has a place.
 const LONGEST: Duration = Duration::from_secs(3);
-/// The longest pause of a process for which there was no place.
+/// The longest pause of a process that has no place, because all places were taken.
 const WITHOUT_PLACE: Duration = Duration::from_secs(30);
-/// The shortest pause before something that is about to happen.
+/// The shortest pause before an expiry.
 const SOON: Duration = Duration::from_millis(1);
 
-/// What a request stands behind.
+/// The processes that come before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) processes: usize,
-    /// How many times the key changes hands until they have had it.
+    /// How many times the key changes hands until all of them have had it.
     pub(super) turns: usize,
 }
 
 impl Behind {
-    /// A request that overtakes competes with those ahead, and is not behind them.
+    /// For a barging request: it competes with the processes that wait, and is not behind them.
     pub(super) const NOBODY: Self = Self {
         processes: 0,
         turns: 0,
     };
 
-    /// What a request in turn stands behind that was refused so.
+    /// For a request in turn that was refused with this answer.
     pub(super) fn others(held: &Held) -> Self {
         Self {
             processes: held.ahead(),
@@ -65,12 +65,12 @@ impl Behind {
     }
 }
 
-/// The speed of a queue, as one process in it sees it.
+/// The speed of a queue, as one process measures it.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// What one process takes, as far as is known.
+    /// How long one turn takes. `None` while that is not known.
     each: Option<Duration>,
-    /// When so many were ahead.
+    /// The last recorded number of turns ahead, and when it was recorded.
     seen: Option<(Instant, usize)>,
 }
 
@@ -84,7 +84,7 @@ impl Pace {
         let passed = u32::try_from(before.saturating_sub(ahead)).unwrap_or(u32::MAX);
         if passed > 0 {
             let each = now.saturating_duration_since(since) / passed;
-            // One delay does not make the queue a slow one.
+            // A single delay must not make the queue count as slow.
             let most = self.each.map_or(each, |each| each.mul_f64(SLOWER));
             self.each = Some(each.min(most));
         }
@@ -93,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// The pause after this refusal of a request that stands behind so many others. `chance` is a random number from 0 to 1.
+    /// The pause after the refusal of a request. `chance` is a random number from 0 to 1.
     pub(super) fn pause(&self, held: &Held, behind: Behind, chance: f64) -> Duration {
         let ahead = u32::try_from(behind.turns).unwrap_or(u32::MAX);
         let pause = match held.held_for() {
@@ -110,7 +110,8 @@ impl Pace {
         let pause = pause.min(longest(behind.processes)).max(SOON);
         let pause = pause.mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0));
         let is_first = ahead == 0;
-        // Whoever is first asks when a holder expires. The others ask when the places on a free key are over.
+        // The first process sends a request when a holder expires. The others send one when the places of the processes
+        // ahead, for which a free key is kept, have expired.
         match held.held_for() {
             Some(_) if is_first => pause.min(held.expires_in().max(SOON)),
             None if !is_first => pause.min(held.binds_for().max(SOON)),
@@ -118,7 +119,7 @@ impl Pace {
         }
     }
 
-    /// A share of the time until the turn of a process that has so many turns ahead.
+    /// A share of the expected time until the turn of a process that has `ahead` turns ahead.
     fn turns(&self, ahead: u32) -> Duration {
         let each = self.each.map_or(AT_FIRST, |each| each.mul_f64(SHARE));
         let each = each.clamp(LEAST, MOST);
@@ -130,7 +131,7 @@ impl Pace {
     }
 }
 
-/// The longest pause of a process that has so many ahead.
+/// The longest pause of a process that has `ahead` processes ahead.
 fn longest(ahead: usize) -> Duration {
     if ahead >= MAX_PLACES {
         return WITHOUT_PLACE;
@@ -154,7 +155,7 @@ mod tests {
         "2026-01-01T12:00:00Z".parse().unwrap()
     }
 
-    /// A refusal of a key that has been held for so long.
+    /// A refusal of a key that has been held for a time.
     fn held(time: u64) -> Held {
         let until = now() + Duration::from_secs(600);
         let (lease, fence) = (LeaseId::random(), Fence::new(7));
@@ -162,7 +163,7 @@ mod tests {
         Held::new(Key::new("key").unwrap(), vec![holder], now())
     }
 
-    /// A refusal of a free key, which is kept for others for so long.
+    /// A refusal of a free key, which is kept for others for a time.
     fn free(binds_for: u64) -> Held {
         let free = Held::new(Key::new("key").unwrap(), Vec::new(), now());
         free.behind(1, millis(binds_for))
@@ -179,7 +180,7 @@ mod tests {
         [0, 1, 2, 5, 20, 99].map(|ahead| pace.pause(held, behind(ahead), 1.0).as_millis())
     }
 
-    /// The pace of a queue in which each has taken so long.
+    /// The pace of a queue in which each turn took a given time.
     fn seen(each: &[u64]) -> Pace {
         let mut pace = Pace::default();
         let mut time = Instant::now();
@@ -211,11 +212,11 @@ mod tests {
     fn the_pauses_go_by_the_speed_of_the_queue_within_bounds() {
         let at = |each: &[u64]| pauses(&seen(each), &held(1))[3];
         assert_eq!([at(&[1]), at(&[10]), at(&[500])], [10, 35, 50]);
-        // It becomes faster at once, and slower by degrees.
+        // The pace becomes faster at once, but slower only by degrees.
         assert_eq!([at(&[10, 4]), at(&[4, 12])], [14, 17]);
     }
 
-    /// The first one was late, and those behind it see a slow queue.
+    /// The first process was late, and the processes behind it see a slow queue.
     #[test]
     fn a_delay_brings_no_longer_one() {
         let slow = seen(&[9_000]);
@@ -230,7 +231,8 @@ mod tests {
         assert_eq!(pauses(&slow, &free(7)), [1, 5, 7, 7, 7, 7]);
     }
 
-    /// Readers behind readers ask as early as the first of them, but no more often in all while a long job has the key.
+    /// Readers behind readers send a request as early as the first of them, but not more often while a long job holds
+    /// the key.
     #[test]
     fn who_shares_a_turn_asks_with_the_first() {
         let readers = Behind {

@@ -1,10 +1,11 @@
-//! The place of this process in the queue of a key, which the processes that wait for it have in its document: what a
-//! request says of it, and when the next request goes. Pure: times come in as arguments.
+//! `OwnPlace`: the place of this process among the processes that wait for a key. The document of the key has these
+//! places. This decides what a request says about the place, and when the next request is due. Pure: times come in as
+//! arguments.
 //!
 //! Invariant:
 //!
-//! - The next request reaches the store before the place that the last one took is over, if its answer takes no longer than
-//!   the last one and [`SLACK`].
+//! - The next request reaches the store before the place of the last request expires, if its answer takes no longer
+//!   than the last answer plus [`SLACK`].
 
 use std::{num::NonZero, time::Duration};
 
@@ -18,30 +19,31 @@ use crate::{
     rules::turn::{WORTH_A_WRITE, long_enough},
 };
 
-/// How much longer than the pause before the next request a place counts at least.
+/// A place counts for at least this much longer than the pause before the next request.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// The place of this process.
 #[derive(Debug)]
 pub(super) struct OwnPlace {
     waiter: WaiterId,
-    /// Whether a request may have taken the place, and no grant in turn has ended it since.
+    /// Whether a request may have taken the place, and no grant has ended it since.
     may_be_taken: bool,
-    /// What is known of the place, if a refusal has taken it.
+    /// When a refusal took the place, and behind how many processes. `None` if no refusal has.
     taken: Option<Taken>,
-    /// The key, while it is seen free and kept for others.
+    /// Set while refusals say that the key is free and kept for processes ahead.
     kept: Option<KeptForOthers>,
-    /// Whether other processes were seen ahead: the key then changes hands between processes.
+    /// Whether a refusal has named processes ahead. If so, the key changes hands between processes.
     had_others_ahead: bool,
     /// How fast the queue moves.
     pace: Pace,
-    /// How many more tasks may be granted the key in this place, after one that has let them in beside it.
+    /// How many more tasks may be granted the key in this place. It is set by the grant of a shared lease that kept the
+    /// place.
     more: Option<NonZero<usize>>,
-    /// The same after a grant to the last request.
+    /// The value of `more` after a grant of the last request.
     next: Option<NonZero<usize>>,
-    /// For how long the place counts after the last request.
+    /// How long a request makes the place count. [`pause`](Self::pause) sets this for the next request.
     stays: Duration,
-    /// Whether the pause after the last request is so long that the next one has to write the place again.
+    /// Whether the pause is so long that the next request has to write the place again.
     is_due: bool,
 }
 
@@ -51,43 +53,43 @@ struct Taken {
     ahead: usize,
 }
 
-/// A key that nobody has, and that is kept for processes ahead.
+/// A free key that is kept for processes ahead.
 #[derive(Clone, Copy, Debug)]
 struct KeptForOthers {
     /// When a refusal first said so.
     since: Instant,
     ahead: usize,
-    /// For how long they had it then, all together.
+    /// For how long the key was kept for all of them together.
     binds_for: Duration,
 }
 
-/// What a request has to say of the place of its process.
+/// What a request says about the place of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlaceToAsk {
     pub(crate) turn: Turn,
     pub(crate) known: KnownPlace,
-    /// Whether a grant is to leave the place where it is.
+    /// Whether a grant must not end the place.
     pub(crate) is_kept: bool,
 }
 
-/// A refusal, after which a process pauses.
+/// A refusal, and what the pause after it depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal<'a> {
     pub(super) held: &'a Held,
     pub(super) behind: Behind,
-    /// The pause of a process that competes with no other.
+    /// The pause if no other process waits for the key.
     pub(super) otherwise: Duration,
     /// How long the answer took.
     pub(super) took: Duration,
 }
 
-/// What there is to tell of a place that a grant has ended.
+/// What telemetry reports about a place that a grant has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndedTurn {
     /// How many processes were ahead when the place was taken.
     pub(super) ahead: usize,
     pub(super) waited: Duration,
-    /// How many processes ahead did not take the key while it was kept for them, and for how long it was.
+    /// How many processes ahead did not acquire the key while it was kept for them, and how long it was kept.
     pub(super) passed: Option<(usize, Duration)>,
 }
 
@@ -107,11 +109,11 @@ impl OwnPlace {
         }
     }
 
-    /// The place for the next request. A grant is to keep it for the tasks of this process behind the one that asks, which
-    /// it lets in beside it.
+    /// The place for the next request. `beside` is how many tasks of this process wait directly behind the requesting
+    /// task and can share the key with it. A grant keeps the place for them.
     ///
-    /// Those are as many as waited when the first of them asked. Tasks that come later take another place: otherwise a
-    /// process that has always some readers would keep a writer from the key for ever.
+    /// Only tasks that waited when the first of them sent its request can use the place. Tasks that come later need
+    /// another place. Otherwise a process with a constant flow of readers would keep a writer from the key for ever.
     pub(super) fn turn(&mut self, beside: usize) -> PlaceToAsk {
         let more = self.more.map_or(beside, |more| more.get() - 1);
         self.next = NonZero::new(more.min(beside));
@@ -127,8 +129,8 @@ impl OwnPlace {
         }
     }
 
-    /// Records that a request in turn was granted: the grant has ended the place, unless the request was to keep it. Gives
-    /// what is to be told of it, if a refusal had taken it.
+    /// Records that a request in turn was granted. The grant has ended the place, unless the request was to keep it. If
+    /// a refusal had taken the place, returns what telemetry reports about it.
     pub(super) fn granted(&mut self, now: Instant) -> Option<EndedTurn> {
         self.may_be_taken &= self.next.is_some();
         self.more = self.next;
@@ -136,7 +138,8 @@ impl OwnPlace {
         let Taken { at, ahead } = self.taken.take()?;
         let passed = kept.and_then(|kept| {
             let time = now.saturating_duration_since(kept.since);
-            // If the grant came earlier, they have given up their places, or have had the key between two requests.
+            // If the grant came earlier, the processes ahead gave up their places, or held the key between two requests
+            // of this process.
             (time + SLACK >= kept.binds_for).then_some((kept.ahead, time))
         });
         Some(EndedTurn {
@@ -146,8 +149,8 @@ impl OwnPlace {
         })
     }
 
-    /// Records that a request in turn was refused, which takes the place if there is room for it. Gives how many processes
-    /// are ahead, if the place is new.
+    /// Records that a request in turn was refused. The refusal has taken the place, if there was room for one. If the
+    /// place is new, returns how many processes are ahead.
     pub(super) fn refused(&mut self, held: &Held, now: Instant) -> Option<usize> {
         let ahead = held.ahead();
         self.kept = (held.holders().is_empty() && ahead > 0).then(|| {
@@ -165,8 +168,9 @@ impl OwnPlace {
         Some(ahead)
     }
 
-    /// Whether this process may be granted the key after a change, of which the store tells these as the next. If it does
-    /// not tell, those know who were told that nobody is `ahead`.
+    /// Whether this process may be granted the key after the store reported that it became free. `next` are the
+    /// processes that come next, if the store names them. If it does not, this process comes next if no process was
+    /// `ahead` at the last refusal.
     pub(super) fn comes_next(&self, next: Option<&[WaiterId]>, ahead: usize) -> bool {
         match next {
             Some(next) => !self.may_be_taken || next.contains(&self.waiter),
@@ -174,16 +178,17 @@ impl OwnPlace {
         }
     }
 
-    /// Takes over the place of this process from a task that has left and whose request may still take it. Says whether
-    /// this is that place.
+    /// Takes over the place of a task that has left, whose request may still take that place. Returns whether `waiter`
+    /// is this place.
     pub(super) fn take_over(&mut self, waiter: WaiterId) -> bool {
         let is_same = self.waiter == waiter;
         self.may_be_taken |= is_same;
         is_same
     }
 
-    /// Leaves the place, when no task of the process waits in turn any more. Gives the place that is to be given up, if a
-    /// request may have taken it. A later task takes a place of another name, so that the end of this one cannot end that.
+    /// Leaves the place, because no task of this process waits in turn any more. If a request may have taken the place,
+    /// returns it, so that the caller gives it up. Later tasks use a place with another id, so that giving up this one
+    /// does not end theirs.
     pub(super) fn leave(&mut self) -> Option<WaiterId> {
         let left = self
             .may_be_taken
@@ -206,7 +211,8 @@ impl OwnPlace {
         } else {
             otherwise
         };
-        // If the place is over before that, the next request goes earlier, and takes the place for longer.
+        // If the place would expire before the wanted pause ends, the next request is sent earlier, and takes the place
+        // for longer.
         let pause = wanted.min(long_enough(self.stays).saturating_sub(SLACK + took));
         self.stays = for_pause(wanted.max(SLACK) + took);
         self.is_due = pause >= WORTH_A_WRITE;
@@ -214,7 +220,7 @@ impl OwnPlace {
     }
 }
 
-/// For how long a place has to count if the next request comes after this pause, also if it is not written again.
+/// For how long a place must count if the next request comes after this pause and does not write the place again.
 fn for_pause(pause: Duration) -> Duration {
     (pause + SLACK * 2).min(MAX_PLACE_TIME)
 }
@@ -226,7 +232,7 @@ mod tests {
     use super::*;
     use crate::model::{Fence, Holder, Key, LeaseId};
 
-    /// A refusal of a key that has been held for so long, with so many ahead.
+    /// A refusal of a key that has been held for a time, with some processes ahead.
     fn held(millis: u64, ahead: usize) -> Held {
         let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
         let since = now - Duration::from_millis(millis);
@@ -321,7 +327,7 @@ mod tests {
             let time = Duration::from_millis(millis);
             assert_eq!((ended.ahead, ended.waited), (3, time));
             assert_eq!(ended.passed, passed.then_some((3, time)));
-            // One of them has taken the key after all.
+            // One of the processes ahead has acquired the key after all.
             place.refused(&free(3, first), start);
             place.refused(&held(5, 2), granted);
             assert_eq!(place.granted(granted).unwrap().passed, None);
@@ -334,7 +340,7 @@ mod tests {
         let mut place = OwnPlace::new();
         place.turn(0);
         place.refused(&held(5, 0), start);
-        // Two wait behind the one that asks, and then others come all the time.
+        // Two tasks wait behind the one that sends the request, and later others come all the time.
         for (beside, is_kept) in [(2, true), (9, true), (9, false), (9, true)] {
             assert_eq!(place.turn(beside).is_kept, is_kept);
             // Only a grant counts.
@@ -343,7 +349,7 @@ mod tests {
             assert_eq!(place.may_be_taken, is_kept);
             place.may_be_taken = true;
         }
-        // They have gone meanwhile.
+        // The tasks behind it have left meanwhile.
         assert!(!place.turn(0).is_kept);
     }
 
@@ -354,7 +360,7 @@ mod tests {
         let mut known = |millis| {
             let held = held(millis, 1);
             place.refused(&held, Instant::now());
-            // A pause may be cut short where the place would be over before.
+            // A pause may be cut short if the place would expire before its end.
             for _ in 0..2 {
                 place.pause(refusal(&held, 1, otherwise), Instant::now(), 1.0);
             }

@@ -1,12 +1,12 @@
-//! The queue of the waiters for one key in this process: which is first, and when the first one asks. Pure: times come
-//! in as arguments.
+//! `Queue`: the waiters for one key in this process, and when the first one sends a request. Pure: times come in as
+//! arguments.
 //!
 //! Invariants:
 //!
 //! - Only the first waiter sends requests, one at a time.
-//! - News that come while a request is under way may be newer than its answer. So they are kept, and decide when the
-//!   next request goes after a refusal.
-//! - A waiter is notified whenever it may have to do something earlier than it knows.
+//! - A report that comes while a request is under way may be newer than the answer to the request. So the report is
+//!   kept, and decides when the next request is sent after a refusal.
+//! - A waiter is notified whenever its next step may be earlier than it was told.
 
 mod last_answer;
 
@@ -41,14 +41,14 @@ pub(super) struct Queue {
     last: LastAnswer,
     /// When the last request was sent.
     asked: Instant,
-    /// When the last answer came; before the first answer, when the queue began.
+    /// When the last answer came. Before the first answer, when the queue was made.
     answered: Instant,
     /// How many pauses there were since the key was last seen to become free or to change hands.
     pauses: u32,
-    /// The leases that were granted to waiters of this queue and are not known to be over. While there is one, its
-    /// release wakes the queue, and not what the store tells.
+    /// The leases that were granted to waiters of this queue and are not known to have ended. While there is one, its
+    /// release wakes the queue, and reports of the store do not.
     here: Vec<LeaseId>,
-    /// The place of this process among those that wait for the key.
+    /// The place of this process among the processes that wait for the key.
     place: OwnPlace,
 }
 
@@ -56,20 +56,21 @@ pub(super) struct Queue {
 struct QueuedWaiter {
     turn: Arc<Notify>,
     kind: WaiterKind,
-    /// The operation that waits, to be detached when others depend on it.
+    /// The operation that waits. It is detached when others depend on it.
     work: Weak<InlineTask>,
 }
 
 /// The request of the first waiter.
 #[derive(Debug)]
 enum Request {
-    /// The next one. If there is an offer, it asks for the key in the place of a lease of this process.
+    /// No request is under way. This is when the next one is sent. If there is an offer, the request replaces a lease
+    /// of this process.
     Next(Due, Option<HandoffOffer>),
-    /// One is under way. What has come since it was sent says when the next one goes.
+    /// A request is under way. A report that came since it was sent says when the next one is sent.
     UnderWay(Option<Due>),
 }
 
-/// When the next request goes.
+/// When the next request is sent.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     /// After a pause, which ends at this instant. The key is not known to be free.
@@ -78,14 +79,14 @@ enum Due {
     AtOnce,
 }
 
-/// What a waiter does now.
+/// The next step of a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It sends a request.
+    /// The waiter sends a request.
     Ask,
-    /// It gives up without a request.
+    /// The waiter gives up without a request.
     GiveUp,
-    /// It waits until it is notified, or until this instant.
+    /// The waiter waits until it is notified, or until this instant.
     Wait(Option<Instant>),
 }
 
@@ -107,7 +108,8 @@ impl Queue {
         self.waiters.is_empty()
     }
 
-    /// Puts a waiter last. Gives the operation of the first waiter before it, on which it depends, if there is one.
+    /// Adds a waiter at the end. If there are waiters before it, returns the operation of the first one, on which the
+    /// new waiter depends.
     pub(super) fn push(
         &mut self,
         turn: Arc<Notify>,
@@ -119,8 +121,8 @@ impl Queue {
         first
     }
 
-    /// Takes a waiter out of the queue, if it is in it. Gives the place of this process that is to be given up, if the waiter was the last
-    /// that waits in it.
+    /// Removes a waiter, if it is in the queue. If it was the last waiter in the place of this process, returns the
+    /// place, which is to be given up.
     pub(super) fn remove(&mut self, turn: &Arc<Notify>, now: Instant) -> Option<WaiterId> {
         let is_here = self.waiters.iter().any(|it| Arc::ptr_eq(&it.turn, turn));
         if !is_here {
@@ -140,15 +142,16 @@ impl Queue {
             return;
         }
         self.waiters.pop_front();
-        // The answer to a request of the waiter that has left is not reported here, so the next waiter asks at once.
+        // The answer to a request of the removed waiter is not reported to this queue, so the next waiter sends its own
+        // request at once.
         if let Request::UnderWay(news) = &self.request {
             self.request = Request::Next(news.unwrap_or(Due::Paused(now)), None);
         }
         self.notify_first();
     }
 
-    /// What this waiter does now. At `last_look` it asks for the last time, if it is the first and does not know enough
-    /// by then. From `gives_up` on, a final failure ends its wait.
+    /// The next step of this waiter. At `last_look` its time is over: the first waiter sends a last request, unless a
+    /// recent answer makes that needless, and the others give up. From `gives_up` on, a final failure ends the wait.
     pub(super) fn step(
         &self,
         turn: &Arc<Notify>,
@@ -183,7 +186,8 @@ impl Queue {
         }
     }
 
-    /// Records that the first waiter asks now. Gives the lease in whose place it asks, if one is offered.
+    /// Records that the first waiter sends a request now. If a lease is offered, returns the offer: the request
+    /// replaces that lease.
     pub(super) fn ask(&mut self, now: Instant) -> Option<HandoffOffer> {
         self.asked = now;
         match std::mem::replace(&mut self.request, Request::UnderWay(None)) {
@@ -192,7 +196,7 @@ impl Queue {
         }
     }
 
-    /// The place of this process in the queue of the processes, for a request that waits in it.
+    /// What the next request says about the place of this process.
     pub(super) fn turn(&mut self) -> PlaceToAsk {
         let behind = self.waiters.iter().skip(1);
         let beside = behind.take_while(|waiter| waiter.kind == WaiterKind::Shared);
@@ -201,23 +205,23 @@ impl Queue {
         self.place.turn(if lets_in { beside.count() } else { 0 })
     }
 
-    /// Takes over a place from a task that has left and whose request may still take it. Says whether it was: whether tasks
-    /// wait in that place, of which the last gives it up.
+    /// Takes over the place of a task that has left, whose request may still take that place. Returns whether tasks
+    /// wait in it. If so, the last of them gives it up.
     pub(super) fn take_over(&mut self, place: WaiterId) -> bool {
         let is_taken_over = self.place.take_over(place);
         if self.waits_in_turn() {
             return is_taken_over;
         }
         if is_taken_over {
-            // The next task that waits in turn takes another place.
+            // The next task that waits in turn uses another place.
             self.place.leave();
         }
         false
     }
 
-    /// Records that the key is held, and plans the next request. Its pause is that after `least` pauses at least, unless it
-    /// competes with other processes. Gives
-    /// how many processes are ahead, if the refusal has taken a place.
+    /// Records that a request was refused, and plans the next one. The pause is at least the pause after `least`
+    /// pauses, unless other processes wait too. If the refusal has taken a new place, returns how many processes are
+    /// ahead.
     pub(super) fn refused(
         &mut self,
         held: Held,
@@ -227,11 +231,12 @@ impl Queue {
     ) -> Option<usize> {
         let expires_in = (!held.holders().is_empty()).then(|| held.expires_in());
         self.answered = now;
-        // A lease that is not among the holders is over, also if its release is not known here: it was evicted, say.
+        // A lease that is not among the holders has ended, even if its release is not known here. It may have been
+        // evicted.
         let holds = |lease: &LeaseId| held.holders().iter().any(|it| it.lease == *lease);
         self.here.retain(holds);
-        // If the holder is another than at the last refusal, the key was free in between, and may soon be free again.
-        // So the pauses begin anew with the shortest.
+        // If the holder is not the same as at the last refusal, the key was free in between, and may soon be free
+        // again. So the pauses start again with the shortest one.
         let first = |held: &Held| held.holders().first().map(|holder| holder.lease);
         if matches!(&self.last, LastAnswer::Held(before) if first(before) != first(&held)) {
             self.pauses = 0;
@@ -254,7 +259,7 @@ impl Queue {
         taken_behind
     }
 
-    /// Records that a request failed, and plans the next one. Gives how many have failed in a row, and when the last
+    /// Records that a request failed, and plans the next one. Returns how many have failed in a row, and when the last
     /// answer came.
     pub(super) fn failed(&mut self, error: Error, now: Instant) -> (u32, Instant) {
         let times = self.last.fail(error);
@@ -262,8 +267,8 @@ impl Queue {
         (times, self.answered)
     }
 
-    /// Records that a waiter gives up, because no request was answered for the whole call timeout. The others that have
-    /// waited as long give up too.
+    /// Records that a waiter gives up, because no request was answered for the whole call timeout. The other waiters
+    /// that have waited for as long give up too.
     pub(super) fn give_up(&mut self) {
         if let LastAnswer::Failed { is_final, .. } = &mut self.last {
             *is_final = true;
@@ -273,11 +278,12 @@ impl Queue {
             .for_each(|waiter| waiter.turn.notify_one());
     }
 
-    /// Records that the first waiter was granted this lease, in the place of another of this process if there is one.
-    /// Gives the streak of the lease, and the turn of the process that has ended, if it had a place.
+    /// Records that the first waiter was granted this lease. `in_place_of` is the lease of this process that it
+    /// replaces, if it replaces one. Returns the streak of the lease, and what telemetry reports about the place, if
+    /// the grant has ended one.
     ///
-    /// After an exclusive grant the next waiter asks at the slowest pace, because the release of the lease wakes it.
-    /// After a shared grant, or one of permits, it asks at once, because it may be granted the key too.
+    /// After an exclusive grant the next waiter uses the longest pause, because the release of the lease wakes it.
+    /// After a shared grant, or a grant of permits, it sends a request at once, because it may be granted the key too.
     pub(super) fn granted(
         &mut self,
         lease: LeaseId,
@@ -292,11 +298,11 @@ impl Queue {
         let (from, before) = in_place_of.unzip();
         self.here.retain(|here| Some(*here) != from);
         self.here.push(lease);
-        // The grant of a request that overtakes leaves the place to the tasks that wait in it.
+        // The grant of a barging request does not end the place, which stays with the tasks that wait in it.
         let ended = is_in_turn.then(|| self.place.granted(now)).flatten();
         match mode {
             Mode::Exclusive => {
-                // What was heard until now led to this grant.
+                // Reports that came before this grant do not matter any more.
                 self.request = Request::UnderWay(None);
                 self.pause(retry::SLOWEST, Some(remaining), now);
             }
@@ -308,7 +314,7 @@ impl Queue {
         (HandoffStreak::next(before, now), ended)
     }
 
-    /// Records that a lease of this process is released. The first waiter asks at once.
+    /// Records that a lease of this process was released. The first waiter sends a request at once.
     pub(super) fn released(&mut self, lease: LeaseId) {
         let before = self.here.len();
         self.here.retain(|here| *here != lease);
@@ -319,14 +325,14 @@ impl Queue {
         self.wake();
     }
 
-    /// Records that the key may be free: the first waiter asks at once.
+    /// Records that the key may be free. The first waiter sends a request at once.
     pub(super) fn wake(&mut self) {
         self.pauses = 0;
         self.plan(Due::AtOnce);
     }
 
-    /// Records that the store says that the key became free, and which processes come next, if it tells. The others do not
-    /// ask: they would all do so at the same moment, to be refused.
+    /// Records that the store reported that the key became free. `next` are the processes that come next, if the store
+    /// names them. Other processes do not send a request: all of them would send it at the same moment, and be refused.
     pub(super) fn freed(&mut self, next: Option<&[WaiterId]>) {
         let barges = self
             .waiters
@@ -337,16 +343,17 @@ impl Queue {
         }
     }
 
-    /// Records that the key may have become free, or that the store began to tell such things. While a lease of this queue
-    /// holds the key, that is ignored: its release wakes the queue.
+    /// Records that the key may have become free. While a lease of this queue holds the key, this does nothing, because
+    /// the release of that lease wakes the queue.
     pub(super) fn wake_unless_held_here(&mut self) {
         if self.here.is_empty() {
             self.wake();
         }
     }
 
-    /// Offers a lease to the first waiter, which then asks at once. Gives the outcome, and the operation of the waiter,
-    /// which must not stand still. `None` if a request is under way: the waiter could take the offer only after that.
+    /// Offers a lease to the first waiter, which then sends its request at once. Returns the receiver of the outcome,
+    /// and the operation of the waiter, which the caller detaches so that it is polled. `None` if there is no waiter,
+    /// or if a request is under way, because the waiter could take the offer only after the answer.
     pub(super) fn offer(
         &mut self,
         lease: LeaseId,
@@ -362,7 +369,7 @@ impl Queue {
         Some((outcome, work))
     }
 
-    /// Takes back the offer of this lease. Says whether it was still there.
+    /// Takes back the offer of this lease. Returns whether the offer was still there.
     pub(super) fn take_back(&mut self, lease: LeaseId) -> bool {
         match &mut self.request {
             Request::Next(_, offer) => offer.take_if(|offer| offer.from() == lease).is_some(),
@@ -384,8 +391,8 @@ impl Queue {
         self.notify_first();
     }
 
-    /// Plans the next request after an answer: as the news say, or else after a pause. The pause is at least as long as
-    /// after `least` pauses, but never reaches past `expires_in`.
+    /// Plans the next request after an answer: as a kept report says, or else after a pause. The pause is at least the
+    /// pause after `least` pauses, but does not last longer than `expires_in`.
     fn pause(&mut self, least: u32, expires_in: Option<Duration>, now: Instant) {
         let pause = self.next_pause(least, expires_in);
         self.plan_after(pause, now);
@@ -403,14 +410,14 @@ impl Queue {
             Request::UnderWay(news) => {
                 self.request = Request::Next(news.unwrap_or(paused), None);
             }
-            // The answer came to a request before the last one.
+            // The answer belongs to a request before the last one.
             Request::Next(due @ Due::Paused(_), _) => *due = paused,
             Request::Next(Due::AtOnce, _) => {}
         }
     }
 
-    /// Whether the first waiter can give up without a last request: the last answer is recent, nothing says that the
-    /// key became free since, and another waiter is there to ask again.
+    /// Whether the first waiter can give up without a last request: the last answer is recent, no report says that the
+    /// key became free since, and another waiter will send the next request.
     fn can_skip_last_request(&self, now: Instant) -> bool {
         self.waiters.len() > 1
             && matches!(

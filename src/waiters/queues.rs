@@ -1,13 +1,13 @@
-//! The queues of the operations of this process that wait for the same key. Only the first of a queue sends requests,
-//! which is done elsewhere (`acquire/operation/in_turn.rs`).
+//! `WaitQueues`: the queues of this process, one for each key that has waiters. `acquire/operation/in_turn.rs` sends
+//! the requests of the first waiter.
 //!
 //! Invariants:
 //!
-//! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for whatever reason. So an operation that
-//!   has ended cannot block those behind it.
+//! - A waiter leaves the queue when its [`Waiter`](super::Waiter) is dropped, for any reason. So an operation that has
+//!   ended cannot block the waiters behind it.
 //! - No two locks of [`WaitQueues`] are held at the same time.
-//! - An operation is detached while none of these locks is held: if its runtime has ended, the detaching drops it, and
-//!   the drop of its waiter takes them.
+//! - No lock of [`WaitQueues`] is held while an operation is detached. If the runtime of the operation has ended, the
+//!   detach drops it, and the drop of its waiter takes the locks.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,8 @@ use crate::{
     store::FreedKey,
 };
 
-/// How long a holder waits for the outcome of its offer: the runtime of the waiter may stand still.
+/// How long a holder waits for the outcome of its offer. It must not wait longer, because it is possible that no thread
+/// drives the runtime of the waiter.
 const OFFER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The queues of all keys that have waiters.
@@ -43,27 +44,27 @@ pub(crate) struct WaitQueues {
     queues: Mutex<HashMap<Key, Queue>>,
     listener: Mutex<ListenerState>,
     followers: Arc<Followers>,
-    /// The leases of this process, each until it is detached, or its release is answered or given up.
+    /// The leases of this process, each until it is detached, or its release was answered or given up.
     own: Mutex<HashMap<LeaseId, HandoffStreak>>,
 }
 
-/// Whether the store tells of keys that become free.
+/// Whether the store reports freed keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ListenerState {
     /// No listener runs.
     #[default]
     None,
-    /// A listener runs, and has no stream of the store now.
+    /// A listener runs, but has no open stream.
     Silent,
-    /// A listener runs, and has a stream that tells of free keys.
+    /// A listener runs, and has an open stream of freed keys.
     Telling,
-    /// The store cannot tell of free keys, so no listener is started again.
+    /// The store cannot report freed keys, so no other listener is started.
     Unsupported,
 }
 
 impl WaitQueues {
-    /// Puts an operation last in the queue of a key. When there are two or more, each of them goes on in a task from
-    /// now on: those behind an operation must not wait for its caller to poll it.
+    /// Adds an operation at the end of the queue of a key. If the queue has two or more, each of them runs in a task
+    /// from now on, so that the waiters behind an operation do not depend on its caller to poll it.
     pub(super) fn push(
         &self,
         key: &Key,
@@ -80,13 +81,13 @@ impl WaitQueues {
         depended_on.iter().flatten().for_each(detach);
     }
 
-    /// Looks at the queue of a key, or changes it; `None` if it has no waiters.
+    /// Reads or changes the queue of a key. `None` if the key has no waiters.
     pub(super) fn with<A>(&self, key: &Key, look: impl FnOnce(&mut Queue) -> A) -> Option<A> {
         self.queues.lock().get_mut(key).map(look)
     }
 
-    /// Takes a waiter out of the queue of a key. Gives the place in the document of the key that is to be given up, if the
-    /// waiter was the last that waits in it.
+    /// Removes a waiter from the queue of a key. If it was the last waiter in the place of this process, returns the
+    /// place, which is to be given up.
     pub(super) fn remove(&self, key: &Key, turn: &Arc<Notify>) -> Option<WaiterId> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(key)?;
@@ -97,19 +98,19 @@ impl WaitQueues {
         left
     }
 
-    /// Leaves a place, which a request of a task that has left may still take, to the tasks that wait in it. Says whether
-    /// there are any: otherwise the place is to be given up.
+    /// Leaves a place to the tasks that wait in it. A request of a task that has left may still take that place.
+    /// Returns whether such tasks wait: otherwise the place is to be given up.
     pub(crate) fn leave_place(&self, key: &Key, place: WaiterId) -> bool {
         self.with(key, |queue| queue.take_over(place))
             .unwrap_or(false)
     }
 
-    /// Records a lease that was granted to this process.
+    /// Records a lease that this process was granted.
     pub(crate) fn register_lease(&self, lease: LeaseId) {
         self.own.lock().insert(lease, HandoffStreak::default());
     }
 
-    /// Forgets a lease that is detached, or whose release is answered or given up.
+    /// Removes a lease that is detached, or whose release was answered or given up.
     pub(crate) fn forget_lease(&self, lease: LeaseId) {
         self.own.lock().remove(&lease);
     }
@@ -124,25 +125,26 @@ impl WaitQueues {
         }
     }
 
-    /// Whether the release of this lease leaves the key to other processes, although this one has waiters for it: they
-    /// have handed it off to each other for long enough.
+    /// Whether the release of this lease leaves the key to other processes although this process has waiters for it,
+    /// because the key was handed off often enough in a row.
     pub(crate) fn is_left_to_others(&self, key: &Key, lease: LeaseId, now: Instant) -> bool {
         self.streak(lease).is_over(now) && self.queues.lock().contains_key(key)
     }
 
-    /// Records that a lease of this process is released. The first waiter for its key asks at once.
+    /// Records that a lease of this process was released. The first waiter for its key sends a request at once.
     pub(crate) fn released(&self, key: &Key, lease: LeaseId) {
         self.with(key, |queue| queue.released(lease));
         self.followers.tell(key);
     }
 
-    /// Records that the key may be shared from now on, or was freed by force: the first waiter for it asks at once.
+    /// Records that the key can be shared from now on, or was freed by force. The first waiter for it sends a request
+    /// at once.
     pub(crate) fn wake_first(&self, key: &Key) {
         self.with(key, Queue::wake);
         self.followers.tell(key);
     }
 
-    /// Records that the store says that this key became free.
+    /// Records that the store reported that this key became free.
     pub(crate) fn freed(&self, freed: &FreedKey) {
         self.with(&freed.key, |queue| queue.freed(freed.next.as_deref()));
         self.followers.tell(&freed.key);
@@ -153,12 +155,12 @@ impl WaitQueues {
         self.followers.follow(key)
     }
 
-    /// Whether nobody wants to hear which keys became free.
+    /// Whether there is no waiter and no follower.
     pub(super) fn is_idle(&self) -> bool {
         self.queues.lock().is_empty() && self.followers.is_empty()
     }
 
-    /// Takes the place of the listener; `false` if there is one already, or the store cannot tell of free keys.
+    /// Records that a listener begins. `false` if there is one already, or the store cannot report freed keys.
     pub(super) fn begin_to_listen(&self) -> bool {
         let mut listener = self.listener.lock();
         let begins = *listener == ListenerState::None;
@@ -168,12 +170,12 @@ impl WaitQueues {
         begins
     }
 
-    /// Takes in whether the store tells of free keys from now on.
+    /// Records the state of the listener.
     pub(super) fn set_listener(&self, state: ListenerState) {
         *self.listener.lock() = state;
         if state == ListenerState::Telling {
-            // The store does not tell of keys that became free before the stream was opened. So the first waiter of
-            // each queue asks once, and the followers look once.
+            // The store does not report keys that became free before the stream was opened. So the first waiter of each
+            // queue sends one request, and each follower reads its key once.
             let mut queues = self.queues.lock();
             queues.values_mut().for_each(Queue::wake_unless_held_here);
             drop(queues);
@@ -181,7 +183,7 @@ impl WaitQueues {
         }
     }
 
-    /// Records that the listener has ended: another may start, unless the store cannot tell of free keys.
+    /// Records that the listener has ended. Another one may start, unless the store cannot report freed keys.
     pub(super) fn end_listening(&self) {
         let mut listener = self.listener.lock();
         if *listener != ListenerState::Unsupported {
@@ -189,8 +191,8 @@ impl WaitQueues {
         }
     }
 
-    /// The least number of pauses that a refused waiter is taken to have made. Where the store tells of free keys,
-    /// waiters ask at the slowest pace, in case the store leaves one out.
+    /// The smallest number of pauses that counts for the next pause of a refused waiter. If the store reports freed
+    /// keys, waiters use the longest pause, only in case a report is missed.
     pub(super) fn least_pauses(&self) -> u32 {
         match *self.listener.lock() {
             ListenerState::Telling => retry::SLOWEST,
@@ -198,13 +200,13 @@ impl WaitQueues {
         }
     }
 
-    /// Offers the lease to the first waiter for its key, and waits for the outcome, at most [`OFFER_TIMEOUT`].
+    /// Offers the lease to the first waiter for its key, and waits for the outcome, for at most [`OFFER_TIMEOUT`].
     pub(crate) async fn hand_over(&self, key: &Key, lease: LeaseId) -> HandoffOutcome {
         let Some(outcome) = self.offer(key, lease) else {
             return HandoffOutcome::NotOver;
         };
         match timeout(OFFER_TIMEOUT, outcome).await {
-            // The sender tells an outcome when it is dropped, so the error cannot occur.
+            // The sender reports an outcome when it is dropped, so the error cannot occur.
             Ok(outcome) => outcome.unwrap_or(HandoffOutcome::Unclear),
             Err(_) if self.take_back(key, lease) => HandoffOutcome::NotOver,
             Err(_) => HandoffOutcome::Unclear,
@@ -229,9 +231,9 @@ impl WaitQueues {
     }
 }
 
-/// Leaves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
-/// hold the lock of the queues: if the runtime of the operation has ended, the operation is dropped here and takes
-/// that lock.
+/// Moves the operation of a waiter to a task, so that it goes on while its future is not polled. The caller must not
+/// hold the lock of the queues: if the runtime of the operation has ended, the operation is dropped here, and its drop
+/// takes that lock.
 fn detach(work: &Weak<InlineTask>) {
     if let Some(work) = work.upgrade() {
         work.detach();

@@ -1,4 +1,4 @@
-//! One waiter for a key: when it asks, and what it reports to its queue.
+//! `Waiter`: one waiter for a key. It tells its operation when to send a request, and reports the answers to its queue.
 
 use std::{
     sync::{Arc, OnceLock, Weak},
@@ -27,24 +27,24 @@ use crate::{
 /// The next step of a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WaitOutcome {
-    /// Ask for the key.
+    /// Send a request for the key.
     Ask,
-    /// Give up without a request: the time of the waiter is over, or no request for the key is answered.
+    /// Give up without a request, because the time of the waiter is over, or no request for the key is answered.
     GiveUp,
 }
 
-/// A place in the queue of a key. Dropping it leaves the queue.
+/// A waiter in the queue of a key. Its drop leaves the queue.
 pub(crate) struct Waiter {
     queues: Arc<WaitQueues>,
     key: Key,
     turn: Arc<Notify>,
     kind: WaiterKind,
-    /// Reports the wait to telemetry; set when the waiter first has to wait.
+    /// Reports the wait to telemetry. It is set when the waiter first has to wait.
     waiting: OnceLock<Waiting>,
 }
 
 impl Waiter {
-    /// Takes the last place in the queue of this key for this operation.
+    /// Adds this operation at the end of the queue of this key.
     pub(crate) fn enter(
         queues: &Arc<WaitQueues>,
         key: &Key,
@@ -62,17 +62,17 @@ impl Waiter {
         }
     }
 
-    /// Leaves the queue. Gives the place in the document of the key that is to be given up, if the waiter was the last that
-    /// waits in it.
+    /// Leaves the queue. If this was the last waiter in the place of this process, returns the place, which is to be
+    /// given up.
     pub(crate) fn leave(&self) -> Option<WaiterId> {
         self.queues.remove(&self.key, &self.turn)
     }
 
-    /// Waits until the waiter is the first and the time to ask has come.
+    /// Waits until this waiter is the first and its next request is due.
     ///
-    /// At `last_look` a waiter that is not the first gives up. The first one asks for the last time then, unless the
-    /// last answer is recent and another waiter goes on. From `gives_up` on the waiter gives up as soon as another has
-    /// [failed for want of answers](Self::fail_waiters).
+    /// At `last_look` a waiter that is not the first gives up. The first waiter then sends a last request, unless the
+    /// last answer is recent and another waiter stays. From `gives_up` on, the waiter gives up as soon as another
+    /// waiter has [failed because no request was answered](Self::fail_waiters).
     pub(crate) async fn turn(
         &self,
         last_look: Option<Instant>,
@@ -81,7 +81,7 @@ impl Waiter {
         loop {
             let now = Instant::now();
             let step = self.queue(|queue| queue.step(&self.turn, last_look, gives_up, now));
-            // There is always a queue as long as this waiter is in it.
+            // The queue exists while this waiter is in it.
             let next = match step.unwrap_or(Step::Wait(None)) {
                 Step::Ask => return WaitOutcome::Ask,
                 Step::GiveUp => return WaitOutcome::GiveUp,
@@ -89,7 +89,7 @@ impl Waiter {
             };
             self.waiting.get_or_init(|| self.begins_to_wait());
             let called = self.turn.notified();
-            // Whichever of the two ends the wait, the next round looks at the queue.
+            // Both ways the next round reads the queue.
             match next.into_iter().chain(last_look).min() {
                 Some(at) => drop(timeout_at(at, called).await),
                 None => called.await,
@@ -102,14 +102,14 @@ impl Waiter {
         Waiting::begins(&self.key, held.map(|held| held.ahead()))
     }
 
-    /// Records that this waiter gives up, because no request was answered for the whole call timeout. The others that
-    /// have waited as long give up too.
+    /// Records that this waiter gives up, because no request was answered for the whole call timeout. The other waiters
+    /// that have waited for as long give up too.
     pub(crate) fn fail_waiters(&self) {
         self.queue(Queue::give_up);
     }
 
-    /// The place of this process among those that wait for the key, for the next request of this waiter; `None` if it does
-    /// not wait in turn.
+    /// What the next request of this waiter says about the place of this process. `None` if the waiter does not wait in
+    /// turn.
     pub(crate) fn place_to_ask(&self) -> Option<PlaceToAsk> {
         match self.kind {
             WaiterKind::Barging => None,
@@ -117,14 +117,15 @@ impl Waiter {
         }
     }
 
-    /// Records that this waiter asks now. Gives the lease in whose place it may ask, if one is offered.
+    /// Records that this waiter sends a request now. If a lease is offered, returns the offer: the request may replace
+    /// that lease.
     pub(crate) fn begin_to_ask(&self) -> Option<HandoffOffer> {
         let now = Instant::now();
         self.queue(|queue| queue.ask(now)).flatten()
     }
 
-    /// Records that the key is held, and plans the next request. A request for the place of another lease of this process
-    /// waits for nobody, and takes no place.
+    /// Records that a request was refused, and plans the next one. A request that replaces a lease of this process
+    /// (`is_for_a_lease`) does not wait in turn, and takes no place.
     pub(crate) fn refused(&self, held: Held, is_for_a_lease: bool) {
         let least = self.queues.least_pauses();
         let now = Instant::now();
@@ -135,12 +136,13 @@ impl Waiter {
         }
     }
 
-    /// Records that a request failed. Gives how many have failed in a row, and when the last answer came.
+    /// Records that a request failed. Returns how many have failed in a row, and when the last answer came.
     pub(crate) fn failed(&self, error: Error) -> Option<(u32, Instant)> {
         self.queue(|queue| queue.failed(error, Instant::now()))
     }
 
-    /// Records that the key is granted to this waiter, in the place of another lease of this process if there is one.
+    /// Records that this waiter was granted the key. `in_place_of` is the lease of this process that the new lease
+    /// replaces, if it replaces one.
     pub(crate) fn granted(
         &self,
         lease: LeaseId,
@@ -181,7 +183,8 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        // A runtime that has ended cannot tell the store that the place is given up. Its time ends it.
+        // The place in the document is not given up here, because there may be no runtime to send the request. The
+        // place expires by itself.
         self.leave();
     }
 }

@@ -5,10 +5,10 @@ use crate::model::{Error, Held};
 /// The outcome of the last request.
 #[derive(Debug)]
 pub(super) enum LastAnswer {
-    /// There was none yet, or the key was granted or released since.
+    /// There was no answer yet, or the key was granted since the last one.
     Unknown,
     Held(Held),
-    /// So many requests in a row have failed, the last with this error. When `is_final`, no request was answered for
+    /// The last `times` requests have failed, the last one with this error. If `is_final`, no request was answered for
     /// the whole call timeout, and a waiter has given up.
     Failed {
         error: Error,
@@ -18,7 +18,7 @@ pub(super) enum LastAnswer {
 }
 
 impl LastAnswer {
-    /// Takes in that a request has failed. Gives how many have failed in a row.
+    /// Records that a request has failed. Returns how many have failed in a row.
     pub(super) fn fail(&mut self, error: Error) -> u32 {
         let (before, is_final) = match *self {
             Self::Failed {
@@ -39,7 +39,7 @@ impl LastAnswer {
         matches!(self, Self::Failed { is_final: true, .. })
     }
 
-    /// How many processes were ahead of the request.
+    /// How many processes were ahead of the last request.
     pub(super) fn ahead(&self) -> usize {
         match self {
             Self::Held(held) => held.ahead(),

@@ -18,7 +18,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// A queue with so many waiters.
+    /// A queue with this number of waiters.
     fn of(waiters: usize) -> Self {
         let start = Instant::now();
         let turns: Vec<_> = (0..waiters).map(|_| Arc::new(Notify::new())).collect();
@@ -37,7 +37,7 @@ impl Waiting {
         self.queue.step(&self.turns[waiter], None, None, at)
     }
 
-    /// When the first waiter asks.
+    /// When the first waiter sends a request.
     fn due(&self) -> Instant {
         match self.step(0, self.start) {
             Step::Wait(Some(at)) => at,
@@ -75,7 +75,7 @@ fn the_first_asks_and_the_others_wait() {
     let due = waiting.due();
     assert!(due > start && due < start + retry::WAITING);
     assert_eq!(waiting.step(0, due), Step::Ask);
-    // The next one does not wait for an answer that nobody takes.
+    // The next waiter does not wait for an answer that is not reported to the queue.
     waiting.queue.ask(start);
     waiting.queue.remove(&waiting.turns[0].clone(), due);
     assert_eq!(waiting.step(1, due), Step::Ask);
@@ -90,7 +90,7 @@ fn news_while_a_request_is_under_way_count_after_its_refusal() {
     waiting.queue.released(lease);
     waiting.refuse(lease, start);
     assert_eq!(waiting.step(0, start), Step::Ask);
-    // Without news it pauses.
+    // Without a report it pauses.
     waiting.queue.ask(start);
     waiting.refuse(lease, start);
     assert_ne!(waiting.step(0, start), Step::Ask);
