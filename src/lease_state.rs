@@ -72,7 +72,7 @@ pub(crate) struct LeaseState {
     is_awaited: AtomicBool,
     /// Whether another acquire request for the lease may still be on its way to the server.
     maybe_in_flight: AtomicBool,
-    /// The parent of all cancellation tokens of the lease; set by the first call that asks for one.
+    /// The parent of all cancellation tokens of the lease. The first call that needs a token sets it.
     pub(crate) token: OnceLock<CancellationToken>,
 }
 

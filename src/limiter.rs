@@ -116,7 +116,8 @@ impl Limiter {
     /// callers can use the whole limit although requests take time. The server's clock counts milliseconds. So if more
     /// than one permit becomes available per millisecond, the burst must be at least that number.
     ///
-    /// This call checks nothing. A request for permits gives [`Error::InvalidBurst`] for a burst outside of that range.
+    /// This call checks nothing. A request for permits returns [`Error::InvalidBurst`] for a burst outside of that
+    /// range.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -187,15 +188,15 @@ impl Limiter {
 
     /// Waits for a permit.
     ///
-    /// Await the returned builder: it gives a [`Permit`]. [`TakePermit`] lists the errors, and has an example.
+    /// Await the returned builder: it resolves to a [`Permit`]. [`TakePermit`] lists the errors, and has an example.
     pub fn permit(&self) -> TakePermit {
         self.permits(1)
     }
 
     /// Waits for several permits, all at once.
     ///
-    /// Await the returned builder: it gives one [`Permit`] for all of them. The callers behind it in the queue wait until
-    /// it has its permits. Otherwise callers that want fewer permits could overtake it again and again.
+    /// Await the returned builder: it resolves to one [`Permit`] for all of them. The callers behind it in the queue
+    /// wait until it has its permits. Otherwise callers that want fewer permits could overtake it again and again.
     pub fn permits(&self, permits: u32) -> TakePermit {
         TakePermit {
             queue: self.queue(),
@@ -220,8 +221,8 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// A request for permits that waits until there are enough, made by [`Limiter::permit`] and
-/// [`Limiter::permits`]. Await it: it gives a [`Permit`].
+/// A request for permits that waits until there are enough, made by [`Limiter::permit`] and [`Limiter::permits`]. Await
+/// it: it resolves to a [`Permit`].
 ///
 /// ```
 /// use std::time::Duration;

@@ -16,8 +16,8 @@ use crate::{
     model::{Error, Key, WaitPolicy},
 };
 
-/// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await it: it gives an
-/// [`Attempt`](crate::Attempt).
+/// A single request for a key, made by [`Leases::try_acquire`](crate::Leases::try_acquire). Await it: it resolves to an
+/// [`Attempt`].
 ///
 /// The request does not wait. It does not overtake the processes that wait with
 /// [`Leases::acquire`](crate::Leases::acquire): while such a process comes first, the answer is [`Attempt::Held`], even
@@ -32,7 +32,7 @@ use crate::{
 ///   [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) holders.
 /// - [`Error::NotTaken`] if the lease expired before the future was polled again.
 /// - Otherwise the error of the store, after three tries if a retry could help. A request that is not answered within
-///   the ttl, or within the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter, gives
+///   the ttl, or within the [`call_timeout`](crate::LeasesBuilder::call_timeout) if that is shorter, returns
 ///   [`Error::TimedOut`]. A request that was sent in a batch with others is sent once more, by itself, after a second
 ///   without an answer.
 ///
@@ -73,7 +73,7 @@ impl IntoFuture for TryAcquire {
 }
 
 /// A request for a key that waits until the key is granted, made by [`Leases::acquire`](crate::Leases::acquire). Await
-/// it: it gives a [`Lease`](crate::Lease).
+/// it: it resolves to a [`Lease`].
 ///
 /// ```
 /// use std::time::Duration;

@@ -76,7 +76,7 @@ impl Leftover {
 
 impl Cleanup {
     /// Waits until the caller's lease has ended, and then cleans up. While the lease is held, the store answers a late
-    /// request with that lease. After the release the store would grant the lease anew.
+    /// request with that lease. After the release the store would grant the lease again.
     pub(super) async fn outlive(mut self, state: Arc<LeaseState>, at_work: TaskTrackerToken) {
         self.left = Leftover::Nothing;
         let end = self.calls.drive_while(state.ended()).await;

@@ -110,7 +110,7 @@ impl fmt::Debug for LeaseOptions {
     }
 }
 
-/// Gives a builder the methods for the options that all acquires have.
+/// Implements the methods of a builder for the options that all acquires have.
 macro_rules! lease_options {
     ($builder:ty) => {
         impl $builder {
@@ -149,8 +149,8 @@ macro_rules! lease_options {
             /// Whatever the capacity, at most [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS) leases have permits
             /// at once.
             ///
-            /// The acquire gives [`Error::InvalidPermits`](crate::Error::InvalidPermits) if `permits` is 0 or
-            /// more than `of`.
+            /// The acquire returns [`Error::InvalidPermits`](crate::Error::InvalidPermits) if `permits` is 0 or more
+            /// than `of`.
             ///
             /// ```
             /// # use std::time::Duration;
@@ -209,7 +209,7 @@ macro_rules! lease_options {
             /// once per tick of a schedule, use [`Leases::once`](crate::Leases::once).
             ///
             /// The time counts on the server's clock, in whole milliseconds. It is at most
-            /// [`MAX_TTL`](crate::limits::MAX_TTL): otherwise the acquire gives
+            /// [`MAX_TTL`](crate::limits::MAX_TTL): otherwise the acquire returns
             /// [`Error::InvalidMinHold`](crate::Error::InvalidMinHold). Only a release of a live lease applies it. If
             /// the holder dies, the key is free when the ttl is over. It does not apply to a grant that the caller did
             /// not get, nor to the leases of a set that was not granted as a whole.
@@ -240,7 +240,7 @@ macro_rules! lease_options {
             /// lease does not hold the key for ever.
             ///
             /// The time counts on the clock of this process, from the instant before the granted request was sent. For
-            /// a set it counts from the last grant. It is at least the ttl: otherwise the acquire gives
+            /// a set it counts from the last grant. It is at least the ttl: otherwise the acquire returns
             /// [`Error::InvalidMaxHold`](crate::Error::InvalidMaxHold). [`at_risk`](crate::Lease::at_risk) warns when a
             /// third of the ttl is left.
             ///
@@ -279,7 +279,7 @@ macro_rules! lease_options {
             }
 
             /// Sets a note for people, which [`inspect`](crate::Leases::inspect) and [`list`](crate::Leases::list)
-            /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A longer note gives
+            /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A longer note returns
             /// [`Error::InvalidNote`](crate::Error::InvalidNote). A note must not contain secrets.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.options.note = Some(note.into());

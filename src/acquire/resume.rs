@@ -28,7 +28,8 @@ pub enum Resumed {
     Gone(LossReason),
 }
 
-/// A request to continue a lease, made by [`Leases::resume`](crate::Leases::resume). Await it: it gives a [`Resumed`].
+/// A request to continue a lease, made by [`Leases::resume`](crate::Leases::resume). Await it: it resolves to a
+/// [`Resumed`].
 ///
 /// # Errors
 ///

@@ -167,7 +167,7 @@ impl Leases {
     /// Ends every lease on the key by force, and raises the fence of the key. `None` if the key has no document.
     ///
     /// Use this if the holder is known to be dead, and the ttl is too long to wait for. The holder is not asked. Its
-    /// next renewal or its release gives [`Error::Lost`], whether or not the key was granted again meanwhile. A
+    /// next renewal or its release returns [`Error::Lost`], whether or not the key was granted again meanwhile. A
     /// resource that checks the fence refuses the evicted holder's writes once the next holder has written.
     ///
     /// ```
@@ -257,7 +257,7 @@ impl Leases {
     /// # Errors
     ///
     /// The error of the store. A purge of very many locks may take longer than the
-    /// [`call_timeout`](crate::LeasesBuilder::call_timeout). This call then gives [`Error::TimedOut`] while the purge
+    /// [`call_timeout`](crate::LeasesBuilder::call_timeout). This call then returns [`Error::TimedOut`] while the purge
     /// goes on. It can be repeated.
     ///
     /// # Cancel safety

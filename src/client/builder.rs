@@ -39,7 +39,7 @@ impl LeasesBuilder {
     }
 
     /// Sets the owner, which other processes see on a held key: the name of a pod, a host or a service, for example.
-    /// The owner is 1 to 512 bytes of text. An acquire with another length gives
+    /// The owner is 1 to 512 bytes of text. An acquire with another length returns
     /// [`Error::InvalidOwner`](crate::Error::InvalidOwner). The default is the name of the host, the process id and
     /// eight random hexadecimal digits.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
@@ -51,7 +51,7 @@ impl LeasesBuilder {
     /// default is the margin that the [store](crate::Store::clock_margin) asks for. MongoDB, Elasticsearch and
     /// OpenSearch ask for 100 ms, because after a failover another node's clock decides. SQLite asks for 10 ms, or 100
     /// ms on a host without a clock that counts from its boot. Memory asks for none. A ttl must be at least twice the
-    /// margin; an acquire with a shorter ttl gives [`Error::InvalidTtl`](crate::Error::InvalidTtl).
+    /// margin; an acquire with a shorter ttl returns [`Error::InvalidTtl`](crate::Error::InvalidTtl).
     pub fn clock_margin(mut self, margin: Duration) -> Self {
         self.clock_margin = margin;
         self
@@ -59,7 +59,7 @@ impl LeasesBuilder {
 
     /// Sets how long one call to the store may take. The default is 10 s. A single request for a lease must also be
     /// answered within the ttl, because a lease that is granted later would have expired. A call that takes longer
-    /// gives [`Error::TimedOut`](crate::Error::TimedOut).
+    /// returns [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
         self

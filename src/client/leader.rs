@@ -102,7 +102,7 @@ impl Leader {
     ///
     /// When a lease is released, the next leader is granted the key like a waiter of
     /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and also in another process if the
-    /// store [reports freed keys](crate::Store::freed). With other stores it is granted the key when it asks again,
+    /// store [reports freed keys](crate::Store::freed). With other stores it is granted the key with its next request,
     /// after a second at most. When a leader dies, the others wait for the rest of its ttl.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl Leader {
     /// while leading.changed().await.is_ok() {
     ///     match &*leading.borrow_and_update() {
     ///         Some(leader) => println!("{} leads since {}", leader.owner, leader.since),
-    ///         None => println!("nobody leads"),
+    ///         None => println!("there is no leader"),
     ///     }
     /// }
     /// # }

@@ -64,7 +64,7 @@ impl Leases {
 
     /// Requests the key once, without waiting until it is free.
     ///
-    /// Await the returned builder: it gives [`Attempt::Acquired`](crate::Attempt::Acquired) or
+    /// Await the returned builder: it resolves to [`Attempt::Acquired`](crate::Attempt::Acquired) or
     /// [`Attempt::Held`](crate::Attempt::Held). [`TryAcquire`] lists the errors.
     ///
     /// The key is 1 to 512 bytes of text. The ttl is cut to whole milliseconds. It is at least 1 ms, at least twice the
@@ -89,8 +89,8 @@ impl Leases {
 
     /// Waits until the key is free and acquires it, like a mutex.
     ///
-    /// Await the returned builder: it gives a [`Lease`](crate::Lease). [`Acquire`] lists the options and the errors. Key
-    /// and ttl are as for [`Leases::try_acquire`].
+    /// Await the returned builder: it resolves to a [`Lease`](crate::Lease). [`Acquire`] lists the options and the
+    /// errors. Key and ttl are as for [`Leases::try_acquire`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -110,8 +110,8 @@ impl Leases {
 
     /// Waits for several keys, and acquires all of them or none.
     ///
-    /// Await the returned builder: it gives a [`LeaseSet`](crate::LeaseSet). [`AcquireAll`] lists the errors. A key
-    /// that is named twice is acquired once. Keys and ttl are as for [`Leases::try_acquire`].
+    /// Await the returned builder: it resolves to a [`LeaseSet`](crate::LeaseSet). [`AcquireAll`] lists the errors. A
+    /// key that is named twice is acquired once. Keys and ttl are as for [`Leases::try_acquire`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -156,9 +156,8 @@ impl Leases {
     /// Continues a lease that this process or another one turned into a ticket, by
     /// [`Lease::into_ticket`](crate::Lease::into_ticket).
     ///
-    /// Await the returned builder: it gives [`Resumed::Live`](crate::Resumed::Live), with the same
-    /// fence and a new ttl from now, or [`Resumed::Gone`](crate::Resumed::Gone) if the lease was lost. [`Resume`] lists
-    /// the errors.
+    /// Await the returned builder: it resolves to [`Resumed::Live`](crate::Resumed::Live), with the same fence and a
+    /// new ttl from now, or [`Resumed::Gone`](crate::Resumed::Gone) if the lease was lost. [`Resume`] lists the errors.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -211,10 +210,10 @@ impl Leases {
     /// Releases every lease of this handle and its clones, and waits until they are released. Call it at the end of a
     /// program.
     ///
-    /// From now on every acquire gives [`Error::Closed`](crate::Error::Closed), also one that is waiting. The leases of
-    /// guards that still exist are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits for
-    /// the releases of guards that were dropped before, and for acquires that are under way. It does not wait for other
-    /// requests, because they leave nothing that has to be released.
+    /// From now on every acquire returns [`Error::Closed`](crate::Error::Closed), also one that is waiting. The leases
+    /// of guards that still exist are lost ([`LossReason::Closed`](crate::LossReason::Closed)). The close also waits
+    /// for the releases of guards that were dropped before, and for acquires that are under way. It does not wait for
+    /// other requests, because they leave nothing that has to be released.
     ///
     /// If the store does not answer, the close gives up after the longest ttl plus a few times the
     /// [`call_timeout`](LeasesBuilder::call_timeout). With more than a thousand leases it takes longer. Put

@@ -1,7 +1,7 @@
 //! Errors, and what a dropped future leaves behind.
 //!
 //! [`Leases::try_acquire`](crate::Leases::try_acquire) does not fail for a held key: it returns
-//! [`Attempt::Held`](crate::Attempt::Held). An acquire that waits with a bound gives
+//! [`Attempt::Held`](crate::Attempt::Held). An acquire that waits with a bound returns
 //! [`Error::WaitTimedOut`](crate::Error::WaitTimedOut) if the key is still held when the time is over.
 //!
 //! Three methods of an [`Error`](crate::Error) say what the caller can do:

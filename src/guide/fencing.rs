@@ -1,7 +1,7 @@
 //! How a resource refuses the late write of a holder that was paused.
 //!
-//! A resource that is written under a lease should store the greatest [`Fence`](crate::Fence) of its writes, and
-//! refuse a write with a smaller one. For documents in these databases the library does both, and gives
+//! A resource that is written under a lease should store the greatest [`Fence`](crate::Fence) of its writes, and refuse
+//! a write with a smaller one. For documents in these databases the library does both, and returns
 //! [`Error::Fenced`](crate::Error::Fenced) for a write that is refused:
 //!
 //! - MongoDB, any deployment: [`GuardedCollection`](crate::mongodb::GuardedCollection), for the application's own

@@ -51,7 +51,7 @@ impl Lease {
     /// - The lock's collection and the data must be in one cluster, and the session must be of the client
     ///   whose collection the [`MongoStore`] was made with.
     /// - The deployment must support transactions and update pipelines: a replica set, or a sharded cluster from
-    ///   MongoDB 8.3 on. On any other deployment this call gives [`Error::NotEnforceable`], or [`Error::NotPrepared`]
+    ///   MongoDB 8.3 on. On any other deployment this call returns [`Error::NotEnforceable`], or [`Error::NotPrepared`]
     ///   where the store works [without pipelines](crate::MongoStore::without_pipelines).
     /// - **The transaction must be much shorter than the ttl.** A renewal of this lease waits for the end of
     ///   the transaction, and the lease is lost at its deadline all the same. Renewals are sent in batches, so
