@@ -1,4 +1,5 @@
-//! Expiring-lease locks for async Rust, on the database that an application already runs.
+//! Distributed locks for async Rust that free themselves when their holder dies, on the database that an application
+//! already runs.
 //!
 //! A process acquires a lease on a key, works, and releases the lease. If the process dies, its lease expires after the
 //! ttl, and another process is granted the key. The locks are documents in MongoDB, Elasticsearch or OpenSearch, rows
@@ -68,14 +69,14 @@
 //!
 //! | you need | call |
 //! |---|---|
-//! | one holder at a time | [`Leases::acquire`], or [`Leases::try_acquire`] to ask once |
-//! | readers and a writer | [`.shared()`](Acquire::shared) for the readers |
-//! | a limited number of holders at a time | [`.permits(n, of)`](Acquire::permits) |
+//! | one holder at a time (a mutex) | [`Leases::acquire`], or [`Leases::try_acquire`] to ask once |
+//! | readers and a writer (a read-write lock) | [`.shared()`](Acquire::shared) for the readers |
+//! | a limited number of holders at a time (a semaphore) | [`.permits(n, of)`](Acquire::permits) |
 //! | a lease beside other leases of the same owner | [`.reentrant()`](Acquire::reentrant) |
 //! | several keys, all or none | [`Leases::acquire_all`] |
 //! | a job that runs once per tick of its schedule | [`Leases::once`] |
-//! | one leader among several processes | [`Leases::leader`] |
-//! | a limit of calls per window, over all processes (no lease) | [`Leases::limiter`] |
+//! | one leader among several processes (leader election) | [`Leases::leader`] |
+//! | a limit of calls per window, over all processes (a rate limit, without leases) | [`Leases::limiter`] |
 //!
 //! # Where to go on
 //!
