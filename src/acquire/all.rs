@@ -27,8 +27,8 @@ use crate::{
 /// the other in the order of their bytes. Every caller uses that order, so two callers that want the same keys cannot
 /// deadlock. The granted leases are renewed while the acquire waits for the rest.
 ///
-/// A [`min_hold`](AcquireAll::min_hold) applies once the whole set is granted, and counts from the grant of each lease. A
-/// [`max_hold`](AcquireAll::max_hold) also applies then, and counts from the last grant of the set, for all leases.
+/// A [`min_hold`](AcquireAll::min_hold) applies once the whole set is granted, and counts from the grant of each lease.
+/// A [`max_hold`](AcquireAll::max_hold) also applies then, and counts from the last grant of the set, for all leases.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -144,23 +144,14 @@ impl RunOnce {
 
     /// Runs the work, unless its tick is done or the key is held.
     ///
-    /// Work that fails or is stopped may run again in a later call. Once the tick is done, the work does not run again.
-    /// Two processes do not run it at the same time while both leases are live. But a process that was paused may write
-    /// after the loss of its lease: a resource that checks the [fence](Lease::fence) refuses such a write.
+    /// Work that fails or is stopped may run again in a later call. Once the tick is done, the work does not run again
+    /// while the store [keeps](Self::kept_for) the done tick. Two processes never run it under live leases at the same
+    /// time. But a process that was paused may write after the loss of its lease: a resource that checks the
+    /// [fence](Lease::fence) refuses such a write.
     ///
     /// The lease is kept alive. When it is lost, the work's future is dropped at its current await. An ordinary lease
     /// on the same key, by [`acquire`](crate::Leases::acquire), counts like the lease of a running job: the answer is
     /// [`Once::Running`].
-    ///
-    /// # Errors
-    ///
-    /// [`OnceError`] says which step failed. [`OnceError::NotAcquired`] contains [`Error::OtherTickKind`] if the tick
-    /// is of another kind than the last done tick, because ticks of different kinds have no order.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future stops the work and releases the lease in the background. If the work had succeeded before,
-    /// the tick may be written as done.
     ///
     /// ```
     /// use chrono::NaiveDate;
@@ -181,6 +172,16 @@ impl RunOnce {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OnceError`] says which step failed. [`OnceError::NotAcquired`] contains [`Error::OtherTickKind`] if the tick
+    /// is of another kind than the last done tick, because ticks of different kinds have no order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the work and releases the lease in the background. If the work had succeeded before,
+    /// the tick may be written as done.
     pub async fn run<T, E>(
         self,
         work: impl AsyncFnOnce(&Lease) -> Result<T, E>,

@@ -279,8 +279,8 @@ macro_rules! lease_options {
             }
 
             /// Sets a note for people, which [`inspect`](crate::Leases::inspect) and [`list`](crate::Leases::list)
-            /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. A longer note returns
-            /// [`Error::InvalidNote`](crate::Error::InvalidNote). A note must not contain secrets.
+            /// show, of at most [`MAX_NOTE_BYTES`](crate::limits::MAX_NOTE_BYTES) bytes. An acquire with a longer note
+            /// returns [`Error::InvalidNote`](crate::Error::InvalidNote). A note must not contain secrets.
             pub fn note(mut self, note: impl Into<std::sync::Arc<str>>) -> Self {
                 self.options.note = Some(note.into());
                 self

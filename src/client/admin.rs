@@ -21,8 +21,8 @@ const PAGE: usize = 500;
 const MAX_CONCURRENT_RELEASES: usize = 16;
 
 impl Leases {
-    /// Returns the state of a key: its holders, its fence, and the processes that wait for it. `None` if the store has no
-    /// document for the key, because it was never locked or was cleaned up.
+    /// Returns the state of a key: its holders, its fence, and the processes that wait for it. `None` if the store has
+    /// no document for the key, because it was never locked or was cleaned up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -210,6 +210,19 @@ impl Leases {
     /// expiry and removes the document in one step, on its own clock, so it never removes the document of a live
     /// holder. A document whose fence is ahead of the server's clock stays until the clock has passed it: without the
     /// document the next grant would take its fence from the clock, and that fence would be smaller.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::{Leases, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let leases = Leases::new(MemoryStore::new());
+    /// leases.acquire("upload:7", Duration::from_secs(30)).await?.release().await?;
+    /// let removed = leases.remove_expired("upload:7").await?;
+    /// println!("{}", if removed { "removed" } else { "held, not there, or kept for its fence" });
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -175,7 +175,7 @@ impl Leader {
     /// store answers in time, and at once if the last term ended by a release that the store reports. A term that is
     /// shorter than that may be missed. When a read fails, the last value stays, and an event reports the failure.
     ///
-    /// The value may be out of date. Only its own [`Term`] tells a process for sure that it leads.
+    /// The value may be out of date. Only a live [`Term`] shows for sure that this process leads.
     ///
     /// Each call starts a task on the current runtime, so clone the receiver instead of calling this again. The task
     /// ends when all receivers are dropped or the client closes. From then on

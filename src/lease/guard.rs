@@ -198,15 +198,15 @@ impl Lease {
     ///
     /// A lease is at risk in three cases:
     ///
-    /// - A third of its ttl is left, and the last renewal failed.
-    /// - It is kept alive, about a third of its ttl is left, and its renewal has not succeeded. The renewal was due
-    ///   when two thirds were left.
-    /// - A third of its ttl is left until its [maximum hold](crate::Acquire::max_hold) is over.
+    /// - At most a third of its ttl is left, and the last renewal failed.
+    /// - It is kept alive, about a third of its ttl is left, and its renewal, which was due when two thirds were left,
+    ///   has not succeeded.
+    /// - At most a third of its ttl is left until its [maximum hold](crate::Acquire::max_hold) is over.
     ///
     /// A lease that is not kept alive, and has no maximum hold and no failed renewal, is not at risk before it is lost.
     ///
-    /// A renewal may still succeed after that, unless the maximum hold is the reason. [`remaining`](Lease::remaining)
-    /// says how much time is left. A later call waits for the next risk.
+    /// [`remaining`](Lease::remaining) says how much time is left. A renewal may still succeed, unless the maximum hold
+    /// is the reason. While the lease is at risk, a later call returns at once.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -314,7 +314,7 @@ impl Lease {
         }
     }
 
-    /// Releases the lease, and waits until the store has confirmed that.
+    /// Releases the lease, and waits until the store has confirmed the release.
     ///
     /// ```
     /// # use std::time::Duration;
