@@ -115,28 +115,24 @@ impl Wrong {
     pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::ClientClock => {
-                "a lease is taken for over by the clock of the client, which may be off"
-            }
+            Self::ClientClock => "takeovers use the clock of the client, which may be wrong",
             Self::ReleaseByKey => "a release frees the key, whoever holds it",
             Self::FenceRestarts => "the fence counts the grants since the key was free",
             Self::CountsFromAnswer => {
-                "a lease is counted from the answer instead of from the sending"
+                "a holder counts its lease from the answer, not from the sending of the request"
             }
             Self::TakesOverEarly => {
-                "a key is taken a second before the lease of its holder is over"
+                "a key is taken over a second before the lease of its holder ends"
             }
-            Self::CountsAlone => "each client counts the permits of a limiter for itself",
-            Self::LooksAtNoFence => "the protected resource looks at no fence",
+            Self::CountsAlone => "each client counts the permits of a limiter by itself",
+            Self::LooksAtNoFence => "the protected resource checks no fence",
             Self::GuardComparesNothing => "the guard of a document compares no fences",
-            Self::ForgetsOrder => "those that wait are granted a key in no order",
-            Self::ReadersOvertake => "readers are granted a key before those that wait",
-            Self::ForgetsDone => "an acquire for a tick does not look at what is done",
-            Self::WritesNoDone => "a release says that a tick is done, and does not write it",
+            Self::ForgetsOrder => "waiters are granted a key in no order",
+            Self::ReadersOvertake => "readers are granted a key before earlier waiters",
+            Self::ForgetsDone => "an acquire for a tick does not check which ticks are done",
+            Self::WritesNoDone => "a release reports a tick as done without writing it",
             Self::OneMemberAcknowledges => "one member acknowledges a write (`w: 1`)",
-            Self::AsksRouters => {
-                "a lease is taken for over by the clock of a router, one of which is 5 s ahead"
-            }
+            Self::AsksRouters => "takeovers use the clock of a router, one of which is 5 s ahead",
         }
     }
 }

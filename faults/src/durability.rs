@@ -249,7 +249,7 @@ pub struct Outcome {
 }
 
 pub const HEADER: &str = "\
-| server | kills | acknowledged grants | of these not there afterwards | keys granted to another beside their holder |
+| server | kills | acknowledged grants | of these lost | keys granted to a second holder |
 |---|---|---|---|---|";
 
 /// Kills a server so often. What it had acknowledged is to be there.

@@ -46,11 +46,11 @@ pub struct Report {
 }
 
 pub const HEADER: &str = "\
-| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | guarded writes | late ones that the guard refused | late writes without a guard that got through | undone releases | rollbacks | longest time without a grant | the same of the laboratory | violations |
+| engine | time | seed | ttl | faults | operations | of these permits | writes | writes that the fence refused | orders judged | ticks done | runs for ticks | guarded writes | late guarded writes that were refused | late unguarded writes that got through | undone releases | rollbacks | longest time without a grant | longest time without a grant of the laboratory's lease | violations |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 pub const HEADER_OF_CONTROLS: &str = "\
-| what is wrong | where | violations | operations |
+| what is wrong on purpose | where | violations | operations |
 |---|---|---|---|";
 
 impl Report {
