@@ -34,9 +34,10 @@ async fn main() -> Result<()> {
 }
 
 async fn memory() -> Result<CaseResult> {
-    let about = "What is in use for each held lease and each waiter, on the memory store (whose own part \
-                 of a lease is that of `leasehold-store`), by a counting allocator. A waiter is a tokio \
-                 task; `tokio-task` is one that only waits for a `Notify`.";
+    let about = "The memory in use for each held lease and each waiter on the memory store, from \
+                 an allocator that counts. The store's own part of a lease is in \
+                 `leasehold-store`. A waiter is a tokio task; `tokio-task` is one that only waits \
+                 for a `Notify`.";
     let mut result = CaseResult::new("memory", "memory", about);
     let store = held_in_store().await?;
     let plain = held(false).await?;
@@ -133,7 +134,7 @@ async fn tasks() -> f64 {
 }
 
 async fn allocations() -> Result<CaseResult> {
-    let about = "What is allocated for each operation on the memory store, by one task.";
+    let about = "The allocations of each operation on the memory store, by one task.";
     let mut result = CaseResult::new("allocations", "memory", about);
     let (store, key) = (MemoryStore::new(), Key::new("key")?);
     let leases = Leases::new(store.clone());

@@ -16,8 +16,9 @@ const DRIVER: &str = "driver, same commands";
 const TIMED: &str = "driver, with timers";
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A free acquire and its release, on the same 1,000 keys again and again. The differences are \
-                 those of the same round; there are two operations in a cycle.";
+    let about = "Acquires of a free key, each with its release, on the same 1,000 keys again and \
+                 again. Differences are between sides of the same round. A cycle has two \
+                 operations.";
     let mut result = CaseResult::new("cpu", mongo.engine.name(), about);
     for tasks in [1, 64] {
         let form = Form::whole();

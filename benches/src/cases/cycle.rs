@@ -14,13 +14,13 @@ use crate::{
 const TASKS: [usize; 3] = [1, 8, 64];
 
 pub async fn fresh(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A free acquire and its release. Each key is new.";
+    let about = "Acquires of a free key, each with its release. Every key is new.";
     measure(mongo, plan, about, Loops::fresh).await
 }
 
 pub async fn existing(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A free acquire and its release, on the same 1,000 keys again and again. Each task has \
-                 its own.";
+    let about = "Acquires of a free key, each with its release, on the same 1,000 keys again and \
+                 again. Each task has keys of its own.";
     measure(mongo, plan, about, Loops::existing).await
 }
 

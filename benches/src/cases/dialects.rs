@@ -16,8 +16,9 @@ use crate::{
 };
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A cycle (a free key is taken and released), and a cycle with a renewal in between, in both dialects, on \
-                 keys that were locked before. The ratio of a cycle with a renewal is that to the dialect with pipelines.";
+    let about = "A cycle acquires a free key and releases it. Both dialects are measured, without \
+                 and with a renewal in between, on keys that were locked before. The ratio of a \
+                 cycle with a renewal is to the dialect with pipelines.";
     let mut result = CaseResult::new("dialects", mongo.engine.name(), about);
     let pipelines = sides::leases(mongo).await?;
     let classic = mongo_store(&mongo.collection("leasehold-classic")).await?;

@@ -29,11 +29,11 @@ const SIDES: [&str; 3] = ["leasehold-barging", "leasehold", "raw"];
 const LONGER: u32 = 10;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "8 processes with one task each on one key: each waits for it, works under it for 5 ms, releases \
-                 it and asks again. A perfect turn is 8 times the mean time between two grants of that side. \
-                 A share is that of one process over the mean of all. The longest wait of all is over all \
-                 rounds. `leasehold` waits in turn, `leasehold-barging` with `.barging()`; raw asks every \
-                 10 ms.";
+    let about = "8 processes with one task each want one key: each waits for it, holds it for 5 \
+                 ms, releases it and asks again. A perfect turn is 8 times the mean time between \
+                 two grants of that side. A share is the grants of one process over the mean of \
+                 all. The longest wait of all is over all rounds. `leasehold` waits in turn, and \
+                 `leasehold-barging` with `.barging()`; raw asks every 10 ms.";
     let mut result = CaseResult::new("fairness", mongo.engine.name(), about);
     let longest = Arc::new(Longest::default());
     let start = |side| Crowd::start(mongo, side, &longest);

@@ -37,11 +37,12 @@ enum Held {
 }
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "So many handles that wait for one key, each as a process of its own would: with a queue and a \
-                 place of its own. The key is held by somebody else all the time, or each of them that is \
-                 granted it has it for a while, releases it, and waits again. Told are the commands of all \
-                 of them, acquires and releases among them; those that read change streams stand beside them \
-                 and are no part of them. `leasehold` waits in turn, `leasehold-barging` with `.barging()`.";
+    let about = "The commands of 1, 10 and 100 handles that wait for one key. Each handle has a \
+                 queue and a place of its own, as a process has. Another client holds the key all \
+                 the time, or each handle that is granted the key holds it for a while, releases \
+                 it, and waits again. Acquires and releases are counted. Commands that read change \
+                 streams are not; the column `of streams/s` has them. `leasehold` waits in turn, \
+                 and `leasehold-barging` with `.barging()`.";
     let mut result = CaseResult::new("fairness-polls", mongo.engine.name(), about);
     for held in [Held::ByAnother, Held::For(50), Held::For(5)] {
         for handles in [1, 10, 100] {

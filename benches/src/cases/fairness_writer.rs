@@ -31,12 +31,13 @@ const WRITER: usize = 0;
 const LONGER: u32 = 10;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "One process that takes the key exclusively for 1 to 5 ms beside two processes with 4 tasks each \
-                 that share it for 20 ms, again and again. In each round the readers are alone for the first \
-                 half of the time; what they get beside the writer is also told over that. A writer that waits \
-                 until the end has waited for as long as that. The longest wait of \
-                 all is over all rounds. `leasehold` waits in turn, `leasehold-barging` with `.barging()`, and \
-                 `leasehold-polling` calls `try_acquire` every 10 ms.";
+    let about = "One process takes the key exclusively for 1 to 5 ms, again and again. Two \
+                 processes with 4 tasks each share the key for 20 ms, again and again. In the \
+                 first half of each round the readers are alone; the column `reads over alone` \
+                 compares their reads beside the writer with that. If the writer is not granted \
+                 the key before the end, its wait counts until the end. The longest wait of all is \
+                 over all rounds. `leasehold` waits in turn, `leasehold-barging` with \
+                 `.barging()`, and `leasehold-polling` calls `try_acquire` every 10 ms.";
     let mut result = CaseResult::new("fairness-writer", mongo.engine.name(), about);
     for (name, pause) in [("writes every 100 ms", 100), ("writes all the time", 0)] {
         let longest = Arc::new(Longest::default());

@@ -36,12 +36,12 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
     };
     let forms = [
         ("least", least),
-        ("its fields", fields),
-        ("and its conditions", checks),
-        ("and its clean-up date", cleanup),
-        ("and a projection", projection),
-        ("without it, released by the primary alone", whole),
-        ("looked at first", look),
+        ("+ its fields", fields),
+        ("+ its conditions", checks),
+        ("+ its clean-up date", cleanup),
+        ("+ a projection", projection),
+        ("no projection, released by the primary alone", whole),
+        ("no projection, read first", look),
     ];
     let collection = mongo.collection("plans");
     let name = collection.name();
@@ -51,8 +51,9 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
         plan(&mongo.database, name, true).await?,
     ];
     let about = format!(
-        "A free acquire of a new key and its release by the bare driver, in several forms; and attempts on \
-         held keys, by 8 tasks. The plan of an acquire is {} without a projection and {} with one.",
+        "An acquire of a new key and its release by the bare driver, each form with one more part \
+         of leasehold's document or statement; and attempts on held keys, by 8 tasks. The server's \
+         plan of an acquire is {} without a projection and {} with one.",
         plans[0], plans[1]
     );
     let mut result = CaseResult::new("forms", mongo.engine.name(), &about);

@@ -17,10 +17,11 @@ use crate::{
 const TASKS: usize = 8;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "8 tasks of one process on one key: each waits for it, releases it at once, and asks \
-                 again. A handoff is a grant to another task than the one before; a streak is how often \
-                 in a row one task had it. Raw is a fair mutex in the process (first in, first out) \
-                 around an acquire and a release. The peers ask again after 10 ms.";
+    let about = "8 tasks of one process want one key: each waits for it, releases it at once, and \
+                 asks again. A handoff is a grant to another task than the one before. A streak is \
+                 the number of grants in a row to one task. Raw is a fair mutex in the process \
+                 (first in, first out) around an acquire and a release. The other crates ask again \
+                 after 10 ms.";
     let locks = [
         sides::raw(mongo),
         sides::whole(mongo).await?,

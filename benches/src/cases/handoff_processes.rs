@@ -24,11 +24,11 @@ const PROCESSES: usize = 2;
 const SLOWER: u32 = 5;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Two processes with 4 tasks each on one key: each task waits for it, holds it, releases \
-                 it and asks again. A handoff is a grant to another task than the one before. The smaller \
-                 share is that of the process that was granted less; the longest run is how often in a \
-                 row one process had it. Raw is a fair mutex in each process, and asks again after 10 ms \
-                 while the other process has the key.";
+    let about = "Two processes with 4 tasks each want one key: each task waits for it, holds it, \
+                 releases it and asks again. A handoff is a grant to another task than the one \
+                 before. The smaller share is that of the process with fewer grants. The longest \
+                 run is the number of grants in a row to one process. Raw is a fair mutex in each \
+                 process, and asks again after 10 ms while the other process has the key.";
     let mut result = CaseResult::new("handoff-processes", mongo.engine.name(), about);
     for hold_millis in [0, 5] {
         let sides = [("raw", hold_millis), ("leasehold", hold_millis)];

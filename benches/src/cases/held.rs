@@ -16,8 +16,8 @@ use crate::{
 pub const TASKS: usize = 8;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about =
-        "An attempt on a held key, by 8 tasks. `mongodb-lock` has no attempt that does not wait.";
+    let about = "Attempts on a held key, by 8 tasks. `mongodb-lock` is left out, because each of its \
+         attempts waits.";
     let locks = sides::expiring(mongo).await?;
     let mut result = CaseResult::new("held", mongo.engine.name(), about);
     attempts(&mut result, plan, &locks).await?;

@@ -79,28 +79,28 @@ impl Shape {
 }
 
 /// What all these cases say of themselves.
-const FIGURES: &str = "A process of its own acquires them by 256 tasks, keeps them alive for three ttls once \
-                       all are there, and closes. Lost is what the guards tell before the close, live what \
-                       the server lists then.";
+const FIGURES: &str = "A process of its own acquires them with 256 tasks, then keeps all of them \
+                       alive for three ttls, and closes. `lost` is what the guards report before \
+                       the close, and `live on the server` what the server lists then.";
 
 pub async fn calm(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive, and nothing else.";
+    let about = "Leases that are kept alive, and no other load.";
     on_mongo(mongo, about, Shape::of(10_000, 30, 0, plan)).await
 }
 
 pub async fn busy(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive beside busy loops.";
+    let about = "Leases that are kept alive while busy loops run.";
     on_mongo(mongo, about, Shape::of(10_000, 20, 12, plan)).await
 }
 
 pub async fn many(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Very many leases that are kept alive beside busy loops.";
+    let about = "Very many leases that are kept alive while busy loops run.";
     on_mongo(mongo, about, Shape::of(100_000, 60, 4, plan)).await
 }
 
 pub async fn away(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive while nothing comes through to the server and back, for three \
-                 tenths of a ttl, twice.";
+    let about = "Leases that are kept alive while the server cannot be reached, twice for three \
+                 tenths of a ttl.";
     let shape = Shape {
         away: true,
         ..Shape::of(10_000, 20, 0, plan)
@@ -109,7 +109,7 @@ pub async fn away(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 }
 
 pub async fn close(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are closed as soon as all are there.";
+    let about = "Leases that are closed as soon as all are granted.";
     let shape = Shape {
         hold: 0.0,
         ..Shape::of(10_000, 60, 0, plan)
@@ -119,10 +119,11 @@ pub async fn close(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 
 /// Beside what the engine can do.
 pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "As many leases as may be too many. Raw is the bare driver that renews documents like those \
-                 of the locks, 1,000 with one statement and so many statements under way at once; bearable \
-                 is what the best of them renews in a ttl less the clock margin, or all leases if that is less, and the share is \
-                 what was kept of that.";
+    let about = "More leases than the server may be able to renew in time. Raw is the bare driver \
+                 that renews documents like those of the locks, 1,000 with one statement, and with \
+                 the given number of statements under way at once. `bearable` is what the best of \
+                 these renews in a ttl less the clock margin, or all leases if that is less. \
+                 `share kept` is how many of these were kept.";
     let shape = Shape::of(100_000, 20, 0, plan);
     let mut result = case(mongo.engine, about);
     let (mut sides, best) = kept_raw::renewals(mongo, shape.leases, plan).await?;
@@ -140,7 +141,7 @@ pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 }
 
 pub async fn on_search(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Leases that are kept alive; a command is a request here.";
+    let about = "Leases that are kept alive. A command is a request here.";
     let shape = Shape::of(2_000, 20, 0, plan);
     let mut result = case(engine, about);
     let target = Target {

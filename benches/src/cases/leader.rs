@@ -29,9 +29,10 @@ const TERM: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "Two clients campaign for one key, and a third follows. Whoever leads resigns after 2 to 3 s: how long \
-                 it takes from then until the other one's work begins, and until the follower has heard of it, over 40 \
-                 terms. Raw is a release and an acquire, one after the other, between two terms.";
+    let about = "Two clients campaign for one key, and a third follows. The leader resigns after 2 \
+                 to 3 s. The figures are the times from then until the work of the other client \
+                 begins, and until the follower hears of it, over 40 terms. Raw is a release and \
+                 an acquire, one after the other, between two terms.";
     let mut result = CaseResult::new("leader", mongo.engine.name(), about);
     let collection = mongo.collection("leasehold").name().to_owned();
     let (begun, mut terms) = mpsc::unbounded_channel();

@@ -22,8 +22,8 @@ const LIMIT: u32 = 1_000_000_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Permits of one limiter whose limit is out of reach. Raw sends one command a permit, a \
-                 counter in a window of the server's clock.";
+    let about = "Permits of one limiter whose limit is never reached. Raw sends one command for \
+                 each permit, and has a counter in a window of the server's clock.";
     let mut result = CaseResult::new("limiter", mongo.engine.name(), about);
     for tasks in [1, 8, 64] {
         let limiters = mongo.collection("raw").clone_with_type();

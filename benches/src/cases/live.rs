@@ -23,8 +23,8 @@ const TASKS: usize = 8;
 const BATCH: usize = 2_000;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "A free acquire and its release on new keys, by 8 tasks, beside so many live locks in the \
-                 collection.";
+    let about = "Acquires of a free key, each with its release, on new keys by 8 tasks, with the \
+                 given number of live locks in the collection.";
     let mut places: Vec<(Collection<Document>, SharedLocks, usize)> = Vec::new();
     let raw = mongo.collection("raw");
     let locks = Arc::new(RawLocks::new("raw", &raw));

@@ -18,11 +18,12 @@ use crate::{
 
 /// As long as a cycle on a server takes.
 const PAUSE: Duration = Duration::from_millis(1);
-const ALONE: &str = "nothing";
+const ALONE: &str = "no lock";
 
 pub async fn measure(plan: Plan) -> Result<CaseResult> {
-    let about = "A cycle on the memory store by one task, at once after the one before and after a pause of 1 ms, \
-                 as a server makes it. The difference is that to a pause with nothing behind it.";
+    let about = "A cycle on the memory store by one task: at once after the one before, and after \
+                 a pause of 1 ms, which is what a server causes. The differences are to the same \
+                 loop without a lock.";
     let mut result = CaseResult::new("pauses", "memory", about);
     for pause in [Duration::ZERO, PAUSE] {
         let nothing: Work = Arc::new(move |_, _| Box::pin(async move { paused(pause).await }));

@@ -19,7 +19,8 @@ use crate::{
 };
 
 pub async fn cycle(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "A free acquire and its release, each one scripted update. Each key is new.";
+    let about = "Acquires of a free key, each with its release. Each of the two is one scripted \
+                 update. Every key is new.";
     let mut result = CaseResult::new("search-cycle", engine.name(), about);
     for tasks in [1, 8, 64] {
         let indices = Indices::new(engine).await?;
@@ -44,8 +45,8 @@ async fn cycles(
 
 /// What the parts of the requests cost.
 pub async fn forms(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "Cycles on new keys, and attempts on held ones by 8 tasks, by the bare client in several \
-                 forms, and with the scripts and documents of leasehold.";
+    let about = "Cycles on new keys and attempts on held keys, by 8 tasks: by the bare client in \
+                 several forms, and with the scripts and documents of leasehold.";
     let mut result = CaseResult::new("search-forms", engine.name(), about);
     let indices = Indices::of_forms(engine).await?;
     let measured = async {
@@ -58,7 +59,7 @@ pub async fn forms(engine: Engine, plan: Plan) -> Result<CaseResult> {
 }
 
 pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "An attempt on a held key, by 8 tasks.";
+    let about = "Attempts on a held key, by 8 tasks.";
     let mut result = CaseResult::new("search-held", engine.name(), about);
     let indices = Indices::new(engine).await?;
     let measured = attempts(&mut result, plan, &indices.sides).await;

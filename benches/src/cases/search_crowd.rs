@@ -33,8 +33,9 @@ const RELEASE: &str = "
     }";
 
 pub async fn measure(engine: Engine, plan: Plan) -> Result<CaseResult> {
-    let about = "A shared acquire of one key and its release, by tasks that have it at the same time. `raw` sends \
-                 each as an `_update`, which the cluster tries again 32 times, and asks again after that.";
+    let about = "Shared acquires of one key, each with its release, by tasks that hold it at the \
+                 same time. `raw` sends each as an `_update`. The cluster tries it again up to 32 \
+                 times, and `raw` sends it again after that.";
     let mut result = CaseResult::new("search-crowd", engine.name(), about);
     let url = engine.address().context("no address")?;
     let client = Bare::new(&url)?;

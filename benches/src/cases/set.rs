@@ -16,9 +16,9 @@ use crate::{
 };
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "`acquire_all` of new keys, and the release of all, by one task. Raw acquires one key after \
-                 the other and releases them all at once, with nothing to keep the first alive until the \
-                 last is there.";
+    let about = "`acquire_all` of new keys, and the release of all of them, by one task. Raw \
+                 acquires one key after the other and releases all at once. It does not keep the \
+                 first lease alive until the last is granted.";
     let mut result = CaseResult::new("set", mongo.engine.name(), about);
     for keys in [2, 8, 32] {
         let raw = sides::raw(mongo);

@@ -22,8 +22,8 @@ const KEYS: usize = 50;
 const TTL: Duration = Duration::from_secs(2);
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
-    let about = "Taking over 400 locks whose holders let them expire, by 8 tasks on distinct keys. The \
-                 locks of `mongodb-lock` do not expire.";
+    let about = "Takeovers of 400 locks that have expired, by 8 tasks on different keys. The locks \
+                 of `mongodb-lock` do not expire.";
     let mut result = CaseResult::new("takeover", mongo.engine.name(), about);
     let side = |locks: &SharedLocks| -> Box<dyn Side> {
         Box::new(Takeovers {

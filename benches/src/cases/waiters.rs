@@ -21,8 +21,8 @@ use crate::{
 const TIME: Duration = Duration::from_secs(10);
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
-    let about = "Tasks of one process that wait for a key which another client holds: the commands that \
-                 they send, those of a change stream among them, over 10 s.";
+    let about = "The commands that tasks of one process send in 10 s while they wait for a key \
+                 that another client holds. The commands of a change stream are included.";
     let mut result = CaseResult::new("waiters", mongo.engine.name(), about);
     for waiters in [1, 10, 100, 1_000] {
         let name = mongo.collection("leasehold").name().to_owned();
