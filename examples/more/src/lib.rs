@@ -1,4 +1,7 @@
-//! What the examples have in common: the option `--store`, and the store that it names.
+//! What the examples have in common: the option `--store`, and the store that it names; and what the example `timeline`
+//! draws.
+
+pub mod timeline;
 
 use std::{process::ExitCode, sync::Arc};
 
