@@ -14,21 +14,23 @@
 //!     let leases = Leases::new(MemoryStore::new());
 //!     let ttl = Duration::from_secs(30);
 //!
-//!     // Waits for the key, for at most 5 s.
-//!     let lease = leases.acquire("report:42", ttl).wait_for(Duration::from_secs(5)).await?;
+//!     // Waits until the key is free.
+//!     let lease = leases.acquire("report:42", ttl).await?;
 //!     println!("granted, with fence {}", lease.fence());
 //!
 //!     // Asks once, and is refused while the lease above holds the key.
 //!     match leases.try_acquire("report:42", ttl).await? {
-//!         Attempt::Acquired(lease) => println!("granted, with fence {}", lease.fence()),
-//!         Attempt::Held(held) => println!("held by {} for {:?}", held.owner(), held.expires_in()),
+//!         Attempt::Acquired(_) => println!("granted"),
+//!         Attempt::Held(held) => println!("held by {}", held.owner()),
 //!     }
 //!     lease.release().await?;
 //!
-//!     // Renews the lease while the work runs, stops the work if the lease is lost, and releases the lease.
-//!     leases.acquire("report:42", ttl).with(async |lease| publish(lease.fence()).await).await?;
+//!     // Renews the lease while the work runs, stops the work if the
+//!     // lease is lost, and releases the lease at the end.
+//!     let job = leases.acquire("report:42", ttl);
+//!     job.with(async |lease| publish(lease.fence()).await).await?;
 //!
-//!     // Releases every lease that is still held. Call it at the end of the program.
+//!     // Releases every lease that is still held.
 //!     leases.close().await;
 //!     Ok(())
 //! }
