@@ -1,22 +1,26 @@
-//! Sends acquires and releases to the store: alone, or several in one batch. While few are under way each goes at once
-//! and alone. A request that comes beyond that waits until another has ended, and goes in a batch if that is large
-//! enough.
+//! Sends acquires and releases to the store, each alone or several in one batch.
 //!
-//! A batch costs less than its parts only if it is large (`cycle` in `docs/performance.md`). So while a batch is under
-//! way, requests gather for the next one until they are a quarter of all. Three batches are under way at the most: with
-//! one alone the server would be idle between two batches. The requests of a set go in one batch, however few they are.
+//! While few requests are under way, each request is sent at once and alone. Beyond that number a request waits until
+//! another one has ended. If enough requests wait by then, they are sent in a batch.
 //!
-//! A request is sent when there is a place for it, and not before, so that a slow store is not sent more and more. A
-//! request that waits can be withdrawn, and then is never sent. If nothing could be sent for a while, one more request
-//! or batch goes than there are places: its answer tells whether the others hang, or the store is slow.
+//! Each request or batch that is under way has a slot. A request is sent when a slot is free and not before, so that a
+//! slow store does not get more and more requests. A request that still waits can be withdrawn. It is then never sent.
+//! If nothing could be sent for a while, one more request or batch is sent than there are slots. Its answer shows
+//! whether the others hang or the store is slow.
 //!
-//! A request in a batch is answered only with all others of the batch: a transaction that holds one document holds up
-//! all of them. So a request whose batch is not answered in time is sent again, alone (`overdue.rs`). The first of the
+//! A batch costs less than its requests only if it is large (`cycle` in `docs/performance.md`). So while a batch is
+//! under way, requests gather for the next batch until they are a quarter of all requests. At most three batches are
+//! under way: with only one, the server would be idle between two batches. The requests of a set (`acquire_all`) go in
+//! one batch, however few they are.
+//!
+//! The requests of a batch are answered together, so a transaction that holds one document delays the answers to all of
+//! them. A request whose batch is not answered in time is therefore sent again, alone (`overdue.rs`). The first of the
 //! two answers counts, and the operation follows the other call to its end.
 //!
-//! A coalescer is no [`Store`] itself: it gives a call instead of an answer. An operation takes back a call that was not
-//! sent yet, and has to know whether it could, because what was sent may be granted; and it releases what each late
-//! answer grants. A call is polled by its operation, which saves a task for each request (`cpu` there).
+//! A coalescer is not a [`Store`], because it returns a call instead of an answer. An operation needs the call for two
+//! reasons: to withdraw a request that was not sent yet and learn whether that succeeded, because the store may grant
+//! what was sent; and to release what a late answer grants. The operation polls its call itself, which saves a task for
+//! each request (`cpu` in `docs/performance.md`).
 
 mod overdue;
 mod policy;
@@ -54,16 +58,16 @@ use crate::{
 pub(crate) struct Coalescer {
     store: Arc<dyn Store>,
     max_concurrent: usize,
-    /// Whether renewals are late: then fewer acquires and releases are sent.
+    /// Whether renewals are late. While they are, fewer acquires and releases are sent.
     late: watch::Receiver<bool>,
     queue: Mutex<Queue<Unsent>>,
 }
 
-/// A request that waits for a place.
+/// A request that waits for a slot.
 struct Unsent {
     request: Request,
     reply: Reply,
-    /// Told when the request is sent in a batch.
+    /// Notified when the request is sent in a batch.
     went: oneshot::Sender<()>,
     /// The runtime of the operation that waits for the answer.
     runtime: Handle,
@@ -71,27 +75,27 @@ struct Unsent {
 
 type Reply = oneshot::Sender<Dispatch>;
 
-/// The end of the wait of a request.
+/// How the wait of a request ends.
 enum Dispatch {
     /// The request may be sent alone now.
     Go(InFlightPermit),
-    /// The request was sent in a batch, at this time, and this is its answer.
+    /// The request was sent in a batch, at this instant, and this is its answer.
     Answer(Instant, Result<BatchAnswer, Error>),
 }
 
 /// When a request is sent to the store.
 enum Route {
-    /// At once. It is counted as under way if it has a permit.
+    /// At once. The permit counts the request as under way; `None` if requests are not counted.
     Now(Option<InFlightPermit>),
-    /// When there is a place for it.
+    /// When a slot is free.
     Later(Waiting),
 }
 
-/// The other side of a request that waits for a place.
+/// The receiving side of a request that waits for a slot.
 struct Waiting {
     number: u64,
     dispatch: oneshot::Receiver<Dispatch>,
-    /// Ends when the request is sent in a batch. Its error says that the request is sent alone.
+    /// Resolves when the request is sent in a batch. The error means that the request is sent alone.
     went: oneshot::Receiver<()>,
 }
 
@@ -101,7 +105,7 @@ impl Route {
     }
 }
 
-/// The time in which a set submits its requests.
+/// Marks the time in which a set submits its requests.
 struct Gathering<'a>(&'a Coalescer);
 
 impl<'a> Gathering<'a> {
@@ -127,14 +131,14 @@ impl Coalescer {
         })
     }
 
-    /// Submits a request for a lease. One that is not [fresh](AcquireRequest::fresh) goes alone.
+    /// Submits a request for a lease. A request that is not [fresh](AcquireRequest::fresh) is sent alone.
     pub(crate) fn acquire(self: &Arc<Self>, request: Arc<AcquireRequest>) -> Call<AcquireAnswer> {
         let route = self.route(|| Request::Acquire(request.clone()));
         let repeat = route.waits().then(|| {
             let mut again = request.clone();
             let coalescer = self.clone();
             Repeat::new("acquire", &request.key, request.lease, move || {
-                // The request in the batch may have been granted.
+                // The store may have granted the request that is in the batch.
                 Arc::make_mut(&mut again).fresh = false;
                 coalescer.acquire(again)
             })
@@ -167,8 +171,8 @@ impl Coalescer {
         })
     }
 
-    /// Does this work. The requests that it submits when it is first polled are a set: they go in one batch, however
-    /// few they are.
+    /// Polls `work` to its end. The requests that it submits in the first poll are a set: they are sent in one batch,
+    /// however few they are.
     pub(crate) async fn send_together<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut has_begun = false;
@@ -221,8 +225,10 @@ impl Coalescer {
         }
     }
 
-    /// Waits until a request is dispatched; `None` if its batch was dropped with the runtime that sent it. Each request
-    /// that waits dispatches from time to time: one under way that hangs loses its place without an event.
+    /// Waits until a request is dispatched. `None` if its batch was dropped with the runtime that sent it.
+    ///
+    /// Each waiting request also dispatches from time to time, because no event tells that a request under way hangs
+    /// and has lost its slot.
     async fn dispatched(
         self: &Arc<Self>,
         mut reply: oneshot::Receiver<Dispatch>,
@@ -237,7 +243,7 @@ impl Coalescer {
         }
     }
 
-    /// Takes a place for a request, or a place in the queue.
+    /// Takes a slot for a request, or puts the request last in the queue.
     fn route(self: &Arc<Self>, request: impl FnOnce() -> Request) -> Route {
         let (false, Ok(runtime)) = (self.max_concurrent == usize::MAX, Handle::try_current())
         else {
@@ -292,12 +298,12 @@ impl Coalescer {
         }
     }
 
-    /// Sends the requests that wait, as far as there are places.
+    /// Sends the waiting requests for which there are slots.
     fn dispatch(self: &Arc<Self>) {
         self.dispatch_together(LEAST);
     }
 
-    /// The same, where `least` requests are enough for a batch. Says whether a batch was sent.
+    /// As [`dispatch`](Self::dispatch), but `least` requests are enough for a batch. Returns whether a batch was sent.
     fn dispatch_together(self: &Arc<Self>, least: usize) -> bool {
         let now = Instant::now();
         let mut queue = self.queue.lock();
@@ -305,7 +311,7 @@ impl Coalescer {
         if queue.load(now).next(limits, least) == Next::Stay {
             return false;
         }
-        // The operation of such a request was dropped with its runtime: nobody would take the lease that it is granted.
+        // Drops the requests whose operation was dropped with its runtime, because nobody would take their leases.
         queue.retain(|unsent| !unsent.reply.is_closed());
         let load = queue.load(now);
         let mut next = load.next(limits, least);
@@ -328,7 +334,7 @@ impl Coalescer {
         let permits: Vec<_> = permits.collect();
         drop(queue);
         for (unsent, permit) in going.into_iter().zip(permits) {
-            // This fails if the operation was dropped meanwhile: then its place goes to others.
+            // This fails if the operation was dropped meanwhile. The slot is then free for others.
             if let Err(Dispatch::Go(permit)) = unsent.reply.send(Dispatch::Go(permit)) {
                 permit.end(false);
             }
@@ -340,7 +346,7 @@ impl Coalescer {
         let sent = Instant::now();
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
         for unsent in batch {
-            // This fails if the operation was dropped meanwhile, and so does the send of the answer below.
+            // This fails if the operation was dropped meanwhile. The send of the answer below then fails too.
             let _ = unsent.went.send(());
             requests.push(unsent.request.at(sent));
             replies.push(unsent.reply);
@@ -361,7 +367,7 @@ impl Coalescer {
     }
 }
 
-/// Sends a request by itself.
+/// Sends one request, outside of a batch.
 async fn send_alone<A>(
     request: impl Future<Output = Result<A, Error>>,
     permit: Option<InFlightPermit>,
@@ -374,16 +380,16 @@ async fn send_alone<A>(
     (sent, answer)
 }
 
-/// The place of a request or a batch that was sent. Its drop frees the place.
+/// The slot of a request or a batch that was sent. Dropping it frees the slot.
 struct InFlightPermit {
     coalescer: Arc<Coalescer>,
     number: u64,
-    /// Whether it was answered; `None` if it has not ended.
+    /// Whether the request was answered; `None` if it has not ended.
     end: Option<bool>,
 }
 
 impl InFlightPermit {
-    /// The place of what was sent under this number.
+    /// The slot of the request or batch with this number.
     fn new(coalescer: Arc<Coalescer>, number: u64) -> Self {
         Self {
             coalescer,
@@ -392,7 +398,8 @@ impl InFlightPermit {
         }
     }
 
-    /// Frees the place of a request that has ended, with an answer or an error, and sends what waits for it.
+    /// Frees the slot of a request that has ended, with an answer or an error, and sends the requests that wait for a
+    /// slot.
     fn end(mut self, answered: bool) {
         self.end = Some(answered);
     }
@@ -402,8 +409,8 @@ impl Drop for InFlightPermit {
     fn drop(&mut self) {
         let answered = self.end == Some(true);
         self.coalescer.queue.lock().ended(self.number, answered);
-        // A request that has not ended was dropped with its runtime. That is no place to send others from: those that
-        // wait look for a place by themselves.
+        // A request that has not ended was dropped with its runtime. Nothing can be sent from that runtime: the waiting
+        // requests look for a slot themselves.
         if self.end.is_some() {
             self.coalescer.dispatch();
         }

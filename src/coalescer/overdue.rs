@@ -1,4 +1,4 @@
-//! A request whose batch is not answered in time is sent once more, alone.
+//! Sends a request again, alone, if its batch is not answered in time.
 
 use std::{future::pending, pin::pin, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::{
     telemetry,
 };
 
-/// How long to wait for the answer to a request that was sent in a batch, until it is sent again.
+/// How long a request waits for the answer to its batch before it is sent again.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// Makes a call once more.
+/// Makes a call again.
 pub(super) struct Repeat<A>(Box<dyn FnOnce() -> Call<A> + Send>);
 
 impl<A> Repeat<A> {
@@ -36,7 +36,8 @@ impl<A> Repeat<A> {
     }
 }
 
-/// Waits for an answer, but no longer than [`OVERDUE`] after the request went in a batch, if it may be repeated.
+/// Waits for an answer. If the call may be repeated, it waits no longer than [`OVERDUE`] after the request was sent in
+/// a batch.
 pub(super) async fn in_time<A: Send + 'static>(
     answer: impl Future<Output = Answer<A>> + Send + 'static,
     went: oneshot::Receiver<()>,
@@ -48,7 +49,7 @@ pub(super) async fn in_time<A: Send + 'static>(
     let overdue = pin!(async {
         match went.await {
             Ok(()) => sleep(OVERDUE).await,
-            // The request is sent alone.
+            // The request is sent alone, so it is never overdue.
             Err(_) => pending().await,
         }
     });

@@ -1,9 +1,9 @@
-//! Whether the acquires and releases that wait are sent now, and whether alone or in a batch: a rule without I/O
-//! and without a clock.
+//! The rule that decides which of the waiting acquires and releases are sent now, and whether alone or in a batch. It
+//! does no I/O and reads no clock.
 
-/// Fewer requests than this do not go in a batch, unless they are a set.
+/// Fewer requests than this are not sent in a batch, unless they are a set.
 pub(super) const LEAST: usize = 8;
-/// How many batches are under way at the most.
+/// The most batches under way.
 const BATCHES: usize = 3;
 
 /// Which of the waiting requests are sent now.
@@ -11,16 +11,16 @@ const BATCHES: usize = 3;
 pub(super) enum Next {
     /// None, until a request or a batch ends.
     Stay,
-    /// So many of the first, each alone.
+    /// The first of them, this many, each alone.
     Alone(usize),
-    /// As many as one batch takes, in a batch.
+    /// As many as fit in one batch, in a batch.
     Together,
 }
 
 /// How much may be under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many requests that were sent alone.
+    /// The most requests under way that were sent alone.
     pub(super) max_concurrent: usize,
     batches: usize,
 }
@@ -32,7 +32,7 @@ impl Limits {
         batches: 1,
     };
 
-    /// The limits of a store for which so many [requests at once](crate::Store::max_concurrent) are best.
+    /// The limits of a store that works best with this many [requests at once](crate::Store::max_concurrent).
     pub(super) fn of(max_concurrent: usize) -> Self {
         Self {
             max_concurrent,
@@ -47,18 +47,18 @@ pub(super) struct LoadSnapshot {
     pub(super) waiting: usize,
     /// How many batches are under way.
     pub(super) batches: usize,
-    /// How many of the batches were sent so short a time ago that they are likely to end soon.
+    /// How many of the batches were sent so recently that they are likely to end soon.
     pub(super) young: usize,
     /// How many requests that were sent alone are under way.
     pub(super) singles: usize,
-    /// The greatest recent number of requests at once, under way and waiting.
+    /// The greatest recent number of requests, under way and waiting together.
     pub(super) crowd: usize,
-    /// Whether nothing was sent for so long that the requests under way hang, or the store is slow.
+    /// Whether nothing was sent for so long that either the requests under way hang or the store is slow.
     pub(super) stalled: bool,
 }
 
 impl LoadSnapshot {
-    /// Which of the waiting requests are sent now, where `least` are enough for a batch.
+    /// Which of the waiting requests are sent now. `least` requests are enough for a batch.
     pub(super) fn next(self, limits: Limits, least: usize) -> Next {
         let Self {
             waiting, batches, ..
@@ -71,7 +71,7 @@ impl LoadSnapshot {
         self.each_alone(limits)
     }
 
-    /// The same if they cannot go in a batch.
+    /// As [`next`](Self::next), if the requests cannot go in a batch.
     pub(super) fn each_alone(self, limits: Limits) -> Next {
         match limits
             .max_concurrent
@@ -104,21 +104,21 @@ mod tests {
             };
             load.next(limits, LEAST)
         };
-        // There are places for all.
+        // There are slots for all of them.
         assert_eq!(next(3, 0, 0, 3), Next::Alone(3));
         assert_eq!(next(3, 0, 6, 9), Next::Alone(2));
         assert_eq!(next(LEAST - 1, 0, 8, 15), Next::Stay);
         assert_eq!(next(LEAST, 0, 8, 16), Next::Together);
-        // Requests that come while a batch is under way gather for the next.
+        // Requests that come while a batch is under way gather for the next one.
         assert_eq!(next(LEAST - 1, 1, 0, 15), Next::Stay);
         assert_eq!(next(LEAST, 1, 0, 16), Next::Together);
         assert_eq!(next(15, 2, 0, 64), Next::Stay);
         assert_eq!(next(16, 2, 0, 64), Next::Together);
         assert_eq!(next(100, BATCHES, 0, 200), Next::Stay);
-        // When none is under way, they do not wait for a crowd that is no more.
+        // If no batch is under way, they do not wait for a crowd that has gone.
         assert_eq!(next(LEAST, 0, 0, 200), Next::Together);
         assert_eq!(next(0, 0, 0, 0), Next::Stay);
-        // While renewals are late, one of each kind.
+        // While renewals are late, one request and one batch are sent at a time.
         let few = LoadSnapshot {
             waiting: 100,
             batches: 0,
@@ -136,7 +136,7 @@ mod tests {
         };
         assert_eq!(busy.next(Limits::LEAST, LEAST), Next::Stay);
         assert_ne!(busy.next(limits, LEAST), Next::Stay, "the control");
-        // A set goes together, however small it is.
+        // A set is sent in one batch, however small it is.
         let set = LoadSnapshot {
             waiting: 2,
             batches: 0,
@@ -147,7 +147,7 @@ mod tests {
         };
         assert_eq!(set.next(limits, 2), Next::Together);
         assert_eq!(set.next(limits, LEAST), Next::Alone(2), "the control");
-        // A batch that takes long delays no others.
+        // A batch that takes long delays no other requests.
         let load = LoadSnapshot {
             waiting: 2,
             batches: 1,

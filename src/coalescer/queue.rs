@@ -1,12 +1,12 @@
-//! Which requests wait for a place, and which are under way: pure, times come in as arguments.
+//! The requests that wait for a slot, and those that are under way. This file is pure: times come in as arguments.
 //!
 //! Invariants:
 //!
-//! - A request or a batch has its place from when it is sent until it ends. If another that was sent later is answered
-//!   before, it hangs by itself, in a transaction for example, and loses its place after [`HANGS`]. An early error
-//!   proves nothing: a server that has too much to do refuses requests without a look at them.
-//! - The requests that wait stand in the order in which they came.
-//! - A batch has at most one request for each key, the first that waits.
+//! - A request or a batch has its slot from the moment when it is sent until it ends. If one that was sent later is
+//!   answered first, the earlier one hangs by itself, in a transaction for example. It then loses its slot after
+//!   [`HANGS`]. An early error proves nothing, because an overloaded server refuses requests unread.
+//! - The waiting requests stand in the order in which they came.
+//! - A batch has at most one request for each key: the first one that waits.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -18,33 +18,34 @@ use tokio::{runtime::Id, time::Instant};
 use super::policy::LoadSnapshot;
 use crate::model::Key;
 
-/// How long a request has its place although another was sent later and answered before. Also how long nothing was
-/// sent when one more request or batch goes than there are places.
+/// How long a request keeps its slot although a later one was answered first. It is also the time without a send after
+/// which one more request or batch is sent than there are slots.
 pub(super) const HANGS: Duration = Duration::from_millis(200);
 
-/// How long a batch keeps waiting requests from going alone: one that takes longer may hang.
+/// How long a batch keeps waiting requests from being sent alone. A batch that takes longer may hang.
 pub(super) const YOUNG: Duration = Duration::from_millis(50);
 
-/// How many requests go in one batch at most: more would delay every answer of the batch.
+/// The most requests in one batch. A larger batch would delay each of its answers.
 const LARGEST: usize = 100;
 
-/// How many of the waiting requests are looked at for a batch, which bounds the time of the look.
+/// How many waiting requests are considered for a batch. This bounds the time that it takes to fill one.
 const LOOK: usize = 4 * LARGEST;
 
-/// The requests of a client. `W` is what is to be sent for each that waits.
+/// The requests of a client. `W` is what is sent for a waiting request.
 pub(super) struct Queue<W> {
     under_way: Vec<UnderWay>,
     waiting: VecDeque<Waiting<W>>,
     /// When a request or a batch was last sent.
     sent: Option<Instant>,
     next: u64,
-    /// The greatest recent number of requests at once, under way and waiting. It shrinks with each batch.
+    /// The greatest recent number of requests, under way and waiting together. It shrinks with each batch.
     crowd: usize,
-    /// How many sets are submitting their requests now. Meanwhile requests wait, so that those of a set go together.
+    /// How many sets are submitting their requests now. Until they have, requests wait, so that those of a set are sent
+    /// together.
     gathering: usize,
 }
 
-/// A single request, or a batch, that was sent and has not ended.
+/// A single request or a batch that was sent and has not ended.
 struct UnderWay {
     number: u64,
     since: Instant,
@@ -53,11 +54,11 @@ struct UnderWay {
     is_overtaken: bool,
 }
 
-/// The durability that a request asks for. Only requests of the same class go in one batch.
+/// The durability that a request asks for. A batch has requests of one class only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Acquires, and releases that a failover must not undo. For a store that gains nothing by batches of the other
-    /// class, every request.
+    /// Acquires, and releases that a failover must not undo. If the store gains nothing from separate batches for the
+    /// other class, every request is in this one.
     Durable,
     /// Releases that a failover may undo.
     Undoable,
@@ -86,7 +87,7 @@ impl<W> Queue<W> {
         }
     }
 
-    /// Takes their places from the requests that hang, and counts those that wait and those under way.
+    /// Takes the slots of requests that hang, and counts the requests that wait and those under way.
     pub(super) fn load(&mut self, now: Instant) -> LoadSnapshot {
         self.under_way
             .retain(|it| !it.is_overtaken || now - it.since < HANGS);
@@ -113,7 +114,7 @@ impl<W> Queue<W> {
         load
     }
 
-    /// Puts a request last among those that wait, and gives its number.
+    /// Adds a request at the end of the queue, and returns its number.
     pub(super) fn push(
         &mut self,
         key: Key,
@@ -144,32 +145,34 @@ impl<W> Queue<W> {
         self.gathering -= 1;
     }
 
-    /// Whether a set submits its requests now.
+    /// Whether a set is submitting its requests.
     pub(super) fn is_gathering(&self) -> bool {
         self.gathering > 0
     }
 
-    /// Takes back a request that waits. Says whether it did.
+    /// Withdraws a waiting request. Returns whether it was still waiting.
     pub(super) fn withdraw(&mut self, number: u64) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|waiting| waiting.number != number);
         self.waiting.len() < before
     }
 
-    /// Drops the requests that wait and for which `keep` is `false`.
+    /// Drops the waiting requests for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(&W) -> bool) {
         self.waiting.retain(|waiting| keep(&waiting.to_send));
     }
 
-    /// Takes out the first requests that wait, `most` at the most.
+    /// Takes the first waiting requests out of the queue, at most `most` of them.
     pub(super) fn take_first(&mut self, most: usize) -> Vec<W> {
         let first = self.waiting.drain(..most.min(self.waiting.len()));
         first.map(|waiting| waiting.to_send).collect()
     }
 
-    /// Takes out the requests of the next batch: of those that wait, the first that have the class and the runtime of
-    /// the very first, one for each key. Another runtime may stand still, and its requests must not hold up these.
-    /// `None`, and nothing is taken out, if they are fewer than `least`.
+    /// Takes the requests of the next batch out of the queue: the first ones that have the same class and the same
+    /// runtime as the very first, one for each key. Requests of another runtime stay, because that runtime may stand
+    /// still and would delay the answers of these.
+    ///
+    /// `None` if there are fewer than `least`. The queue is then unchanged.
     pub(super) fn take_batch(&mut self, least: usize) -> Option<Vec<W>> {
         let Waiting { runtime, class, .. } = *self.waiting.front()?;
         let looked_at = self.waiting.len().min(LOOK);
@@ -198,12 +201,12 @@ impl<W> Queue<W> {
         if few {
             return None;
         }
-        // There may be fewer requests by now. So this number shrinks with each batch, and the load raises it again.
+        // There may be fewer requests by now. So this number shrinks with each batch, and `load` raises it again.
         self.crowd -= self.crowd / 8;
         Some(batch.into_iter().map(|waiting| waiting.to_send).collect())
     }
 
-    /// Counts a batch of so many requests as sent now, or a single one, and gives its number.
+    /// Counts a single request, or a batch of this many, as sent now, and returns its number.
     pub(super) fn sent(&mut self, requests: usize, now: Instant) -> u64 {
         let number = self.number();
         self.sent = Some(now);
@@ -216,7 +219,7 @@ impl<W> Queue<W> {
         number
     }
 
-    /// Records that the request or batch of this number has ended, with an answer or with an error.
+    /// Records that the request or batch with this number has ended, with an answer or an error.
     pub(super) fn ended(&mut self, number: u64, answered: bool) {
         let Some(at) = self.under_way.iter().position(|it| it.number == number) else {
             return;
@@ -254,14 +257,14 @@ mod tests {
         let second = queue.sent(1, start + YOUNG);
         let alone = |queue: &mut Queue<()>, at| queue.load(at).singles;
         assert_eq!(alone(&mut queue, start + HANGS * 100), 2, "it is slow");
-        // It was sent before the other.
+        // The first was sent before the second.
         queue.ended(first, true);
         assert_eq!(alone(&mut queue, start + HANGS * 100), 1);
         let third = queue.sent(1, start + YOUNG * 2);
         queue.ended(third, true);
         assert_eq!(alone(&mut queue, start + HANGS), 1, "not at once");
         assert_eq!(alone(&mut queue, start + YOUNG + HANGS), 0);
-        // It ends after all.
+        // The second ends after all.
         queue.ended(second, true);
     }
 

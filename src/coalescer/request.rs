@@ -10,25 +10,25 @@ use crate::{
     model::Key,
 };
 
-/// A request that is to be sent.
+/// A request to send.
 pub(super) enum Request {
     Acquire(Arc<AcquireRequest>),
     Release(PlannedRelease),
 }
 
-/// A release that is to be sent, some time after it was planned.
+/// A release to send, some time after it was planned.
 #[derive(Clone)]
 pub(crate) struct PlannedRelease {
-    /// The request, as if no failover could undo it.
+    /// The request, as if no failover might undo it.
     pub(crate) request: ReleaseRequest,
-    /// Until when a failover may undo the release. `None` if it never may.
+    /// Until when a failover may undo the release; `None` if it never may.
     pub(crate) undoable_until: Option<Instant>,
-    /// Whether an earlier request for the same release failed. Then this one goes alone.
+    /// Whether an earlier request for the same release failed. This one is then sent alone.
     pub(crate) is_repeated: bool,
 }
 
 impl PlannedRelease {
-    /// The request, as it is sent now.
+    /// The request, as it is sent at this instant.
     pub(crate) fn at(&self, now: Instant) -> ReleaseRequest {
         let request = self.request.clone();
         if self.is_undoable(now) {
@@ -51,8 +51,8 @@ impl Request {
         }
     }
 
-    /// Whether the request must not go in a batch: because an earlier one failed, or because it writes what is done, which
-    /// no batch does.
+    /// Whether the request must not go in a batch: an earlier request failed, or the release writes a done tick, which
+    /// no batch can do.
     pub(super) fn is_single(&self) -> bool {
         match self {
             Self::Acquire(request) => !request.fresh,
@@ -60,7 +60,8 @@ impl Request {
         }
     }
 
-    /// The durability that it asks for; `undoable_are_cheap` if the store gains by batches of them.
+    /// The durability that the request asks for. `undoable_are_cheap` says whether the store gains from separate
+    /// batches of undoable releases.
     pub(super) fn class(&self, now: Instant, undoable_are_cheap: bool) -> Class {
         match self {
             Self::Release(release) if undoable_are_cheap && release.is_undoable(now) => {
@@ -70,7 +71,7 @@ impl Request {
         }
     }
 
-    /// The request, as it is sent now.
+    /// The request, as it is sent at this instant.
     pub(super) fn at(self, now: Instant) -> BatchRequest {
         match self {
             Self::Acquire(request) => BatchRequest::Acquire(request),
