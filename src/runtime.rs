@@ -1,10 +1,10 @@
-//! How the client runs store calls to their end, also when their callers have gone, because the MongoDB driver
-//! documents that its futures are not cancel safe; and which operations the close of a client waits for
-//! (`lifecycle.rs`).
+//! Runs store calls to their end, even if the caller has gone. The MongoDB driver documents that its futures are not
+//! cancel safe, so a call that was sent must not be dropped. `lifecycle.rs` knows the operations that the close of a
+//! client waits for.
 //!
-//! A call that is seldom made has a task of its own ([`call`]). Acquires, releases and permits are made so often that a
-//! task for each would cost more than all else that the client does. So each of them is polled by its caller, until it
-//! has to go on without the caller (`inline_task.rs`).
+//! A call that is rare has a task of its own ([`call`]). Acquires, releases and permits are so frequent that a task for
+//! each would cost more than everything else the client does. So the caller polls each of them, until it has to go on
+//! without the caller (`inline_task.rs`).
 
 mod call;
 pub(crate) mod in_flight;

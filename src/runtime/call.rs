@@ -1,5 +1,5 @@
-//! Single calls to a store: each runs in a task of its own, is waited for until a limit, and ends with an error if it
-//! panics.
+//! Single calls to a store. Each call runs in a task of its own, is waited for until a limit, and ends with an error if
+//! it panics.
 
 use std::{panic::AssertUnwindSafe, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
     telemetry,
 };
 
-/// Runs a store call in a task of its own and waits for it until the limit.
+/// Runs a store call in a task of its own, and waits for it until the limit.
 ///
-/// Fails with `NoRuntime` outside of a tokio runtime, `TimedOut` after the limit, and `Interrupted` if the task
-/// has ended without an outcome. The call goes on after the limit, and if the returned future is dropped: the MongoDB
-/// driver documents that its futures are not cancel safe.
+/// Fails with `NoRuntime` outside of a tokio runtime, with `TimedOut` after the limit, and with `Interrupted` if the
+/// task ended without an outcome. The call goes on after the limit, and after the returned future is dropped, because
+/// the futures of the MongoDB driver are not cancel safe.
 pub(crate) async fn call<T: Send + 'static>(
     operation: &'static str,
     limit: Duration,
@@ -56,7 +56,7 @@ pub(crate) fn no_outcome(error: &JoinError) -> Error {
     }
 }
 
-/// The error of an operation that panicked. The message of the panic is left out, because it may hold anything, also a
+/// The error of an operation that panicked. It leaves out the message of the panic, which may contain anything, even a
 /// credential.
 pub(crate) fn panicked() -> Error {
     Error::Interrupted {

@@ -1,4 +1,4 @@
-//! The store calls of one operation that are under way. There may be several, because a call that is not answered in
+//! The store calls of one operation that are under way. There can be several, because a call that is not answered in
 //! time is made again, and each call runs to its end.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
@@ -11,29 +11,29 @@ use crate::model::Error;
 /// An answer, and the instant before its request was sent.
 pub(crate) type Answer<T> = (Instant, Result<T, Error>);
 
-/// The calls under way.
+/// The calls that are under way.
 ///
-/// A call stays in here also when the operation no longer waits for its answer, because the MongoDB driver documents
-/// that its futures are not cancel safe. So the operation must let the calls [finish](InFlight::finish), as part of
-/// [work](crate::runtime::inline_task::InlineTask) that goes on when its caller has gone.
+/// A call stays here even if the operation no longer waits for its answer, because the futures of the MongoDB driver
+/// are not cancel safe. So the operation must let the calls [finish](InFlight::finish), as part of an [inline
+/// task](crate::runtime::inline_task::InlineTask) that goes on after its caller has gone.
 pub(crate) struct InFlight<T> {
     /// There are few calls, mostly one, so all of them are polled each time. `FuturesUnordered` would have the task
-    /// polled twice for each answer (futures 0.3.34), and a second thread woken for that.
+    /// polled twice for each answer (futures 0.3.34), and would wake a second thread for that.
     running: Vec<Call<T>>,
     /// The answers that came while the operation waited for something else.
     answered: Vec<Answer<T>>,
 }
 
-/// A call. It begins when it is polled.
+/// A store call. It begins when it is first polled.
 pub(crate) struct Call<T> {
     progress: BoxFuture<'static, Progress<T>>,
     /// `None` if the request is sent at once.
     withdraw: Option<Withdraw>,
-    /// Whether the request is to be sent again if the answer is overdue.
+    /// Whether the request is sent again if the answer is overdue.
     is_repeated: bool,
 }
 
-/// Withdraws a request that waits to be sent. Returns whether the request was withdrawn: then it is never sent.
+/// Withdraws a request that waits to be sent. Returns `true` if it did; the request is then never sent.
 type Withdraw = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// How far a call has come.
@@ -41,7 +41,7 @@ pub(crate) enum Progress<T> {
     /// The call has ended.
     Answered(Answer<T>),
     /// The call has no answer yet and should be made again. The first field is the rest of this call, and the second
-    /// field makes the other call.
+    /// one makes the other call.
     Overdue(Call<T>, Box<dyn FnOnce() -> Call<T> + Send>),
 }
 
@@ -73,12 +73,12 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Adds a call, which begins with the next wait for an answer.
+    /// Adds a call. It begins with the next wait for an answer.
     pub(crate) fn start(&mut self, call: Call<T>) {
         self.running.push(call);
     }
 
-    /// Withdraws the requests that were not sent yet. The other requests are not sent again.
+    /// Withdraws the requests that were not sent yet. Requests that were sent are not sent again.
     pub(crate) fn stop_sending(&mut self) {
         let withdrawn = |call: &Call<T>| call.withdraw.as_ref().is_some_and(|withdraw| withdraw());
         self.running.retain(|call| !withdrawn(call));
@@ -92,9 +92,9 @@ impl<T: Send + 'static> InFlight<T> {
         self.running.is_empty() && self.answered.is_empty()
     }
 
-    /// The next answer to any of the calls; `None` if there is none within this time, or no call is under way.
+    /// The next answer to any of the calls. `None` if there is none within this time, or if no call is under way.
     ///
-    /// Cancel safe, as all waits of this type are except [`finish`](InFlight::finish): the calls stay in here.
+    /// Cancel safe, like all waits of this type except [`finish`](InFlight::finish): the calls stay here.
     pub(crate) async fn next(&mut self, limit: Duration) -> Option<Answer<T>> {
         match self.answered.pop() {
             Some(answer) => Some(answer),
@@ -113,7 +113,7 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// Waits for `other`; `None` if an answer comes first. The next wait for an answer then gives that answer.
+    /// Waits for `other`. `None` if an answer comes first; the next wait for an answer then returns that answer.
     pub(crate) async fn select_response<O>(&mut self, other: impl Future<Output = O>) -> Option<O> {
         if !self.answered.is_empty() {
             return None;

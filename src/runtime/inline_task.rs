@@ -1,17 +1,18 @@
-//! Work that its caller polls, and that goes on in a task of its own when it must not depend on the caller.
+//! Inline tasks: work that its caller polls, and that continues in a task of its own when it must not depend on the
+//! caller.
 //!
-//! A task for each request would be simpler, but costs more than all else that the client does: where the program has
+//! A task for each request would be simpler, but costs more than everything else the client does: in a program that has
 //! little to do, two threads wake each other for every request (`docs/performance.md`). On the other hand, work that
 //! only its caller polls makes no progress while the caller's future is not polled.
 //!
 //! Invariants:
 //!
-//! - Work that has begun is polled until it is over, by its caller or by a task. Only a panic, or the end of its
-//!   runtime, ends the work earlier. The caller then gets [`Error::Interrupted`].
-//! - The work becomes a task, [detached](InlineTask::detach), when the caller's future is dropped, when a close or
-//!   another operation on the same key depends on it, and when it takes long (`inline_tasks.rs`). After that, the
-//!   caller only waits for the outcome.
-//! - Only the caller or the task polls the work, and it is not lost between them: see the [slot](Slot).
+//! - Work that has begun is polled until it ends, by its caller or by a task. Only a panic or the end of its runtime
+//!   ends it earlier. The caller then gets [`Error::Interrupted`].
+//! - The work is [detached](InlineTask::detach), which makes it a task, in three cases: the caller's future is dropped;
+//!   a close or another operation on the same key depends on the work; or the work takes long (`inline_tasks.rs`).
+//!   After that, the caller only waits for the outcome.
+//! - Either the caller or the task polls the work, and the work is never lost between them: see the [slot](Slot).
 
 mod slot;
 
@@ -51,8 +52,8 @@ struct Work {
 }
 
 impl InlineTask {
-    /// Work that [begins](InlineTask::wait) later, and becomes a task of the current runtime when it is detached. Fails
-    /// without a runtime.
+    /// Work that [begins](InlineTask::wait) later. When it is detached, it becomes a task of the current runtime. Fails
+    /// outside of a runtime.
     pub(crate) fn new() -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             runtime: Handle::try_current().map_err(|_| Error::NoRuntime)?,
@@ -66,8 +67,8 @@ impl InlineTask {
         &self.runtime
     }
 
-    /// Polls the work until its outcome is there. Fails if the work panics, or is dropped with its runtime. Dropping
-    /// the future leaves the rest of the work to a task, and so does the end of this wait.
+    /// Polls the work until its outcome is there. Fails if the work panics, or is dropped with its runtime. Whenever
+    /// this future ends or is dropped, a task takes over the rest of the work.
     pub(crate) async fn wait<T>(
         self: Arc<Self>,
         work: BoxFuture<'static, ()>,
@@ -75,13 +76,13 @@ impl InlineTask {
     ) -> Result<T, Error> {
         self.slot.put(Work { work, waker: None });
         let here = Waiting(self);
-        // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` leaves the rest
-        // to a task, the work can see that its caller has gone.
+        // The receiver is moved to a local, which is dropped before `here`. So when the drop of `here` detaches the
+        // work, the work can see that its caller has gone.
         let mut outcome = outcome;
         let outcome = poll_fn(|cx| {
             if here.0.poll_here(cx) {
-                // The work sends the outcome while it is polled here, so a look after each poll finds the outcome. A
-                // wait on the channel too would wake this future once more, and perhaps a thread, for nothing.
+                // The work sends the outcome while it is polled here, so a check after each poll finds the outcome.
+                // Waiting on the channel as well would wake this future once more for nothing, and perhaps a thread.
                 match outcome.try_recv() {
                     Ok(outcome) => Poll::Ready(Some(outcome)),
                     Err(TryRecvError::Empty) => Poll::Pending,
@@ -97,11 +98,11 @@ impl InlineTask {
         }
     }
 
-    /// Waits for the end of the task, if the work was left to one, and returns why the work gave no outcome.
+    /// Waits for the end of the task, if the work was detached, and returns the reason why it gave no outcome.
     async fn no_outcome(&self) -> Error {
         let task = self.task.lock().take();
         match task {
-            // The work was polled by its caller. Such work gives an outcome unless it panics.
+            // The caller polled the work. Such work gives an outcome unless it panics.
             None => call::panicked(),
             Some(task) => match task.await {
                 Ok(()) => call::ended(),
@@ -110,15 +111,15 @@ impl InlineTask {
         }
     }
 
-    /// Polls the work, if it is in the slot. Returns whether the work stays there.
+    /// Polls the work if it is in the slot. Returns whether the work stays there.
     fn poll_here(&self, cx: &mut Context<'_>) -> bool {
         let stepped = self.slot.step(|Work { work, waker }| {
             let known = waker.as_ref();
             if !known.is_some_and(|known| known.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
-            // The caller may poll the work on another runtime than the one on which the work began. If that first
-            // runtime has ended, the timers of the work panic: then the work ends without an outcome, as it would in a
+            // The caller may poll the work on another runtime than the one on which the work began. If the first
+            // runtime has ended, the timers of the work panic. The work then ends without an outcome, as it would in a
             // task.
             let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
             polled.unwrap_or(Poll::Ready(()))
@@ -133,7 +134,7 @@ impl InlineTask {
         }
     }
 
-    /// Leaves the work to a task, if it is not over. Work that has not begun becomes a task when it does.
+    /// Makes a task of the work, if it has not ended. Work that has not begun becomes a task when it begins.
     pub(crate) fn detach(&self) {
         if let Some(work) = self.slot.leave() {
             self.go_on_in_a_task(work);
@@ -141,12 +142,12 @@ impl InlineTask {
     }
 
     fn go_on_in_a_task(&self, Work { work, waker }: Work) {
-        // The lock is held during the spawn: a runtime that has ended drops the work at once, which wakes the caller,
-        // and the caller takes the task to learn the reason.
+        // The lock is held during the spawn. A runtime that has ended drops the work at once. That wakes the caller,
+        // which then takes the task to learn the reason.
         let mut task = self.task.lock();
         *task = Some(self.runtime.spawn(work));
         drop(task);
-        // The caller has to be polled once more, to wait for the outcome on the channel.
+        // The caller has to be polled once more, so that it waits for the outcome on the channel.
         if let Some(waker) = waker {
             waker.wake();
         }

@@ -1,9 +1,11 @@
 //! The list of the inline tasks of a client, and the sweeper, which [detaches](InlineTask::detach) those that take
 //! long.
 //!
-//! Invariants: an inline task is in the list while its caller waits, unless the sweeper or a close has detached it. A
-//! runtime has one sweeper at most. If no sweeper has looked for a while, the next inline task starts one on its own
-//! runtime.
+//! Invariants:
+//!
+//! - An inline task is in the list while its caller waits, unless the sweeper or a close has detached it.
+//! - A runtime has at most one sweeper. If no sweeper has run for a while, the next inline task starts one on its own
+//!   runtime.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,8 +21,8 @@ use tokio::{
 
 use super::inline_task::InlineTask;
 
-/// How long an inline task may take before the sweeper, which runs at this interval, detaches it. The sweeper cannot
-/// see whether the caller still polls the work. Work that is not polled may keep a key or a connection from other
+/// How long an inline task may take before the sweeper detaches it. The sweeper runs at this interval. It cannot see
+/// whether the caller still polls the work, and work that nobody polls may keep a key or a connection from other
 /// callers.
 const LONGEST: Duration = Duration::from_millis(50);
 
@@ -35,12 +37,12 @@ struct Entries {
     next: u64,
     /// When a sweeper last looked through the list, or started; `None` if the list was empty then.
     swept: Option<Instant>,
-    /// The runtimes that have a sweeper. Each has one at most, because on a runtime that is blocked, or is not driven,
-    /// no sweeper ends, and they would become more and more.
+    /// The runtimes that have a sweeper. Each has at most one, because on a runtime that is blocked or not driven no
+    /// sweeper ends, and the sweepers would become more and more.
     sweeping: HashSet<Id>,
 }
 
-/// An entry of the list. Its drop removes the inline task from the list.
+/// An entry of the list. Dropping it removes the inline task from the list.
 pub(crate) struct Entry<'a>(&'a InlineTasks, u64);
 
 impl InlineTasks {
@@ -49,7 +51,7 @@ impl InlineTasks {
         let name = entries.next;
         entries.next += 1;
         entries.tasks.insert(name, (Arc::downgrade(task), now));
-        // If the last look of a sweeper is long ago, that sweeper may be on a runtime that is blocked or not driven.
+        // If the last sweep was long ago, its sweeper may be on a runtime that is blocked or not driven.
         let swept = |at| now.saturating_duration_since(at) < LONGEST * 4;
         let runtime = task.runtime().id();
         if !entries.swept.is_some_and(swept) && entries.sweeping.insert(runtime) {
@@ -69,7 +71,7 @@ impl InlineTasks {
         self.detach_those(|_| true);
     }
 
-    /// Detaches the inline tasks that take long, and returns whether others are left in the list.
+    /// Detaches the inline tasks that take long. Returns whether others are left in the list.
     fn sweep(&self, now: Instant) -> bool {
         self.detach_those(|since| now.saturating_duration_since(since) >= LONGEST);
         let mut entries = self.0.lock();
@@ -78,7 +80,7 @@ impl InlineTasks {
         any
     }
 
-    /// Detaches the chosen inline tasks, and removes them from the list.
+    /// Detaches the inline tasks for which `which` returns `true`, and removes them from the list.
     fn detach_those(&self, which: impl Fn(Instant) -> bool) {
         let mut entries = self.0.lock();
         let mut chosen = Vec::new();

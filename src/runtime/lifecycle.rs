@@ -1,5 +1,5 @@
-//! The operations that the close of a client waits for, and the token that tells the parts of the client of the close.
-//! (The steps of a close are in `lease/registry.rs`.)
+//! The operations that the close of a client waits for, and the token that tells the parts of the client about the
+//! close. (The steps of a close are in `lease/registry.rs`.)
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio_util::{
 use super::{inline_task::InlineTask, inline_tasks::InlineTasks};
 use crate::model::Error;
 
-/// Whether a client closes, and the operations that the close waits for.
+/// Whether a client is closing, and the operations that the close waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     closing: CancellationToken,
@@ -28,18 +28,18 @@ impl Lifecycle {
         &self.closing
     }
 
-    /// Whether the client closes, or has closed.
+    /// Whether the client is closing or has closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 
-    /// The token of one more operation: a [close](Lifecycle::finish) waits until the token is dropped.
+    /// The token of one more operation. A [close](Lifecycle::finish) waits until the token is dropped.
     pub(crate) fn at_work(&self) -> TaskTrackerToken {
         self.at_work.token()
     }
 
-    /// Polls this work, or leaves it to a task, and waits for its outcome. Fails if the work panics, or is dropped with
-    /// its runtime. Dropping the future leaves the rest of the work to a task.
+    /// Polls this work, or lets a task poll it, and waits for its outcome. Fails if the work panics, or is dropped with
+    /// its runtime. If the future is dropped, a task does the rest of the work.
     pub(crate) async fn wait_for<T>(
         &self,
         task: Arc<InlineTask>,
@@ -55,12 +55,12 @@ impl Lifecycle {
         task.wait(rest, outcome).await
     }
 
-    /// Begins the close: operations that begin after this fail.
+    /// Begins the close. Operations that begin after this fail.
     pub(crate) fn begin_to_close(&self) {
         self.closing.cancel();
     }
 
-    /// Leaves all operations to tasks, and waits until each has dropped its [token](Lifecycle::at_work()).
+    /// Detaches all operations, and waits until each has dropped its [token](Lifecycle::at_work()).
     pub(crate) async fn finish(&self) {
         self.tasks.detach();
         self.at_work.close();
@@ -70,7 +70,7 @@ impl Lifecycle {
 
 impl Drop for Lifecycle {
     fn drop(&mut self) {
-        // A client that is dropped without a close ends its background parts in this way, the listener for example.
+        // If a client is dropped without a close, this ends its background parts, the listener for example.
         self.closing.cancel();
     }
 }

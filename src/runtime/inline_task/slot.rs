@@ -1,12 +1,13 @@
-//! The slot that keeps work while its caller polls it: each poll is a step, and any thread may take the work away.
+//! The slot that keeps work while its caller polls it. Each poll is a step, and any thread may take the work away.
 //!
 //! Invariants:
 //!
-//! - The work is in one place: in the slot, with the thread that took it away, or nowhere once it is over.
-//! - A thread that leaves the work marks the work as left, and never waits for the lock of the slot. If the slot is
-//!   locked, the leaving thread goes on: the thread that polls the work looks for the mark after it has unlocked the
-//!   slot, and takes the work away itself.
-//! - So work that was left does not stay in the slot. The two threads cannot miss each other: each of them writes (the
+//! - The work is in one place: in the slot, with the thread that took it away, or nowhere once it has ended.
+//! - A thread that leaves the work sets a mark, and never waits for the lock of the slot. If the slot is locked, the
+//!   leaving thread goes on. The thread that polls the work looks for the mark after it has unlocked the slot, and then
+//!   takes the work away itself.
+//! - So work that was left does not stay in the slot. The two threads cannot miss each other: each of them first writes
+//!   (the mark, or the unlocked state), then passes a memory fence, and only then reads what the other thread wrote.
 //!   mark, or the end of the lock), passes a memory fence, and only then looks at what the other thread wrote.
 
 #[cfg(not(leasehold_loom))]
@@ -23,7 +24,7 @@ use self::loom_mutex::Mutex;
 
 /// A place for work.
 pub(super) struct Slot<W> {
-    /// `None` before the work begins, and after it is over or was taken away.
+    /// `None` before the work begins, and after it has ended or was taken away.
     work: Mutex<Option<W>>,
     is_left: AtomicBool,
 }
@@ -31,11 +32,11 @@ pub(super) struct Slot<W> {
 /// Where the work is after a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stepped<W> {
-    /// The work is not over, and stays in the slot.
+    /// The work has not ended, and stays in the slot.
     Here,
-    /// The work was left before or during the step: the caller of the step has to have it go on elsewhere.
+    /// The work was left before or during the step. The caller of the step must have it continue elsewhere.
     Left(W),
-    /// The work is over, or goes on elsewhere.
+    /// The work has ended, or continues elsewhere.
     Gone,
 }
 
@@ -71,7 +72,7 @@ impl<W> Slot<W> {
         }
     }
 
-    /// Leaves the work, and takes it away. `None` if the work is not in the slot, or if a step is under way: the step
+    /// Leaves the work, and takes it away. `None` if the work is not in the slot, or if a step is under way. The step
     /// then takes the work away.
     pub(super) fn leave(&self) -> Option<W> {
         self.is_left.store(true, Ordering::SeqCst);
@@ -84,7 +85,7 @@ impl<W> Slot<W> {
     }
 }
 
-/// Loom's lock with the interface of `parking_lot`. Loom tries every order of the steps of the threads.
+/// The lock of loom with the interface of `parking_lot`. Loom tries every order of the threads' steps.
 #[cfg(leasehold_loom)]
 mod loom_mutex {
     use loom::sync::{self, MutexGuard};
@@ -106,10 +107,10 @@ mod loom_mutex {
     }
 }
 
-/// `RUSTFLAGS='--cfg leasehold_loom' cargo test --lib --target-dir target/loom slot`
+/// Run with `RUSTFLAGS='--cfg leasehold_loom' cargo test --lib --target-dir target/loom slot`.
 ///
-/// Loom takes the state of a lock for sequentially consistent, so the model passes without the memory fences too. They
-/// are needed for the reason that the invariants give.
+/// Loom treats the state of a lock as sequentially consistent, so the model passes without the memory fences too. The
+/// code needs them for the reason that the invariants give.
 #[cfg(all(test, leasehold_loom))]
 mod tests {
     use loom::{sync::Arc, thread};
