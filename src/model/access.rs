@@ -5,11 +5,11 @@ use super::mode::Mode;
 /// What a lease asks of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// The whole key, without other holders.
+    /// The lease has the key for itself, without other holders.
     Exclusive,
-    /// The key beside other shared holders.
+    /// The lease shares the key with other shared leases.
     Shared,
-    /// Some of the permits of the key, beside other holders of permits.
+    /// The lease takes some of the permits of the key, beside other leases with permits.
     Permits {
         /// How many permits the lease takes.
         n: i64,

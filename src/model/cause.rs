@@ -4,9 +4,15 @@ use std::{error::Error as StdError, fmt, ops::Deref, sync::Arc};
 
 /// The source of an [`Error`](crate::Error): the error of a database driver, or a text.
 ///
-/// It can be cloned, because the error of one request may be given to many leases. Its `Display` and `Debug` may be a
-/// sentence instead of the driver's message, which can contain whole statements and buffers.
-/// [`Error::driver_error`](crate::Error::driver_error) gives the driver's error itself.
+/// It can be cloned, because the error of one request may be given to many leases. A driver's message can contain whole
+/// statements and buffers, so `Display` and `Debug` may show a sentence instead. The driver's error itself is in
+/// [`Error::driver_error`](crate::Error::driver_error).
+///
+/// ```
+/// use leasehold::{Error, store::Cause};
+///
+/// let error = Error::Store { store: "my store", source: Cause::text("the table is missing") };
+/// ```
 #[derive(Clone)]
 pub struct Cause(Arc<dyn StdError + Send + Sync + 'static>);
 
@@ -18,14 +24,14 @@ impl Cause {
         )))
     }
 
-    /// A cause that shows `text` in place of the error's own message, and keeps the error for
-    /// [`Error::driver_error`](crate::Error::driver_error).
+    /// A cause that shows `text` instead of the error's own message.
+    /// [`Error::driver_error`](crate::Error::driver_error) still gives the error.
     pub fn worded(text: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
         let (text, error) = (text.into(), Box::new(error));
         Self(Arc::new(Worded { text, error }))
     }
 
-    /// The driver's error, if it is of this type.
+    /// The driver's error, if it is of type `E`.
     pub(crate) fn error<E: StdError + 'static>(&self) -> Option<&E> {
         match self.0.downcast_ref::<Worded>() {
             Some(worded) => worded.error.downcast_ref(),

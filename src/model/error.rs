@@ -14,10 +14,34 @@ use super::{
     tick::{Done, Tick},
 };
 
-/// Why an operation did not do what it was asked.
+/// Why an operation failed.
 ///
-/// A lock that another owner holds is an answer ([`Attempt::Held`](crate::Attempt::Held)), not an error. No variant
-/// holds a credential, nor does a source that this crate makes.
+/// A key that another owner holds is an answer of [`try_acquire`](crate::Leases::try_acquire)
+/// ([`Attempt::Held`](crate::Attempt::Held)), and not an error. No variant contains a credential, and neither does a
+/// source that this crate makes.
+///
+/// [`is_retryable`](Error::is_retryable) says whether the same call can succeed later,
+/// [`is_ambiguous`](Error::is_ambiguous) whether the store may have carried out the request, and [`kind`](Error::kind)
+/// is for counting and for decisions:
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Error, Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let leases = Leases::new(MemoryStore::new());
+/// let ttl = Duration::from_secs(30);
+/// let lease = leases.acquire("report:42", ttl).await?;
+/// match leases.acquire("report:42", ttl).wait_for(Duration::from_millis(10)).await {
+///     Err(Error::WaitTimedOut { held, .. }) => println!("{} has it", held.owner()),
+///     Err(error) if error.is_retryable() => println!("try again later: {error}"),
+///     Err(error) => return Err(error),
+///     Ok(_) => unreachable!("it is held"),
+/// }
+/// # lease.release().await
+/// # }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +61,7 @@ pub enum Error {
         bytes: usize,
     },
 
-    /// No permits were asked for, or more than there are. Nothing was sent.
+    /// The request is for no permits, or for more than there are. Nothing was sent.
     #[error("of {capacity} permits, 1 to {capacity} can be asked for, not {permits}")]
     InvalidPermits {
         /// How many permits were asked for.
@@ -46,7 +70,7 @@ pub enum Error {
         capacity: u32,
     },
 
-    /// A lease of permits cannot become exclusive or shared. Nothing was sent.
+    /// A lease of permits cannot be upgraded or downgraded. Nothing was sent.
     #[error(
         "a lease of permits cannot become exclusive or shared: release it, and acquire another"
     )]
@@ -66,7 +90,7 @@ pub enum Error {
         min_hold: Duration,
     },
 
-    /// The text is no tick. Nothing was sent.
+    /// The text is not a tick. Nothing was sent.
     #[error(
         "{text:?} is no tick: give a whole number, a date as 2026-11-24, a time as 2026-11-24T03:00:00Z, or a version as 1.2.3"
     )]
@@ -75,8 +99,8 @@ pub enum Error {
         text: String,
     },
 
-    /// The tick is of another kind than the one that is done already, so that it cannot be told whether it is done too.
-    /// Nothing was changed.
+    /// The tick is of another kind than the tick that is done for this key. So the store cannot tell whether it is done
+    /// too. Nothing was changed.
     #[error(
         "the tick {tick} is a {}, and the last one done for {key} is {done}, a {}: use ticks of one kind, or another key",
         tick.kind(),
@@ -91,8 +115,8 @@ pub enum Error {
         done: Tick,
     },
 
-    /// The tick is done, so its job does not run. [`RunOnce::run`](crate::RunOnce::run) gives this as an answer and not as
-    /// an error.
+    /// The tick is done, so its job does not run. [`RunOnce::run`](crate::RunOnce::run) returns this as an answer and
+    /// not as an error.
     #[error("{0}")]
     Done(Done),
 
@@ -138,40 +162,40 @@ pub enum Error {
         longest: Duration,
     },
 
-    /// The server could not be reached, so nothing was changed. A retry can help.
+    /// The server could not be reached. Nothing was changed. A retry can help.
     #[error(
         "{store} cannot be reached: check its address, that it runs, and the network in between"
     )]
     Unreachable {
         /// The kind of store.
         store: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         source: Cause,
     },
 
-    /// The connection or the server failed after the request may have been sent: the request may or may not have been
-    /// carried out. A retry can help, and a retry with the same lease id is harmless.
+    /// The connection or the server failed after the request may have been sent. The store may or may not have carried
+    /// it out. A retry can help, and is harmless with the same lease id.
     #[error("the answer of {store} was lost: the request may or may not have been carried out")]
     Interrupted {
         /// The kind of store.
         store: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         source: Cause,
     },
 
-    /// The store did not answer in time: the request may or may not have been carried out. A retry
-    /// can help, and a retry with the same lease id is harmless.
+    /// The store did not answer in time. It may or may not have carried out the request. A retry can help, and is
+    /// harmless with the same lease id.
     #[error(
         "no answer to {operation} within {limit:?}: the request may or may not have been carried out"
     )]
     TimedOut {
-        /// The operation that the store was asked for.
+        /// The name of the operation.
         operation: &'static str,
-        /// How long the answer was waited for.
+        /// How long this crate waited for the answer.
         limit: Duration,
     },
 
-    /// The lease was granted, and expired before its caller took it: the future of the acquire was not polled for so
+    /// The lease was granted, and expired before its caller took it: nobody polled the future of the acquire for that
     /// long, or the machine was suspended. The lease is released. A retry can help.
     #[error(
         "the lease on {key} was granted, and its ttl of {ttl:?} was over before the acquire's future was polled again: poll it while it is there, or drop it"
@@ -190,7 +214,7 @@ pub enum Error {
     Denied {
         /// The kind of store.
         store: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         source: Cause,
     },
 
@@ -201,7 +225,7 @@ pub enum Error {
     NotPrepared {
         /// The kind of store.
         store: &'static str,
-        /// What is missing or in the way.
+        /// What is missing, or what is in the way.
         problem: String,
     },
 
@@ -217,15 +241,15 @@ pub enum Error {
         source: Cause,
     },
 
-    /// The server has no room for the request now, or does not take writes. Nothing was changed. A
-    /// retry can help, after a while.
+    /// The server has no capacity for the request now, or takes no writes. Nothing was changed. A retry can help, after
+    /// a while.
     #[error(
         "{store} does not take the request now: try again later, and look at its load and its disks"
     )]
     Overloaded {
         /// The kind of store.
         store: &'static str,
-        /// What the server said.
+        /// The server's error.
         source: Cause,
     },
 
@@ -236,7 +260,7 @@ pub enum Error {
     NoJournal {
         /// The kind of store.
         store: &'static str,
-        /// What the server said.
+        /// The server's error.
         source: Cause,
     },
 
@@ -251,8 +275,8 @@ pub enum Error {
         key: Key,
     },
 
-    /// The document of this key was written by a version of leasehold that this version does not know. The document was
-    /// not changed.
+    /// A version of leasehold that this version does not know wrote the document of this key. The document was not
+    /// changed.
     #[error(
         "the document of {key} has the schema {found}, which this version does not know: upgrade leasehold here"
     )]
@@ -270,42 +294,42 @@ pub enum Error {
     NotALock {
         /// The key.
         key: Key,
-        /// What about it is wrong.
+        /// What is wrong with it.
         problem: String,
     },
 
-    /// The document at the id of this limiter is not the document of a limiter. It was not changed.
+    /// The document under the id of this limiter is not that of a limiter. It was not changed.
     #[error("the document of the limiter {key} is damaged ({problem}): remove the document")]
     NotALimiter {
         /// The key.
         key: Key,
-        /// What about it is wrong.
+        /// What is wrong with it.
         problem: String,
     },
 
-    /// The store failed in a way that a retry will not mend.
+    /// The store failed in a way that a retry cannot fix.
     #[error("{store} could not carry out the operation")]
     Store {
         /// The kind of store.
         store: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         source: Cause,
     },
 
-    /// The lock was held for all of the time that the caller allowed for waiting.
+    /// The key was held for as long as the caller was willing to wait.
     #[error("{} is still held by {} after a wait of {waited:?}", held.key(), held.owner())]
     WaitTimedOut {
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
         /// The holders in the last answer of the store.
         held: Held,
     },
 
-    /// The key has [`MAX_HOLDERS`] live holders. None of them conflicts with the request, but a key cannot have more.
-    /// Nothing was changed.
+    /// The key has [`MAX_HOLDERS`] live holders. None of them conflicts with the request, but a key cannot have more
+    /// holders. Nothing was changed.
     ///
-    /// A try gives this error at once. A caller that waits goes on waiting for a holder to leave, and gets this error
-    /// when the time for waiting is over.
+    /// [`try_acquire`](crate::Leases::try_acquire) fails with this error at once. A caller that waits goes on waiting
+    /// for a holder to leave, and gets this error when the time for waiting is over.
     #[error(
         "{key} has {MAX_HOLDERS} holders, as many as a key can have: wait until some leave, or spread them over several keys"
     )]
@@ -314,18 +338,18 @@ pub enum Error {
         key: Key,
     },
 
-    /// The limiter will not grant the permits in the time that the caller allowed for waiting.
+    /// The limiter will not grant the permits within the time that the caller allowed for waiting.
     #[error("{key} is at its limit after a wait of {waited:?}: try again in {retry_in:?}")]
     LimitReached {
         /// The key of the limiter.
         key: Key,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
-        /// How long until the permits can come back, by the last answer of the server.
+        /// How long it takes until the permits can be back, by the last answer of the server.
         retry_in: Duration,
     },
 
-    /// [`Leases::close`](crate::Leases::close) was called, so this client acquires nothing any more.
+    /// [`Leases::close`](crate::Leases::close) was called. This handle acquires nothing any more.
     #[error("these leases were closed: nothing is acquired any more")]
     Closed,
 
@@ -334,12 +358,12 @@ pub enum Error {
     Lost {
         /// The key.
         key: Key,
-        /// How it was lost.
+        /// How the lease was lost.
         reason: LossReason,
     },
 
-    /// The resource has seen a newer fence: this lease is over, and another lease was granted after it.
-    /// Nothing was changed.
+    /// The resource has seen a newer fence: another lease was granted after this one, which is over. Nothing was
+    /// changed.
     #[error(
         "fence {fence} is over, the resource has seen {}: stop, write nothing more, and acquire again",
         shown(seen)
@@ -351,13 +375,13 @@ pub enum Error {
         seen: Option<Fence>,
     },
 
-    /// An upsert under a fence does not name the `_id` of its document. Nothing was sent.
+    /// The filter of an upsert under a fence does not name the `_id` of its document. Nothing was sent.
     #[error(
         "an upsert under a fence needs the _id of the document in its filter, as in {{_id: 7}}: without it a stale holder would insert a second document"
     )]
     InvalidUpsert,
 
-    /// The lease cannot be enforced in this transaction. A transaction that was under way does not commit any more.
+    /// The lease cannot be enforced in this transaction. If the transaction was under way, it cannot commit any more.
     #[error("the lease on {key} cannot be enforced here: {problem}")]
     NotEnforceable {
         /// The key.
@@ -366,20 +390,21 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// The server aborted the transaction: another client wrote one of its documents, for example, or the connection
-    /// broke. Nothing of it is committed. A retry can help, of the whole transaction from its start.
+    /// The server aborted the transaction, for example because another client wrote one of its documents, or because
+    /// the connection broke. Nothing of the transaction is committed. A retry of the whole transaction can help.
     #[error("{store} gave up the transaction, and nothing of it is done: run all of it again")]
     TransactionAborted {
         /// The kind of store.
         store: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         source: Cause,
     },
 }
 
 impl Error {
-    /// The error of the database driver that caused this one, if it is of the type `E`: `mongodb::error::Error`, for
-    /// example. [`source`](std::error::Error::source) gives it as a sentence.
+    /// The driver's error that caused this one, if it is of type `E`, for example `mongodb::error::Error`. `None` if it
+    /// is of another type, or if no driver's error caused this one. [`source`](std::error::Error::source) describes it
+    /// in a sentence.
     pub fn driver_error<E: std::error::Error + 'static>(&self) -> Option<&E> {
         match self {
             Self::Unreachable { source, .. }
@@ -404,23 +429,23 @@ fn shown(seen: &Option<Fence>) -> String {
 
 /// How a lease was lost.
 ///
-/// For each reason, the work that depends on the lease has to stop. The reason is what this process knew at the
-/// moment of the loss: a key whose lease has expired may be granted to another holder a moment later.
+/// Whatever the reason, the work that depends on the lease has to stop. The reason is what this process knew at the
+/// moment of the loss. If the lease expired, another holder may be granted the key a moment later.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease expired: it was not kept alive, a renewal by hand had no answer in time, or this process was paused
+    /// The lease expired: it was not kept alive, a renewal by hand was not answered in time, or this process was paused
     /// for too long.
     #[error("it expired before it was renewed")]
     Expired,
-    /// The lease is not among the holders of its key any more: it was evicted, it was released elsewhere, or it expired
+    /// The lease is no longer among the holders of its key: it was evicted, it was released elsewhere, or it expired
     /// and the key was granted to another holder.
     #[error("it was taken over after its expiry, evicted, or released elsewhere")]
     TakenOver,
-    /// The lease expired while its renewals failed. This is the last error.
+    /// The lease expired while its renewals failed. The field is the last error.
     #[error("it could not be renewed in time: {0}")]
     Unreachable(#[source] Box<Error>),
-    /// The lease was held for all of its [`max_hold`](crate::Acquire::max_hold), so that it was not renewed any more.
+    /// The lease was held for its whole [`max_hold`](crate::Acquire::max_hold), so it was not renewed any more.
     #[error("it was held for as long as its maximum hold allows")]
     HeldTooLong,
     /// [`Leases::close`](crate::Leases::close) released the lease.

@@ -1,12 +1,12 @@
-//! Of which kind an error is, and with that whether a retry can help.
+//! The kind of an error, and whether a retry can help.
 
 use std::fmt;
 
 use super::error::Error;
 
-/// What kind of error an [`Error`] is: what an application counts, or decides by.
+/// The kind of an [`Error`], for counting errors and for decisions.
 ///
-/// Variants of [`Error`] may be added; each has one of these kinds, or of those that come.
+/// New variants of [`Error`] may be added. Each of them has one of these kinds, or a kind that is added with it.
 ///
 /// ```
 /// use leasehold::{ErrorKind, Key};
@@ -18,17 +18,17 @@ use super::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// What was asked for is out of bounds. Nothing was sent.
+    /// An argument is invalid or out of bounds. Nothing was sent.
     InvalidInput,
     /// The store cannot be reached, or has too much to do. Nothing was changed, and a retry can help.
     Unavailable,
-    /// The answer did not come: the request may or may not have been carried out. A retry can help.
+    /// No answer came. The store may or may not have carried out the request. A retry can help.
     NoAnswer,
     /// The lease was granted, and expired before its caller took it. It is released. A retry can help.
     NotTaken,
-    /// Others hold the key, and still did when the wait was over. A retry can help.
+    /// Others hold the key, and still held it when the wait was over. A retry can help.
     Held,
-    /// The limiter lets no call through in the time that was allowed for waiting. A retry can help.
+    /// The limiter grants nothing within the time that was allowed for waiting. A retry can help.
     LimitReached,
     /// The tick of a job is done.
     Done,
@@ -36,19 +36,19 @@ pub enum ErrorKind {
     Lost,
     /// The handle was closed.
     Closed,
-    /// The store, its credentials, or the runtime is not what is needed: an operator has to mend that.
+    /// The store, its credentials, or the runtime is not as it has to be. An operator has to fix that.
     Misconfigured,
-    /// The document of the key is not one of this crate, or of a version that this one does not know. It was
-    /// left alone.
+    /// The document of the key was not written by this crate, or by a version that this one does not know. It was left
+    /// unchanged.
     ForeignDocument,
-    /// A transaction of the application is not done, and can be run again.
+    /// A transaction of the application was aborted, and can be run again.
     TransactionAborted,
-    /// The store failed otherwise, in a way that a retry will not mend.
+    /// The store failed in another way, which a retry cannot fix.
     Other,
 }
 
 impl ErrorKind {
-    /// The kind as one word, for the label of a metric.
+    /// The kind as one word, for example for the label of a metric.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InvalidInput => "invalid_input",
@@ -75,7 +75,7 @@ impl fmt::Display for ErrorKind {
 }
 
 impl Error {
-    /// Whether the same call can succeed later although nothing is changed for it.
+    /// Whether the same call can succeed later, although nobody changes anything for it.
     pub fn is_retryable(&self) -> bool {
         match self.kind() {
             ErrorKind::Unavailable
@@ -94,12 +94,12 @@ impl Error {
         }
     }
 
-    /// Whether the request may have been carried out although the call failed.
+    /// Whether the store may have carried out the request although the call failed.
     pub fn is_ambiguous(&self) -> bool {
         self.kind() == ErrorKind::NoAnswer
     }
 
-    /// What kind of error it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidKey { .. }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::model::{Cause, Key};
 
-    /// Written out, for it is what applications decide by.
+    /// The table is written out, because applications decide by it.
     #[test]
     fn what_can_be_retried_and_what_is_ambiguous() {
         let (store, source) = ("the store", || Cause::text("broken"));

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 /// The fencing token of a grant: of two grants of one key, the later has the greater fence.
 ///
-/// A lease cannot stop a holder that was paused past its expiry and then goes on writing; the
-/// resource can, if every write carries the fence and the resource refuses one that is smaller
-/// than the greatest it has seen (Martin Kleppmann, "How to do distributed locking", 2016).
+/// A lease cannot stop a holder that was paused past its expiry and then goes on writing. The resource can, if every
+/// write carries the fence and the resource refuses a fence that is smaller than the greatest it has seen (Martin
+/// Kleppmann, "How to do distributed locking", 2016).
 ///
-/// Fences are ordered but not consecutive: they survive release, takeover, eviction and clean-up
-/// of the lock's document.
+/// Fences are ordered but not consecutive. The next grant has a greater fence even after a release, a takeover, an
+/// eviction, or the clean-up of the lock's document. Only a [reentrant](crate::Acquire::reentrant) lease has the fence
+/// of the lease that its owner holds already.
 ///
 /// serde writes a fence as a plain 64-bit integer, which can be stored beside the data or sent with a request.
-/// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. This crate checks documents in MongoDB,
-/// Elasticsearch and OpenSearch: `GuardedCollection`, `Lease::enforce`,
-/// `GuardedIndex`.
+/// `docs/fencing.md` shows how a resource checks it, in SQL and over HTTP. For documents in MongoDB, Elasticsearch and
+/// OpenSearch this crate has the check: `GuardedCollection`, `Lease::enforce`, `GuardedIndex`.
 ///
 /// ```
 /// use leasehold::Fence;
@@ -29,16 +29,16 @@ use serde::{Deserialize, Serialize};
 pub struct Fence(i64);
 
 impl Fence {
-    /// The name of the field in which a protected document keeps the newest fence that it was written under, as a
-    /// 64-bit integer.
+    /// The name of the field in which a guarded document keeps the newest fence that it was written under. The value is
+    /// a 64-bit integer.
     pub const FIELD: &str = "leasehold_fence";
 
-    /// A fence of this value, for comparing with one that a resource has stored.
+    /// A fence with this value, to compare with the one that a resource has stored.
     pub const fn new(value: i64) -> Self {
         Self(value)
     }
 
-    /// The value to store beside the protected data or to send with a request.
+    /// The value, to store beside the protected data or to send with a request.
     pub const fn get(self) -> i64 {
         self.0
     }

@@ -13,7 +13,7 @@ macro_rules! name {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes an id that nothing else has.
+            /// Makes a new, random id (UUID version 4).
             pub fn random() -> Self {
                 Self(Uuid::new_v4())
             }
@@ -38,7 +38,7 @@ name! {
     /// The id of one lease.
     ///
     /// The client makes it before it sends the request, and keeps it in the retries. So the store recognises a repeated
-    /// request, and a release can free only the lease that it belongs to.
+    /// request, and a release frees no lease but its own.
     LeaseId
 }
 
@@ -58,7 +58,7 @@ name! {
 }
 
 impl PermitId {
-    /// The name that stands for none in the document of a limiter that lacks it.
+    /// The id that stands for a missing one in the document of a limiter.
     #[cfg(any(
         feature = "mongodb",
         feature = "elasticsearch",
@@ -69,7 +69,7 @@ impl PermitId {
 }
 
 impl LeaseId {
-    /// The name that stands for none where a document lacks it.
+    /// The id that stands for a missing one in a document.
     #[cfg(any(
         feature = "mongodb",
         feature = "elasticsearch",

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// The text in the field `schema` of each lock's document, by which a store recognises it as a lock. It ends with the
-/// version of the document's shape that this crate reads and writes.
+/// The text in the field `schema` of the document of each lock, by which a store recognises a lock. It ends with the
+/// version of the format that this crate reads and writes.
 pub const SCHEMA: &str = "leasehold.lock.1";
 
-/// The end of the fences: each is below this number, up to which also those languages count exactly that have only
-/// floating-point numbers. It is the time of the year 287,396, in milliseconds.
+/// The end of the fences: each fence is below this number. Languages that have only floating-point numbers are exact up
+/// to it. As a time in milliseconds it is in the year 287,396.
 pub(crate) const FENCE_END: i64 = 1 << 53;
 
-/// The version of the shape of a limiter's document that this crate reads and writes.
+/// The version of the format of a limiter's document that this crate reads and writes.
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",
@@ -19,7 +19,7 @@ pub(crate) const FENCE_END: i64 = 1 << 53;
 ))]
 pub(crate) const LIMITER_SCHEMA: i64 = 1;
 
-/// The end of what a limiter can have used up, in the unit of its kind: far more than the nanoseconds of a year.
+/// The end of what a limiter can have used, in the unit of its kind. It is far more than the nanoseconds of a year.
 #[cfg(any(
     feature = "mongodb",
     feature = "elasticsearch",
@@ -28,8 +28,8 @@ pub(crate) const LIMITER_SCHEMA: i64 = 1;
 ))]
 pub(crate) const USED_END: i64 = 1 << 62;
 
-/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`, and every store keeps
-/// to the same bound so that a key which works on one works on all.
+/// The longest key, in bytes of UTF-8. Elasticsearch refuses a longer `_id`. Every store has the same bound, so that a
+/// key which works on one store works on all.
 pub const MAX_KEY_BYTES: usize = 512;
 
 /// The longest name of an owner, in bytes of UTF-8.
@@ -45,15 +45,15 @@ pub const MAX_NOTE_BYTES: usize = 1_024;
 /// 16 MB that MongoDB allows, and one key does not keep the server busy.
 pub const MAX_HOLDERS: usize = 1_000;
 
-/// The most places in the queue of one key. Processes beyond that have no place, and ask from time to time.
+/// The most places in the queue of one key. Further processes have no place, and ask from time to time.
 ///
-/// A place with the longest owner takes some 0.7 KB, and each answer about the key contains all of them.
+/// A place with the longest owner takes some 0.7 KB, and each answer about the key contains all places.
 pub const MAX_PLACES: usize = 100;
 
-/// The longest time for which a place counts without being taken again.
+/// The longest time for which a place counts without being renewed.
 pub const MAX_PLACE_TIME: Duration = Duration::from_secs(60);
 
-/// The longest time to live: 365 days. A lease meant to outlast it is not a lease.
+/// The longest time to live: 365 days.
 pub const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The longest window of a limiter: 365 days.

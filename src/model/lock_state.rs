@@ -6,7 +6,22 @@ use chrono::{DateTime, Utc};
 
 use super::{fence::Fence, key::Key, place::Place, record::Holder, tick::Done, time::between};
 
-/// The live holders of a key that could not be granted.
+/// The answer that a key could not be granted, with its live holders.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Attempt, Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// let leases = Leases::new(MemoryStore::new());
+/// let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
+/// if let Attempt::Held(held) = leases.try_acquire("report:42", Duration::from_secs(30)).await? {
+///     println!("{} has it for {:?} more, {} wait", held.owner(), held.expires_in(), held.ahead());
+/// }
+/// # lease.release().await
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     key: Key,
@@ -18,7 +33,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// An answer with these live holders, at this time of the server.
+    /// For authors of stores: an answer with these live holders, at this time of the server.
     pub fn new(key: Key, holders: Vec<Holder>, now: DateTime<Utc>) -> Self {
         Self {
             key,
@@ -30,14 +45,16 @@ impl Held {
         }
     }
 
-    /// The same with so many processes ahead, which keep a free key from others for so long.
+    /// For authors of stores: the same answer, with `ahead` processes that come first. While nobody holds the key, they
+    /// keep it from others for `binds_for`.
     pub fn behind(mut self, ahead: usize, binds_for: Duration) -> Self {
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
         (self.ahead, self.turns, self.binds_for) = (ahead, ahead, binds_for);
         self
     }
 
-    /// The same if some of those ahead share the key with each other or with the request, so that they take so many turns.
+    /// The same answer, if the processes ahead take only this many turns, because some of them share the key with each
+    /// other or with the request.
     pub(crate) fn in_turns(mut self, turns: usize) -> Self {
         self.turns = u32::try_from(turns).unwrap_or(u32::MAX);
         self
@@ -60,37 +77,38 @@ impl Held {
         &self.holders
     }
 
-    /// The owner of the oldest live holder; "nobody" if there is none.
+    /// The owner of the oldest live holder; `"nobody"` if there is none.
     pub fn owner(&self) -> &str {
         self.holders
             .first()
             .map_or("nobody", |holder| &holder.owner)
     }
 
-    /// How many other processes wait for the key, and come first.
+    /// How many other processes wait for the key and come first.
     pub fn ahead(&self) -> usize {
         self.ahead as usize
     }
 
-    /// How many times the key changes hands until all those ahead have had it who do not share it with the request.
+    /// How many times the key changes hands until all processes ahead that do not share it with the request have had
+    /// it.
     pub(crate) fn turns_ahead(&self) -> usize {
         self.turns as usize
     }
 
-    /// For how long those [ahead](Self::ahead) come first although nobody has the key, counted from the server's answer.
-    /// Zero if somebody has the key.
+    /// How long the processes [ahead](Self::ahead) come first although nobody holds the key, counted from the server's
+    /// answer. Zero if somebody holds it.
     pub fn binds_for(&self) -> Duration {
         self.binds_for
     }
 
-    /// For how long the key has had the newest of its holders; `None` if it has no holder.
+    /// How long ago the newest of the holders was granted the key; `None` if there is no holder.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let newest = self.holders.iter().map(|holder| holder.acquired_at).max();
         newest.map(|at| between(at, self.now))
     }
 
-    /// How long until the earliest of the holders expires, on the server's clock as it answered.
-    /// A holder may release earlier, or renew and stay longer.
+    /// How long it takes until the earliest of the holders expires, counted from the server's time when it answered. A
+    /// holder may release earlier, or renew and stay longer.
     pub fn expires_in(&self) -> Duration {
         first_expiry(&self.holders, self.now)
     }
@@ -105,11 +123,11 @@ pub struct LockState {
     pub fence: Fence,
     /// The live holders, oldest first; none if the key is free.
     pub holders: Vec<Holder>,
-    /// The processes that wait for the key, in the order in which they are to have it.
+    /// The processes that wait for the key, in the order in which they are granted it.
     pub waiters: Vec<Place>,
-    /// The newest tick of a job that is done; `None` if none is.
+    /// The newest done tick of a job; `None` if no tick is done.
     pub done: Option<Done>,
-    /// The server's time as it answered.
+    /// The time of the server when it answered.
     pub now: DateTime<Utc>,
 }
 
@@ -124,8 +142,8 @@ impl LockState {
         self.holders.first().map(|holder| &*holder.owner)
     }
 
-    /// How long until the earliest of the holders expires, on the server's clock as it answered;
-    /// zero if the key is free.
+    /// How long it takes until the earliest of the holders expires, counted from the server's time when it answered.
+    /// Zero if the key is free.
     pub fn expires_in(&self) -> Duration {
         first_expiry(&self.holders, self.now)
     }

@@ -1,8 +1,8 @@
-//! `Mode`: which holders may stand beside a holder.
+//! `Mode`: which other holders a holder allows beside it.
 
 use serde::{Deserialize, Serialize};
 
-/// Which holders may stand beside a holder.
+/// Which other holders a holder allows beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -11,12 +11,12 @@ pub enum Mode {
     Exclusive,
     /// Other shared holders.
     Shared,
-    /// Other holders of permits, up to a capacity.
+    /// Other holders of permits, as long as there are enough permits.
     Permits,
 }
 
 impl Mode {
-    /// The word for the mode in a document.
+    /// The word for the mode, as documents contain it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -25,7 +25,7 @@ impl Mode {
         }
     }
 
-    /// Parses the word for a mode in a document; `None` if this version does not know it.
+    /// Reads the word for a mode from a document; `None` if this version does not know the word.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Exclusive, Self::Shared, Self::Permits]
             .into_iter()

@@ -1,4 +1,4 @@
-//! `Place`: a process that waits for a key, as the document of its lock has it.
+//! `Place`: a process that waits for a key, as the lock's document contains it.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::{ids::WaiterId, limits::MAX_PLACE_TIME, mode::Mode, time::after};
 
 /// The place of a process in the queue of a key.
 ///
-/// A process has one place for a key, however many of its tasks wait for it. The place is that of the task which asks
-/// first.
+/// A process has one place for a key, however many of its tasks wait for the key. The place is that of the task that
+/// asks first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -23,12 +23,12 @@ pub struct Place {
     pub permits: i64,
     /// When the process took the place, on the server's clock.
     pub since: DateTime<Utc>,
-    /// Until when the place counts unless the process asks again, on the server's clock.
+    /// Until when the place counts, on the server's clock. The process renews it by asking again.
     pub until: DateTime<Utc>,
 }
 
 impl Place {
-    /// A place from now on, at this time of the server.
+    /// A place that a process takes now, at this time of the server.
     pub fn new(
         waiter: WaiterId,
         owner: Arc<str>,
@@ -48,7 +48,8 @@ impl Place {
 
     /// Whether the place counts at this time of the server's clock.
     ///
-    /// One that ends later than a place can was written before the clock stepped back, and does not count either.
+    /// A place whose end is later than [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME) allows was written before the
+    /// clock stepped back. It does not count.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         now < self.until && self.until <= after(now, MAX_PLACE_TIME)
     }

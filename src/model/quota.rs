@@ -6,7 +6,17 @@ use super::{error::Error, limits::MAX_WINDOW};
 
 /// How many permits a limiter grants in a window, and when they come back.
 ///
-/// Each request contains its quota, and the store does not keep it. So a new deployment can have another one.
+/// Each request contains its quota, and the store does not keep it. So a new deployment can use another one.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::store::Quota;
+///
+/// // One permit every 100 ms, and up to three at once after a pause.
+/// let quota = Quota::fixed(10, Duration::from_secs(1))?.smooth(3)?;
+/// assert_eq!(quota.most_at_once(), 3);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u32,
@@ -18,23 +28,24 @@ pub struct Quota {
 /// When the permits of a limiter come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// Every permit at the start of the window.
+    /// All permits come back at the start of each window.
     Fixed,
-    /// One at a time.
+    /// The permits come back one at a time.
     Smooth {
-        /// How many can be taken at once after a pause.
+        /// How many permits can be taken at once after a pause.
         burst: u32,
     },
 }
 
 impl Quota {
     /// A quota of `limit` permits in each window of the server's clock. Windows begin at multiples of their length
-    /// since 1970, so a window of a second is a second of the clock, and a window of a day is a day of UTC.
+    /// since 1970, so a window of a second is a second of the clock, and a window of a day is a day of UTC. The window
+    /// is cut to whole milliseconds.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidLimit`] for a limit of 0, and [`Error::InvalidWindow`] for a window of less than
-    /// a millisecond or more than [`MAX_WINDOW`]. The window is cut to whole milliseconds.
+    /// [`Error::InvalidLimit`] for a limit of 0, and [`Error::InvalidWindow`] for a window of less than a millisecond
+    /// or more than [`MAX_WINDOW`].
     pub fn fixed(limit: u32, window: Duration) -> Result<Self, Error> {
         if limit == 0 {
             return Err(Error::InvalidLimit);
@@ -50,8 +61,8 @@ impl Quota {
         })
     }
 
-    /// The same quota with permits that come back one at a time: one after each `limit`-th of the window. After a
-    /// pause up to `burst` of them can be taken at once.
+    /// The same quota with permits that come back one at a time: one permit after each `limit`-th of the window. After
+    /// a pause up to `burst` permits can be taken at once.
     ///
     /// # Errors
     ///
@@ -94,21 +105,21 @@ impl Quota {
         i64::try_from(self.window.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// How long one permit takes to come back, in nanoseconds. It is rounded up, because rounding down would grant more
-    /// than the limit.
+    /// How long one permit takes to come back, in nanoseconds. The time is rounded up, because rounding down would
+    /// grant more than the limit.
     pub(crate) fn interval_nanos(&self) -> i64 {
         let nanos = self.window.as_nanos().div_ceil(u128::from(self.limit));
         // A year has 55 bits of nanoseconds.
         i64::try_from(nanos).unwrap_or(i64::MAX)
     }
 
-    /// How long the permits of a whole burst take to come back, in nanoseconds; for fixed windows those of a window.
+    /// How long the permits of a whole burst take to come back, in nanoseconds. With fixed windows: those of a window.
     pub(crate) fn credit_nanos(&self) -> i64 {
         self.interval_nanos()
             .saturating_mul(self.most_at_once().into())
     }
 
-    /// For how long after the start of its window a grant may limit later requests, in milliseconds.
+    /// How long after the start of its window a grant can limit later requests, in milliseconds.
     pub(crate) fn memory_millis(&self) -> i64 {
         let window = self.window_millis();
         match self.kind {
@@ -131,7 +142,7 @@ impl Quota {
         }
     }
 
-    /// The longest time until the next permits come back, when all are taken.
+    /// The longest time until the next permits come back if all are taken.
     pub(crate) fn turn(&self) -> Duration {
         match self.kind {
             WindowKind::Fixed => self.window,

@@ -1,4 +1,4 @@
-//! Locks and limiters as stores keep them: one document for each key, with the same fields in all stores.
+//! Locks and limiters as stores keep them: one document for each key, with the same fields in every store.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
     tick::LastDone,
 };
 
-/// One holder of a key, in the document of its lock.
+/// One holder of a key, as the lock's document contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -56,7 +56,7 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is live at this time of the server's clock.
+    /// Whether the lease is live at this time of the server's clock: it has not expired.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
         self.expires_at > now
     }
@@ -64,7 +64,7 @@ impl Holder {
 
 /// The document of one lock.
 ///
-/// A released lock keeps its document, without holders, so that its fence survives.
+/// A released lock keeps its document, without holders, so that its fence is not lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRecord {
@@ -72,18 +72,18 @@ pub struct LockRecord {
     pub key: Key,
     /// The newest fencing token of the key: of a grant, an upgrade or an eviction. It never decreases.
     pub fence: Fence,
-    /// The holders, oldest first. Expired ones stay until the next grant.
+    /// The holders, oldest first. Expired holders stay until the next grant.
     pub holders: Vec<Holder>,
-    /// The latest expiry of a holder; without holders, the time of the release or eviction. From this time on the key
-    /// is free, and the retention of the document counts from here.
+    /// The latest expiry of a holder. Without holders, it is the time of the release or the eviction. From this time on
+    /// the key is free, and the retention of the document counts from here.
     pub expires_at: DateTime<Utc>,
-    /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads it, so a
-    /// store that reads the document for another operation may leave it empty.
+    /// The holders that the last eviction ended; empty after any grant. Only the answer to an eviction reads them, so a
+    /// store may leave this empty when it reads the document for another operation.
     pub evicted: Vec<Holder>,
-    /// The processes that wait for the key, in the order in which they are to have it. Places that do not count any more
-    /// stay until the next change of the list.
+    /// The processes that wait for the key, in the order in which they are granted it. Places that no longer count stay
+    /// until the list changes.
     pub waiters: Vec<Place>,
-    /// The newest tick that is done.
+    /// The newest done tick.
     pub done: LastDone,
 }
 
@@ -114,8 +114,8 @@ impl LockRecord {
     }
 }
 
-/// The document of one limiter: of a key, for windows of one length and kind. It counts the permits that were
-/// granted, and does not contain the limit.
+/// The document of one limiter: of one key, for windows of one length and kind. It counts the granted permits, and does
+/// not contain the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterRecord {
@@ -123,20 +123,19 @@ pub struct LimiterRecord {
     pub key: Key,
     /// When the newest grant was made, on the server's clock.
     pub granted_at: DateTime<Utc>,
-    /// What is used up. With fixed windows: how many permits were granted in the window of the newest grant. With
-    /// smooth ones: how long it takes, counted from the newest grant, until all permits have come back, in
-    /// nanoseconds.
+    /// What is used. With fixed windows: how many permits were granted in the window of the newest grant. With smooth
+    /// ones: how long it takes, counted from the newest grant, until all permits are back, in nanoseconds.
     pub used: i64,
     /// The id of the newest grant.
     pub last: PermitId,
-    /// How many permits the newest grant has.
+    /// How many permits the newest grant gave.
     pub granted: i64,
-    /// When the count no longer limits any request; the retention counts from here.
+    /// From when on the count limits no request any more. The retention of the document counts from here.
     pub over_at: DateTime<Utc>,
 }
 
 impl LimiterRecord {
-    /// A record of these values.
+    /// A record with these values.
     pub fn new(
         key: Key,
         granted_at: DateTime<Utc>,

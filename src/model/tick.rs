@@ -1,4 +1,4 @@
-//! `Tick` and `Done`: which run of a job is done.
+//! `Tick` and `Done`: the runs of a job, and the newest one that is done.
 
 use std::{
     fmt,
@@ -10,8 +10,11 @@ use chrono::{DateTime, NaiveDate, SecondsFormat, TimeDelta, Utc};
 
 use super::ids::LeaseId;
 
-/// Which run of a job: the scheduled time, the date, the version or the number by which all processes know that they mean
-/// the same run. Ticks of one kind are ordered; a later one is a later run.
+/// One run of a job: its scheduled time, a date, a version or a number. All processes use the same tick for the same
+/// run. Ticks of one kind are ordered, and a later tick is a later run. Ticks of different kinds cannot be compared.
+///
+/// A tick is made from a time, a date or a number by `From`, from a version by [`Tick::version`], and from a text by
+/// [`parse`](str::parse).
 ///
 /// ```
 /// use chrono::NaiveDate;
@@ -42,11 +45,11 @@ pub enum TickKind {
     Counter,
 }
 
-/// The bits of each but the first number of a version.
+/// The number of bits of the second and the third number of a version.
 const PART: u32 = 16;
 
 impl Tick {
-    /// The tick of a version.
+    /// The tick of the version `major.minor.patch`.
     pub const fn version(major: u16, minor: u16, patch: u16) -> Self {
         let number = ((major as i64) << (2 * PART)) | ((minor as i64) << PART) | patch as i64;
         let kind = TickKind::Version;
@@ -59,18 +62,18 @@ impl Tick {
         Self { kind, number }
     }
 
-    /// A tick as a store keeps it: its kind, and the [number](Tick::number) by which ticks of that kind are ordered.
+    /// For authors of stores: a tick as a store keeps it, by its kind and its [number](Tick::number).
     pub const fn stored(kind: TickKind, number: i64) -> Self {
         Self { kind, number }
     }
 
-    /// What kind of tick it is.
+    /// The kind of the tick.
     pub const fn kind(self) -> TickKind {
         self.kind
     }
 
-    /// The number by which ticks of a kind are ordered: of a time the milliseconds since 1970, of a date the days since
-    /// then.
+    /// The number by which ticks of one kind are ordered. For a time, the milliseconds since 1970; for a date, the days
+    /// since 1970.
     pub const fn number(self) -> i64 {
         self.number
     }
@@ -79,7 +82,7 @@ impl Tick {
 impl TickKind {
     pub(crate) const ALL: [Self; 4] = [Self::Time, Self::Date, Self::Version, Self::Counter];
 
-    /// The kind as a word, as it stands in documents.
+    /// The word for the kind, as documents contain it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -89,7 +92,7 @@ impl TickKind {
         }
     }
 
-    /// The kind of this word; `None` for any other word.
+    /// The kind for this word; `None` for any other word.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -145,7 +148,7 @@ impl From<u32> for Tick {
 }
 
 impl fmt::Display for Tick {
-    /// As [`parse`](str::parse) reads it.
+    /// Writes the tick in the form that [`parse`](str::parse) reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.number;
         match self.kind {
@@ -171,24 +174,26 @@ fn day(number: i64) -> Option<NaiveDate> {
     NaiveDate::default().checked_add_signed(TimeDelta::try_days(number)?)
 }
 
-/// A tick that is done.
+/// The newest tick of a job that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Done {
-    /// The newest tick that is done.
+    /// The tick. All ticks before it count as done too.
     pub tick: Tick,
     /// When it was done, on the server's clock.
     pub at: DateTime<Utc>,
     /// The owner of the lease under which it was done.
     pub by: Arc<str>,
-    /// That lease.
+    /// The id of that lease.
     pub lease: LeaseId,
-    /// Until when the store keeps this, on the server's clock.
+    /// Until when the store keeps this, on the server's clock. After that time a clean-up may remove it, and then the tick
+    /// can be done again.
     pub until: DateTime<Utc>,
 }
 
 impl Done {
-    /// A tick that was done under this lease of this owner, and is kept until then.
+    /// For authors of stores: the tick `tick`, done at `at` under `lease` of the owner `by`, which the store keeps
+    /// until `until`.
     pub fn new(
         tick: Tick,
         (lease, by): (LeaseId, Arc<str>),
@@ -212,15 +217,15 @@ impl fmt::Display for Done {
     }
 }
 
-/// What the document of a lock says of the newest tick that is done.
+/// The newest done tick, as the document of a lock tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LastDone {
-    /// No tick is done, or what was done is forgotten.
+    /// No tick is done, or the store has forgotten it.
     #[default]
     Nothing,
-    /// This tick is done, and so are all before it.
+    /// This tick is done, and so are all ticks before it.
     Tick(Done),
-    /// Something that makes no sense. No job runs then, because it may be done, and neither
+    /// The field cannot be read. The job does not run then, because it may be done. Neither
     /// [`purge`](crate::Leases::purge) nor [`remove_expired`](crate::Leases::remove_expired) removes the document.
     Unreadable,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
-/// The time `by` after `at`, cut to whole milliseconds. If the calendar does not reach so far, its last time.
+/// The time `by` after `at`, cut to whole milliseconds. If that is beyond the calendar, the last time of the calendar.
 pub(crate) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     TimeDelta::from_std(by)
         .ok()
@@ -13,7 +13,7 @@ pub(crate) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
         .trunc_subsecs(3)
 }
 
-/// How long it is from `from` to `to`; zero if `to` is not later.
+/// The time from `from` to `to`; zero if `to` is not later.
 pub(crate) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
     (to - from).to_std().unwrap_or(Duration::ZERO)
 }

@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Key {
-    /// Makes a key of a text.
+    /// Makes a key from a text.
     ///
     /// # Errors
     ///
@@ -37,8 +37,8 @@ impl TryFrom<String> for Key {
 impl FromStr for Tick {
     type Err = Error;
 
-    /// Reads a whole number as a counter, `2026-11-24` as a date, `2026-11-24T03:00:00Z` (RFC 3339) as a time, and `1.2.3`
-    /// or `1.2` as a version.
+    /// Reads a whole number as a counter, `2026-11-24` as a date, `2026-11-24T03:00:00Z` (RFC 3339) as a time, and
+    /// `1.2.3` or `1.2` as a version.
     ///
     /// # Errors
     ///
@@ -64,9 +64,9 @@ impl FromStr for Tick {
     }
 }
 
-/// Checks a time to live and cuts it to whole milliseconds, the resolution of every store.
+/// Checks a time to live, and cuts it to whole milliseconds, the resolution of every store.
 ///
-/// The shortest ttl is twice the margin: of a shorter one the holder could use less than half.
+/// The shortest ttl is twice the clock margin. With a shorter one the holder could use less than half of its ttl.
 pub(crate) fn checked_ttl(ttl: Duration, clock_margin: Duration) -> Result<Duration, Error> {
     let shortest = clock_margin.saturating_mul(2).max(Duration::from_millis(1));
     if ttl < shortest || ttl > MAX_TTL {
