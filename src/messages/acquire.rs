@@ -7,12 +7,25 @@ use chrono::{DateTime, Utc};
 use crate::model::{Access, Done, Fence, Held, Key, LeaseId, Tick, WaiterId, between};
 
 /// A request of [`Store::acquire`](crate::Store::acquire).
+///
+/// [`AcquireRequest::exclusive`] makes one, and the other methods change it:
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Key, store::{AcquireRequest, LeaseId}};
+///
+/// let (key, lease) = (Key::new("report:42")?, LeaseId::random());
+/// let request = AcquireRequest::exclusive(key, lease, "pod-3".into(), Duration::from_secs(30))
+///     .shared()
+///     .note("nightly run");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
     /// The key to lock.
     pub key: Key,
-    /// The id of the lease: new for each acquire, and the same in its retries.
+    /// The id of the lease. It is new for each acquire, and the same in the retries of that acquire.
     pub lease: LeaseId,
     /// The owner of the lease, which other clients see as the holder.
     pub owner: Arc<str>,
@@ -24,40 +37,42 @@ pub struct AcquireRequest {
     pub reentrant: bool,
     /// A remark for people, which the store keeps with the holder.
     pub note: Option<Arc<str>>,
-    /// The tick that is to be done under the lease. If it is done, or a later one is, the store refuses, whoever has the key.
+    /// The tick that the holder wants to do under the lease. If this tick or a later one is done, the store refuses the
+    /// request, even if the key is free.
     pub tick: Option<Tick>,
-    /// The lease to replace in one step, another one than that of this request. If it is not among the holders, the store refuses, even if the key is free,
-    /// unless this request's own lease was granted before.
+    /// The lease that this one replaces, in the same step. If it is not among the holders, the store refuses the request,
+    /// even if the key is free, unless the lease of this request was granted before. The two must be different leases.
     pub in_place_of: Option<LeaseId>,
-    /// Whether no earlier request with this lease id was or can still be granted. If the store then finds a holder with
-    /// the id, this request has granted it.
+    /// Whether the store has granted no earlier request with this lease id, and cannot grant one any more. If the store
+    /// then finds a holder with the id, it knows that this request was granted.
     pub fresh: bool,
-    /// Whether the key was held a moment ago, so that this request is likely to be refused. A store may then read the
+    /// Whether the key was held a moment ago. The store is then likely to refuse the request, so it may read the
     /// document first, and refuse without a write.
     pub likely_held: bool,
-    /// How the request stands to other processes that wait for the key.
+    /// Whether the request waits for its turn among the processes that wait for the key.
     pub turn: Turn,
-    /// What the client knows of the [place](crate::store::Place) of its process. It makes no difference to what is granted:
-    /// a store may choose its statement by it.
+    /// What the client knows of the [place](crate::store::Place) of its process. It does not change what is granted. A
+    /// store may choose its statement by it.
     pub place: KnownPlace,
-    /// Whether a grant leaves the place of its process where it is, because other tasks of that process wait in it, and
-    /// the lease lets them in beside it. An exclusive lease does not, so its grant ends the place all the same.
+    /// Whether the process keeps its place after a grant, because other tasks of the process wait in it and can hold
+    /// the key beside this lease. The grant of an exclusive lease ends the place in any case.
     pub keeps_place: bool,
 }
 
-/// How a request stands to the processes that wait for its key.
+/// How a request relates to the processes that wait for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is granted the key before all of them.
+    /// The request is granted the key before all of them.
     Barging,
-    /// It is not granted the key before them, and does not wait itself: a refusal writes nothing.
+    /// The request is not granted the key before them. It does not wait itself, so a refusal writes nothing.
     Behind,
-    /// Its process waits too. A refusal takes a [place](crate::store::Place) for it, or keeps the place that it has.
+    /// The process of the request waits too. A refusal writes a [place](crate::store::Place) for it, or keeps the place
+    /// that it has.
     InTurn {
         /// The process.
         waiter: WaiterId,
-        /// For how long the place counts after this request, at most
-        /// [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The process asks again before that.
+        /// How long the place counts after this request, at most [`MAX_PLACE_TIME`](crate::limits::MAX_PLACE_TIME). The
+        /// process asks again before that time is over.
         stays: Duration,
     },
 }
@@ -65,16 +80,17 @@ pub enum Turn {
 /// What a client knows of the place of its process in the queue of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownPlace {
-    /// No request has taken it.
+    /// The process has no place: no request has taken one.
     None,
-    /// It may be there, so that the key may be kept for it.
+    /// The process may have a place, so the store may keep the key for it.
     Taken,
-    /// The same, and a refusal is going to write it again, because some of its time is over.
+    /// As [`Taken`](KnownPlace::Taken), and a refusal is going to write the place again, because some of its time has
+    /// passed.
     Due,
 }
 
 impl Turn {
-    /// The process that waits, if it does.
+    /// The process that waits; `None` unless the turn is [`InTurn`](Turn::InTurn).
     pub fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Barging | Self::Behind => None,
@@ -104,13 +120,13 @@ impl AcquireRequest {
         }
     }
 
-    /// The same for a shared lease.
+    /// The same request for a shared lease.
     pub fn shared(mut self) -> Self {
         self.access = Access::Shared;
         self
     }
 
-    /// The same for `permits` of the `capacity` permits of the key.
+    /// The same request for `permits` of the `capacity` permits of the key.
     pub fn permits(mut self, permits: i64, capacity: i64) -> Self {
         self.access = Access::Permits {
             n: permits,
@@ -119,61 +135,61 @@ impl AcquireRequest {
         self
     }
 
-    /// The same, without conflicts with holders of the same owner.
+    /// The same request, which does not conflict with holders of the same owner.
     pub fn reentrant(mut self) -> Self {
         self.reentrant = true;
         self
     }
 
-    /// The same with a remark for people.
+    /// The same request, with a remark for people.
     pub fn note(mut self, note: impl Into<Arc<str>>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// The same for a [tick](AcquireRequest#structfield.tick).
+    /// The same request for a lease to do this [tick](AcquireRequest#structfield.tick).
     pub fn tick(mut self, tick: Tick) -> Self {
         self.tick = Some(tick);
         self
     }
 
-    /// The same, [in the place of](AcquireRequest#structfield.in_place_of) this lease.
+    /// The same request for a lease that [replaces](AcquireRequest#structfield.in_place_of) this one.
     pub fn in_place_of(mut self, lease: LeaseId) -> Self {
         self.in_place_of = Some(lease);
         self
     }
 
-    /// The same for a key that [was held](AcquireRequest#structfield.likely_held) a moment ago.
+    /// The same request for a key that [was held](AcquireRequest#structfield.likely_held) a moment ago.
     pub fn likely_held(mut self) -> Self {
         self.likely_held = true;
         self
     }
 
-    /// The same with another [turn](AcquireRequest#structfield.turn).
+    /// The same request with another [turn](AcquireRequest#structfield.turn).
     pub fn turn(mut self, turn: Turn) -> Self {
         self.turn = turn;
         self
     }
 
-    /// The same for a process that [knows](AcquireRequest#structfield.place) this of its place.
+    /// The same request, with what the client knows of its [place](AcquireRequest#structfield.place).
     pub fn place(mut self, place: KnownPlace) -> Self {
         self.place = place;
         self
     }
 
-    /// The same for a process that [keeps its place](AcquireRequest#structfield.keeps_place) after a grant.
+    /// The same request, whose process [keeps its place](AcquireRequest#structfield.keeps_place) after a grant.
     pub fn keeping_place(mut self) -> Self {
         self.keeps_place = true;
         self
     }
 
-    /// The place that a grant ends.
+    /// The process whose place a grant ends, if any.
     pub(crate) fn ended_place(&self) -> Option<WaiterId> {
         let stays = self.keeps_place && self.access != Access::Exclusive;
         self.turn.waiter().filter(|_| !stays)
     }
 
-    /// The same for a lease id that [was in no request](AcquireRequest#structfield.fresh) before.
+    /// The same request, whose lease id [was in no request](AcquireRequest#structfield.fresh) before.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self
@@ -183,18 +199,18 @@ impl AcquireRequest {
 /// An answer of [`Store::acquire`](crate::Store::acquire).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireAnswer {
-    /// The lease is a live holder: granted now, or by an earlier request with the same lease id.
+    /// The lease is a live holder. This request was granted it, or an earlier request with the same lease id was.
     Granted(Grant),
-    /// The request was refused: live holders conflict with it or are [too many](crate::rules::is_full), the lease that
-    /// it would replace is not among the holders, or other processes come first. Nothing but a
-    /// [place](Turn::InTurn) was written.
+    /// The request was refused: live holders conflict with it, the key has [too many holders](crate::rules::is_full),
+    /// the lease that it would replace is not among the holders, or other processes come first. Nothing was written,
+    /// except perhaps a [place](Turn::InTurn).
     Held(Held),
-    /// The tick of the request is done, or a later one is. Nothing was written. Only a request for a
-    /// [tick](AcquireRequest#structfield.tick) has this answer.
+    /// The tick of the request is done, or a later one is. Nothing was written. Only a request with a
+    /// [tick](AcquireRequest#structfield.tick) gets this answer.
     Done(Done),
 }
 
-/// A live lease, as the store has it.
+/// A live lease, as the store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The fencing token.
@@ -203,7 +219,7 @@ pub struct Grant {
     pub acquired_at: DateTime<Utc>,
     /// When the lease expires unless it is renewed, on the server's clock.
     pub expires_at: DateTime<Utc>,
-    /// The server's time as it answered.
+    /// The time of the server when it answered.
     pub now: DateTime<Utc>,
 }
 

@@ -1,4 +1,4 @@
-//! Several requests of one call, and their answers.
+//! Several requests in one call, and their answers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::{
     model::{Error, Key},
 };
 
-/// One of the requests of [`Store::batch`](crate::Store::batch).
+/// One request of a [`Store::batch`](crate::Store::batch).
 #[derive(Clone, Debug)]
 pub enum BatchRequest {
     /// A request of [`Store::acquire`](crate::Store::acquire).
@@ -26,7 +26,7 @@ impl BatchRequest {
     }
 }
 
-/// One of the answers of [`Store::batch`](crate::Store::batch), of the same kind as its request.
+/// One answer of a [`Store::batch`](crate::Store::batch). It is of the same kind as its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
     /// The answer to an acquire.
@@ -35,7 +35,7 @@ pub enum BatchAnswer {
     Release(ReleaseAnswer),
 }
 
-/// The answers of [`Store::batch`](crate::Store::batch), in the order of the requests.
+/// The answers of a [`Store::batch`](crate::Store::batch), in the order of the requests.
 pub type BatchAnswers = Vec<Result<BatchAnswer, Error>>;
 
 /// The most requests in one [`batch`](crate::Store::batch).

@@ -1,9 +1,9 @@
-//! The request for another mode of a lease, and its answer.
+//! The request to change the mode of a lease, and its answer.
 
 use super::acquire::Grant;
 use crate::model::{Conversion, Held, Key, LeaseId};
 
-/// A request of [`Store::convert`](crate::Store::convert).
+/// A request of [`Store::convert`](crate::Store::convert): to change the mode of a lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConvertRequest {
@@ -11,7 +11,7 @@ pub struct ConvertRequest {
     pub key: Key,
     /// The id of the lease.
     pub lease: LeaseId,
-    /// The mode that the lease is to have.
+    /// The change: an upgrade or a downgrade.
     pub conversion: Conversion,
 }
 
@@ -38,7 +38,7 @@ impl ConvertRequest {
 /// An answer of [`Store::convert`](crate::Store::convert).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvertAnswer {
-    /// The lease has the mode that was asked for, by this request or an earlier one.
+    /// The lease has the wanted mode, by this request or an earlier one.
     Converted(Grant),
     /// Other holders are live, so the lease keeps its mode. Nothing was written.
     Held(Held),

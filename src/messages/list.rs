@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::model::{Key, LockState};
 
-/// Which locks [`Leases::list`](crate::Leases::list) shows. A new filter shows all of them.
+/// Which locks [`Leases::list`](crate::Leases::list) shows. A new filter shows all of them; each method narrows it
+/// down.
 ///
 /// ```
 /// use leasehold::Filter;
@@ -20,40 +21,40 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// All locks that have a document, also those without a live holder.
+    /// Shows all locks that have a document, even those without a live holder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only locks with a live holder.
+    /// Shows only locks with a live holder.
     pub fn live(mut self) -> Self {
         self.live = true;
         self
     }
 
-    /// Only locks with a live holder of this owner.
+    /// Shows only locks with a live holder of this owner. The whole name has to match.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self.live()
     }
 
-    /// Only locks whose key begins with this text.
+    /// Shows only locks whose key begins with this text.
     pub fn prefix(mut self, prefix: impl Into<Arc<str>>) -> Self {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// For a store: the owner that a lock must have as a live holder, if any.
+    /// For authors of stores: the owner that a lock must have among its live holders; `None` for any.
     pub fn wanted_owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// For a store: the text that keys must begin with; empty for any key.
+    /// For authors of stores: the text with which a key must begin; empty for any key.
     pub fn wanted_prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or_default()
     }
 
-    /// For a store: whether only locks with a live holder are wanted.
+    /// For authors of stores: whether only locks with a live holder are wanted.
     pub fn wants_live(&self) -> bool {
         self.live
     }
@@ -65,14 +66,14 @@ impl Filter {
 pub struct ListRequest {
     /// Which locks to show.
     pub filter: Filter,
-    /// Only keys after this one, in the order of their bytes; `None` for the first page.
+    /// The page has only keys after this one, in the order of their bytes; `None` for the first page.
     pub after: Option<Key>,
-    /// How many documents the store reads at most for this page.
+    /// The most documents that the store reads for this page.
     pub limit: usize,
 }
 
 impl ListRequest {
-    /// A request for the page after this key.
+    /// A request for the page after the key `after`.
     pub fn new(filter: Filter, after: Option<Key>, limit: usize) -> Self {
         Self {
             filter,

@@ -12,20 +12,20 @@ use crate::model::{Key, PermitId, Quota};
 pub struct PermitRequest {
     /// The key of the limiter. A lock with the same key does not affect it.
     pub key: Key,
-    /// The id of the request: new for each request, and the same in its retries.
+    /// The id of the request. It is new for each request, and the same in its retries.
     pub id: PermitId,
     /// How much the limiter lets through.
     pub quota: Quota,
-    /// How many permits one caller wants, all or none: at least 1, and at most
+    /// How many permits one caller wants. It gets all of them or none. At least 1, and at most
     /// [`Quota::most_at_once`](crate::store::Quota::most_at_once).
     pub permits: u32,
-    /// For how many callers the request asks: at least 1. The store grants `permits` to as many of them as the limiter
+    /// How many callers the request asks for, at least 1. The store grants `permits` to each caller that the limiter
     /// has room for.
     pub times: u32,
 }
 
 impl PermitRequest {
-    /// A request of one caller for so many permits.
+    /// A request of one caller for this many permits.
     pub fn new(key: Key, id: PermitId, quota: Quota, permits: u32) -> Self {
         Self {
             key,
@@ -36,7 +36,7 @@ impl PermitRequest {
         }
     }
 
-    /// The same for up to so many callers.
+    /// The same request, for up to this many callers.
     pub fn up_to(mut self, times: u32) -> Self {
         self.times = times;
         self
@@ -46,18 +46,18 @@ impl PermitRequest {
 /// An answer of [`Store::permit`](crate::Store::permit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermitAnswer {
-    /// Permits were granted: by this request, or by an earlier one with the same id in the same window.
+    /// Permits were granted, by this request or by an earlier one with the same id in the same window.
     Granted {
-        /// How many permits: a multiple of the request's `permits`.
+        /// How many permits were granted: a multiple of the request's `permits`.
         permits: u32,
         /// When they were granted, on the server's clock.
         granted_at: DateTime<Utc>,
-        /// How long until the permits for one more caller come back; zero if they are there already.
+        /// How long it takes until the permits for one more caller are back; zero if they are there already.
         retry_in: Duration,
     },
     /// The limiter has no room for the permits of one caller. Nothing was written.
     Full {
-        /// How long until they come back, counted from the server's time as it answered.
+        /// How long it takes until they are back, counted from the time of the server when it answered.
         retry_in: Duration,
     },
 }

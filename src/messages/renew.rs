@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::acquire::Grant;
 use crate::model::{Cause, Error, Fence, Key, LeaseId};
 
-/// A request of [`Store::renew`](crate::Store::renew).
+/// A request of [`Store::renew`](crate::Store::renew), for one lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewRequest {
@@ -17,8 +17,8 @@ pub struct RenewRequest {
     pub lease: LeaseId,
     /// How long the lease lives from now on, at least, in whole milliseconds.
     pub ttl: Duration,
-    /// What the holder knows of an exclusive grant whose acquire was sent only once. No other grant can then
-    /// have the same lease id, and a store may answer that this one was renewed without reading its document.
+    /// What the holder knows of its grant, if the lease is exclusive and its acquire was sent only once. No other grant
+    /// can then have the same lease id, so a store may answer that the lease was renewed without reading its document.
     pub known: Option<KnownGrant>,
 }
 
@@ -43,7 +43,7 @@ impl RenewRequest {
         }
     }
 
-    /// The same for an exclusive lease whose grant is [known](RenewRequest#structfield.known).
+    /// The same request for an exclusive lease whose grant is [known](RenewRequest#structfield.known).
     pub fn known(mut self, grant: KnownGrant) -> Self {
         self.known = Some(grant);
         self
@@ -53,11 +53,11 @@ impl RenewRequest {
 /// The answers of [`Store::renew`](crate::Store::renew), in the order of the requests.
 pub type RenewAnswers = Vec<Result<RenewAnswer, Error>>;
 
-/// An answer of [`Store::renew`](crate::Store::renew).
+/// The answer to one request of [`Store::renew`](crate::Store::renew).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewAnswer {
-    /// The lease lives until the expiry of this grant. That is later than a ttl from now if an earlier renewal had
-    /// given it longer.
+    /// The lease lives until the expiry of this grant. That is later than a ttl from now if an earlier renewal gave it
+    /// more time.
     Renewed(Grant),
     /// The lease has expired. Nothing was written.
     Expired,
@@ -65,8 +65,8 @@ pub enum RenewAnswer {
     TakenOver,
 }
 
-/// The most renewals in one call: so many that one command of a database with them does not delay others. Even with
-/// keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) such a command is smaller than a megabyte.
+/// The most renewals in one call. One command with this many does not delay the other commands of the database. Even
+/// with keys of [`MAX_KEY_BYTES`](crate::limits::MAX_KEY_BYTES) it is smaller than a megabyte.
 pub const MAX_RENEWALS: usize = 1_000;
 
 /// The answer to the only request of a call.
@@ -74,7 +74,7 @@ pub(crate) fn only_renewal(answers: Result<RenewAnswers, Error>) -> Result<Renew
     answers?.pop().unwrap_or_else(|| Err(renewal_left_out()))
 }
 
-/// The error for a renewal that the answer of its call leaves out.
+/// The error of a renewal that has no answer in the answer of its call.
 pub(crate) fn renewal_left_out() -> Error {
     Error::Store {
         store: "the store",
