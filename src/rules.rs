@@ -1,10 +1,37 @@
-//! The rules of a lock and of a limiter, as functions of a document, a request and the server's time.
+//! The rules of locks and limiters, as pure functions of a document, a request and the server's time.
 //!
-//! No function here reads a clock or does I/O. The memory store and the SQLite store run them. The stores for
-//! MongoDB, Elasticsearch and OpenSearch translate them into a statement or a script of the database, and read the
-//! answer from the document with the functions named `answer_...`, so that the same document means the same answer in
-//! each store. The MongoDB store also runs [`acquire`] on a document that it has read, to refuse a request without a
-//! write.
+//! No function here reads a clock or does I/O. The memory store and the SQLite store call the functions directly. The
+//! stores for MongoDB, Elasticsearch and OpenSearch translate each rule into a statement or a script of the database.
+//! They read the answer from the document with the functions named `answer_...`, so that the same document means the
+//! same answer in every store. The MongoDB store also runs [`acquire`] on a document that it has read, to refuse a
+//! request without a write.
+//!
+//! A rule returns a [`Decision`]: what to write, and what to answer. A store that can lock its documents needs no more
+//! than this:
+//!
+//! ```
+//! use std::time::Duration;
+//! use leasehold::{
+//!     Key,
+//!     rules::{self, Write},
+//!     store::{AcquireAnswer, AcquireRequest, LeaseId},
+//! };
+//!
+//! let (key, ttl) = (Key::new("report:42")?, Duration::from_secs(30));
+//! let request = |owner: &str| {
+//!     AcquireRequest::exclusive(key.clone(), LeaseId::random(), owner.into(), ttl)
+//! };
+//! let now = chrono::Utc::now();
+//!
+//! let first = rules::acquire(None, &request("pod-1"), now);
+//! assert!(matches!(first.answer?, AcquireAnswer::Granted(_)));
+//! let Write::Put(document) = first.write else { unreachable!("a grant writes") };
+//!
+//! let second = rules::acquire(Some(&document), &request("pod-2"), now);
+//! assert!(matches!(second.answer?, AcquireAnswer::Held(_)));
+//! assert_eq!(second.write, Write::Keep); // A refusal writes nothing.
+//! # Ok::<(), leasehold::Error>(())
+//! ```
 
 mod admin;
 mod decision;

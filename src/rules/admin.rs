@@ -10,11 +10,12 @@ use crate::{
     model::{Error, LastDone, LockRecord, LockState, after},
 };
 
-/// Ends each live lease and raises the fence, so that resources can refuse the writes of evicted holders.
+/// Ends each live lease, and raises the fence, so that resources can refuse the writes of the evicted holders. `None`
+/// if the key has no document.
 ///
-/// The names of the leases go from the holders, whatever time it is: a renewal that has waited in the
-/// server since before the eviction, or one after the clock stepped back, finds nothing to renew. Who was
-/// evicted stands beside them, for databases that answer with the document as the operation left it.
+/// The leases are removed from the holders, whatever time it is. So a renewal finds nothing to renew, even if it has
+/// waited in the server since before the eviction, or if the clock has stepped back. The document lists the evicted
+/// holders separately, for databases that answer with the document as the operation left it.
 ///
 /// # Errors
 ///
@@ -43,7 +44,7 @@ pub fn evict(
     }
 }
 
-/// Reads the answer to an eviction from the document as the operation left it.
+/// Reads the answer to an eviction from the document, as the operation left it.
 pub fn answer_evict(record: &LockRecord) -> Eviction {
     Eviction {
         fence: record.fence,
@@ -51,11 +52,13 @@ pub fn answer_evict(record: &LockRecord) -> Eviction {
     }
 }
 
-/// Removes the document if the retention has passed since its last holder expired or was released, and since the clock
-/// passed its fence. What is done keeps it for as long as its caller said.
+/// Removes the document if the retention has passed since two moments: the one when its last holder expired or was
+/// released, and the one when the clock passed its fence. A done tick keeps the document for as long as its caller
+/// said.
 ///
-/// Without a document the next grant takes its fence from the clock. So the clock has to be past each fence that was
-/// given out. A fence can be ahead of the clock if a key is granted more than a thousand times a second, for example.
+/// Without a document, the next grant takes its fence from the clock. So the clock must have passed each fence that was
+/// granted before. A fence can be ahead of the clock, for example if a key is granted more than a thousand times a
+/// second.
 pub fn remove_expired(
     record: Option<&LockRecord>,
     retention: Duration,
@@ -75,7 +78,7 @@ pub fn remove_expired(
     }
 }
 
-/// When the document can be removed: its holders have expired and the clock has passed its fence.
+/// From when on the document can be removed: its holders have expired and the clock has passed its fence.
 fn removable_from(record: &LockRecord) -> DateTime<Utc> {
     let passed = record.fence.get().max(0).saturating_add(1);
     let passed = DateTime::from_timestamp_millis(passed).unwrap_or(DateTime::<Utc>::MAX_UTC);
@@ -99,8 +102,8 @@ pub fn inspect(record: &LockRecord, now: DateTime<Utc>) -> LockState {
 
 /// Whether a lock matches a filter.
 ///
-/// A store may select documents by a query of its database, but has to apply this function to the result: only then the
-/// whole page is judged at one time of one clock.
+/// A store may select documents by a query of its database, but it must apply this function to the result. Only then
+/// all locks of a page are judged at the same time of the same clock.
 pub fn matches(state: &LockState, filter: &Filter) -> bool {
     let owned = |owner| state.holders.iter().any(|holder| &*holder.owner == owner);
     state.key.as_str().starts_with(filter.wanted_prefix())

@@ -1,4 +1,4 @@
-//! `Decision`: the outcome of a rule; and what several rules compute from a record.
+//! `Decision`: the result of a rule; and values that several rules compute from a record.
 
 use chrono::{DateTime, Utc};
 
@@ -7,7 +7,7 @@ use crate::{
     model::{Error, FENCE_END, Fence, Holder, Key, LeaseId, LockRecord},
 };
 
-/// The outcome of a rule: the change of the document, and the answer.
+/// The result of a rule: the change of the document, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision<A, R = LockRecord> {
     /// The change of the document.
@@ -27,22 +27,22 @@ pub enum Write<R = LockRecord> {
     Remove,
 }
 
-/// The fence of a new grant: greater than the one before, and never less than the server's time in
-/// milliseconds, so that it goes on rising even after the document was cleaned up.
+/// The fence of a new grant. It is greater than the previous fence, and at least the server's time in milliseconds, so
+/// that it rises even after a clean-up of the document.
 ///
-/// `None` after the last one. No key comes to it by itself, but a document may have it all the same.
+/// `None` if `previous` is the last fence that there is. No key reaches it by itself, but a document may contain it.
 pub fn next_fence(previous: Option<Fence>, now: DateTime<Utc>) -> Option<Fence> {
     let following = previous.map_or(0, |fence| fence.get().saturating_add(1));
     let next = following.max(now.timestamp_millis());
     (next < FENCE_END).then_some(Fence::new(next))
 }
 
-/// Whether there is no fence after this one, whatever time it is.
+/// Whether no fence comes after this one, at any time.
 pub(crate) fn is_last(fence: Fence) -> bool {
     fence.get() >= FENCE_END - 1
 }
 
-/// The answer to who needs a fence for this key after the last one.
+/// The error if a key that has had its last fence needs another one.
 pub(crate) fn no_next_fence(key: &Key) -> Error {
     Error::NotALock {
         key: key.clone(),
@@ -66,8 +66,8 @@ pub(super) fn latest_expiry(holders: &[Holder], now: DateTime<Utc>) -> DateTime<
         .unwrap_or(now)
 }
 
-/// From when on a key is free after a release that left these holders: until the latest of them expires, if one is live. If
-/// all of them have expired the key is free from now on, unless it was free before.
+/// From when on the key is free if a release leaves these holders. If one of them is live, the key is free when the
+/// latest of them expires. If all of them have expired, it is free from now on, unless it was free before.
 pub(super) fn free_from(record: &LockRecord, left: &[Holder], now: DateTime<Utc>) -> DateTime<Utc> {
     let latest = latest_expiry(left, now);
     if latest >= now {

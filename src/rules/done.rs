@@ -1,10 +1,10 @@
-//! The rules of jobs that run once a tick: which tick is done.
+//! The rules of jobs that run once per tick: which tick is done.
 //!
 //! Invariants:
 //!
-//! - No lease is granted for a tick that is done, or that is older than one that is.
-//! - A tick is done by the release of the live lease that was granted for it, and in no other way. So of two leases for a
-//!   tick the later one is granted only if nothing was done under the earlier one.
+//! - No lease is granted for a tick that is done, or for an older one.
+//! - Only the release of a live lease marks its tick as done. So of two leases for one tick, the later one is granted
+//!   only if the tick was not done under the earlier one.
 
 use chrono::{DateTime, Utc};
 
@@ -14,12 +14,12 @@ use crate::{
     model::{Done, Error, LastDone, LockRecord, after},
 };
 
-/// Why a request for a tick is not to be granted; `None` if its tick is not done, or the request is for none.
+/// Why a request for a tick must not be granted; `None` if its tick is not done, or if the request has no tick.
 ///
 /// # Errors
 ///
-/// The answer is [`Error::OtherTickKind`] if the tick cannot be compared with the one that is done, and
-/// [`Error::NotALock`] if the document does not tell which one that is.
+/// [`Error::OtherTickKind`] if the tick cannot be compared with the done one, and [`Error::NotALock`] if the document
+/// does not tell which tick is done.
 pub(super) fn refusal(
     record: &LockRecord,
     request: &AcquireRequest,
@@ -41,8 +41,10 @@ pub(super) fn refusal(
     }
 }
 
-/// Removes a live lease from the holders, and writes down the tick that was done under it. A lease that has expired stays
-/// as it is, and so does what is done. The same if a later tick is done: leases that share the key may be for several.
+/// Removes a live lease from the holders, and writes the tick that was done under it.
+///
+/// A lease that has expired stays as it is, and so does the done tick. The same is true if a later tick is done: leases
+/// that share the key may be for different ticks.
 pub(super) fn release_done(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,
@@ -64,7 +66,7 @@ pub(super) fn release_done(
     released.expires_at = free_from(record, &released.holders, now);
     let by = (mine.lease, mine.owner.clone());
     let until = after(now, kept_for);
-    // What an earlier caller was promised holds: the older ticks are done by this one.
+    // The new tick includes the older ones, so the time that was promised for an older tick still holds.
     let until = match &record.done {
         LastDone::Tick(before) => until.max(before.until),
         LastDone::Nothing | LastDone::Unreadable => until,
@@ -76,10 +78,9 @@ pub(super) fn release_done(
     }
 }
 
-/// Reads the answer to a release with a tick that was done from the document as the operation left it.
+/// Reads the answer to a release with a done tick from the document, as the operation left it.
 ///
-/// A repeated release does not find its lease any more. It finds what the first one wrote, unless a later tick was done
-/// since.
+/// A repeated release no longer finds its lease. It finds what the first one wrote, unless a later tick was done since.
 pub fn answer_release_done(record: Option<&LockRecord>, request: &ReleaseRequest) -> ReleaseAnswer {
     let wanted = request.done.map(|done| (request.lease, done.tick));
     match record.map(|record| &record.done) {

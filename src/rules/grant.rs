@@ -16,26 +16,27 @@ use crate::{
 /// Grants the lease if no live holder conflicts with it, the key has fewer than [`MAX_HOLDERS`] live holders, and no
 /// process that waits for the key comes first.
 ///
-/// If the lease is a live holder already, the answer is its grant, unchanged. So a repeated request is harmless. A
-/// refusal writes nothing but the [place](crate::store::Turn::InTurn) of its process, so it never changes a holder's
-/// expiry. A grant removes the expired holders, and the places that do not count any more.
+/// A lease that is a live holder already is granted again, unchanged, so a repeated request is harmless. A grant
+/// removes the expired holders, and the places that no longer count. A refusal writes nothing but the
+/// [place](crate::store::Turn::InTurn) of its process, so it never changes the expiry of a holder.
 ///
-/// A process comes first if its place is before that of the request and what it asks for conflicts with the request,
-/// as if it had been granted the key already. A request without a place comes after all places. On a key that nobody has
-/// the places bind only for a moment ([`turn`]), so that processes that are gone block nobody. An owner that
-/// enters again, and a lease in the place of another, come before all.
+/// **The queue.** A process comes first if its place is before that of the request, and its lease would conflict with
+/// the request. A request without a place comes after all places. While nobody holds the key, the places keep it only
+/// for a short time ([`turn`]), so that a process that has died blocks nobody. Two requests ignore the queue: that of
+/// an owner that enters again, and that for a lease which replaces another one.
 ///
-/// A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick is done, or a later one is, whoever has the
-/// key: it takes no place then.
+/// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
+/// even if the key is free. It then takes no place.
 ///
-/// The lease to [replace](AcquireRequest::in_place_of), live or not, goes in the same step. If it is not there, it was
-/// released or taken over. Its holder has to be told, so nothing is granted then.
+/// **Replacement.** The lease to [replace](AcquireRequest::in_place_of) is removed in the same step, whether it is live
+/// or not. If it is not among the holders, it was released or taken over. Its holder has to learn of that, so nothing
+/// is granted.
 ///
 /// # Errors
 ///
-/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live; and to a
-/// request for a tick if the document does not tell which one is done. It is [`Error::OtherTickKind`] if the two cannot be
-/// compared.
+/// The answer is [`Error::NotALock`] for a key that has had the [last fence](next_fence), unless the lease is live
+/// already; and for a request with a tick if the document does not tell which tick is done. It is
+/// [`Error::OtherTickKind`] if the two ticks cannot be compared.
 pub fn acquire(
     record: Option<&LockRecord>,
     request: &AcquireRequest,
@@ -81,7 +82,7 @@ pub fn acquire(
         (None, Err(error)) => return kept(Err(error)),
         (None, Ok(next)) => next,
     };
-    // An owner that enters again goes on under its fence: what it guards is guarded already.
+    // An owner that enters again keeps its fence: the resources that it protects have seen that one.
     let own = holders.iter().filter(|holder| is_own(holder, request));
     let own = own.map(|holder| holder.fence).max();
     let fence = own.unwrap_or(next);
@@ -132,11 +133,11 @@ fn kept(answer: Result<AcquireAnswer, Error>) -> Decision<Result<AcquireAnswer, 
     Decision { write, answer }
 }
 
-/// Whether live holders keep a request from being granted.
+/// Whether live holders conflict with a request.
 ///
-/// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A
-/// request for permits conflicts with each holder of another mode, and with holders that have left too few permits.
-/// Holders of the request's own owner do not count if the request is reentrant.
+/// An exclusive request conflicts with each holder, and a shared request with each holder that is not shared. A request
+/// for permits conflicts with each holder of another mode, and with all holders together if they leave too few permits.
+/// If the request is reentrant, holders of its own owner do not count.
 fn conflicts(live: &[Holder], request: &AcquireRequest) -> bool {
     let mut others = live.iter().filter(|holder| !is_own(holder, request));
     match request.access {
@@ -163,11 +164,11 @@ fn is_own(holder: &Holder, request: &AcquireRequest) -> bool {
     request.reentrant && holder.owner == request.owner
 }
 
-/// Reads the answer to an acquire from the document as the operation left it.
+/// Reads the answer to an acquire from the document, as the operation left it.
 ///
 /// # Errors
 ///
-/// As the answer to [`acquire`].
+/// The same as for [`acquire`].
 pub fn answer_acquire(
     record: &LockRecord,
     request: &AcquireRequest,

@@ -17,10 +17,10 @@ use crate::{
     model::{Conversion, Error, Held, Holder, LeaseId, LockRecord, Mode, after},
 };
 
-/// Gives a live lease its ttl anew, counted from now. A lease whose expiry is later than that keeps its expiry.
+/// Renews a live lease: it lives for its ttl from now on, or longer if its expiry is later already.
 ///
-/// If two renewals are under way at once, the store may carry out the older one last. The holder may have the answer
-/// to the newer one by then and count on its expiry, so the older one must not move the expiry back.
+/// If two renewals are under way at once, the store may carry out the older one last. By then the holder may have the
+/// answer to the newer one and rely on its expiry, so the older one must not move the expiry back.
 pub fn renew(
     record: Option<&LockRecord>,
     request: &RenewRequest,
@@ -45,10 +45,10 @@ pub fn renew(
     }
 }
 
-/// Reads the answer to a renewal from the document as the operation left it.
+/// Reads the answer to a renewal from the document, as the operation left it.
 ///
 /// The number of changed documents, which databases report, does not decide: a renewal in the same millisecond as the
-/// grant changes nothing and still is a renewal.
+/// grant changes nothing, and the lease is renewed nevertheless.
 pub fn answer_renew(
     record: Option<&LockRecord>,
     lease: LeaseId,
@@ -57,7 +57,7 @@ pub fn answer_renew(
     let holder = record.and_then(|record| holder(record, lease));
     match (record, holder) {
         (_, Some(holder)) if holder.is_live(now) => RenewAnswer::Renewed(grant(holder, now)),
-        // If there is no document, the lease expired so long ago that the document was cleaned up.
+        // Without a document, the lease expired so long ago that the document was cleaned up.
         (_, Some(_)) | (None, None) => RenewAnswer::Expired,
         (Some(_), None) => RenewAnswer::TakenOver,
     }
@@ -65,11 +65,12 @@ pub fn answer_renew(
 
 /// Makes a live lease shared, or exclusive if no other holder is live.
 ///
-/// An upgrade has a new fence: readers that came after it may have shown theirs to the resource.
+/// An upgrade gives the lease a new fence, because later readers may have shown their greater fences to the resource.
 ///
 /// # Errors
 ///
-/// The answer to an upgrade is [`Error::NotALock`] if there is no [next fence](next_fence), unless it was made before.
+/// The answer to an upgrade is [`Error::NotALock`] if there is no [next fence](next_fence), unless the lease is
+/// exclusive already.
 pub fn convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
@@ -99,7 +100,7 @@ pub fn convert(
         (Conversion::Upgrade, Mode::Shared, Some(fence)) if !others => {
             (mine.mode, mine.fence) = (Mode::Exclusive, fence);
             converted.fence = fence;
-            // The others have expired.
+            // All other holders have expired.
             let is_mine = |holder: &Holder| holder.lease == request.lease;
             converted.holders.retain(is_mine);
         }
@@ -111,11 +112,11 @@ pub fn convert(
     }
 }
 
-/// Reads the answer to a conversion from the document as the operation left it.
+/// Reads the answer to a conversion from the document, as the operation left it.
 ///
 /// # Errors
 ///
-/// As the answer to [`convert`].
+/// The same as for [`convert`].
 pub fn answer_convert(
     record: Option<&LockRecord>,
     request: &ConvertRequest,
@@ -146,11 +147,11 @@ pub fn answer_convert(
     })
 }
 
-/// Removes one lease from the holders, and changes neither the other holders nor the fence.
+/// Removes one lease from the holders. The other holders and the fence stay as they are.
 ///
 /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under a lease
-/// id that no other request names. An expired lease is removed in any case, but by a release with a tick that
-/// [was done](ReleaseRequest#structfield.done), which changes nothing then.
+/// id that no other request names. An expired lease is removed too. Only a release with a tick that [was
+/// done](ReleaseRequest#structfield.done) leaves an expired lease as it is.
 pub fn release(
     record: Option<&LockRecord>,
     request: &ReleaseRequest,

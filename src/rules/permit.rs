@@ -13,23 +13,25 @@ use crate::{
     model::{LimiterRecord, Quota, WindowKind, after, between},
 };
 
-/// How far a server's clock may go back. A limiter then takes the time of its newest grant as the time now, until the
-/// clock has passed it. A newest grant that is further ahead was made by a wrong clock. It is ignored, unless it is
-/// in the current fixed window, because the limiter might otherwise grant nothing for years.
+/// How far a server's clock may step back. Within this bound, a limiter uses the time of its newest grant as the time
+/// now, until the clock has passed it.
+///
+/// A newest grant that is further ahead was made by a wrong clock. The limiter ignores it, unless it is in the current
+/// fixed window, because it might otherwise grant nothing for years.
 pub const CLOCK_STEP: Duration = Duration::from_secs(10);
 
-/// The elapsed time of a smooth limiter is capped at this number of milliseconds, a year and a day, so that it does not
-/// overflow in nanoseconds. No quota needs longer until all of its permits have come back.
+/// The elapsed time of a smooth limiter is capped at this many milliseconds, a year and a day, so that it does not
+/// overflow in nanoseconds. No quota needs longer until all of its permits are back.
 pub(crate) const YEAR: i64 = 366 * 24 * 60 * 60 * 1_000;
 const NANOS: i64 = 1_000_000;
 
-/// Grants permits to as many of the request's callers as the limiter has room for.
+/// Grants permits to as many of the request's callers as the limiter has room for. A refusal writes nothing.
 ///
 /// `record` is the document of the key for windows of this length and kind. A request with another limit or burst
-/// counts the permits that the document says are used, and waits for them no longer than a window.
+/// counts the permits that the document says are used, and never waits for them longer than a window.
 ///
-/// A request with the id of the newest grant gets that grant as its answer, while the window of the grant lasts. So a
-/// repeated request takes no permits again, and gets none of a window that is over. A refusal writes nothing.
+/// A request with the id of the newest grant gets that grant as its answer, while the window of that grant lasts. So a
+/// repeated request takes no permits twice. After the window it gets a new grant.
 pub fn permit(
     record: Option<&LimiterRecord>,
     request: &PermitRequest,
@@ -59,7 +61,7 @@ pub fn permit(
     }
 }
 
-/// Reads the answer to a request for permits from the document as the operation left it.
+/// Reads the answer to a request for permits from the document, as the operation left it.
 pub fn answer_permit(
     record: &LimiterRecord,
     request: &PermitRequest,
@@ -77,12 +79,12 @@ pub fn answer_permit(
     }
 }
 
-/// Whether the count of a limiter has limited no request for the retention, so that its document can be removed.
+/// Whether a limiter has limited no request for the retention, so that its document can be removed.
 pub fn is_over(record: &LimiterRecord, retention: Duration, now: DateTime<Utc>) -> bool {
     after(record.over_at, retention) <= now
 }
 
-/// What is used of a quota at a time, by a limiter's document.
+/// How much of a quota is used at a given time, by the document of a limiter.
 struct Usage {
     /// The server's time.
     now: DateTime<Utc>,
@@ -90,7 +92,7 @@ struct Usage {
     clock: i64,
     /// The start of the window of `clock`, in milliseconds.
     start: i64,
-    /// What is used: permits (fixed) or nanoseconds until earned back (smooth).
+    /// What is used: permits with fixed windows; with smooth ones, the nanoseconds until all permits are back.
     used: i64,
 }
 
@@ -142,8 +144,8 @@ impl Usage {
         }
     }
 
-    /// The refusal. An answer may be read at a later time than the one that decided, and the permits be free by then.
-    /// So it names a millisecond at least.
+    /// The answer of a refusal. It may be read at a later time than the one that decided, when the permits are free
+    /// again. So it says at least a millisecond.
     fn full(&self, request: &PermitRequest) -> PermitAnswer {
         let retry_in = self.wait(&request.quota, request.permits);
         PermitAnswer::Full {
@@ -151,7 +153,7 @@ impl Usage {
         }
     }
 
-    /// How long until so many permits are free, on the server's clock.
+    /// How long it takes until this many permits are free, on the server's clock.
     fn wait(&self, quota: &Quota, permits: u32) -> Duration {
         let permits = i64::from(permits);
         if self.room(quota) >= permits {
@@ -171,7 +173,7 @@ impl Usage {
         between(self.now, time(free))
     }
 
-    /// The document after a grant of so many permits.
+    /// The document after a grant of this many permits.
     fn after(&self, request: &PermitRequest, granted: i64) -> LimiterRecord {
         let quota = &request.quota;
         let cost = match quota.window_kind() {

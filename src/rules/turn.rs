@@ -1,11 +1,12 @@
-//! The queue of the processes that wait for a key: who comes first, and for how long a free key is kept for them.
+//! The queue of the processes that wait for a key: which process comes first, and how long a free key is kept for the
+//! queue.
 //!
 //! Invariants:
 //!
-//! - A request is refused while one that conflicts with it is ahead. The places ahead are judged as if they had been
-//!   granted the key already.
-//! - A place counts until the process has to have asked again. So one whose process is gone delays those behind it for a
-//!   bounded time. On a free key all places together bind for [`LONGEST`].
+//! - A request is refused while a conflicting place is ahead of it. For this, the places ahead count as if they had
+//!   been granted the key already.
+//! - A place counts until the time by which its process must have asked again. So a process that has died delays the
+//!   processes behind it for a bounded time. On a free key, all places together keep it for at most [`LONGEST`].
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::{
     },
 };
 
-/// For how long a free key is kept for all places together.
+/// The longest time for which a free key is kept for all places together.
 pub const LONGEST: Duration = Duration::from_secs(4);
 
 /// How much of its time a place loses before a refusal writes it again.
@@ -30,11 +31,11 @@ pub const WORTH_A_WRITE: Duration = Duration::from_millis(250);
 pub(super) struct Outlook {
     /// How many places are ahead.
     pub(super) ahead: usize,
-    /// How many turns they take before the request.
+    /// How many times the key changes hands before it is the turn of the request.
     turns: usize,
-    /// Whether they keep the key from the request.
+    /// Whether the places keep the key from the request.
     pub(super) is_behind: bool,
-    /// For how long they do so on a free key.
+    /// How long they still keep it if the key is free.
     pub(super) binds_for: Duration,
 }
 
@@ -69,7 +70,7 @@ pub(super) fn outlook(
     }
 }
 
-/// The places that count and come before that of this request. A request without a place comes after all of them.
+/// The places that count and stand before that of this request. A request without a place comes after all of them.
 fn ahead<'a>(
     record: &'a LockRecord,
     request: &AcquireRequest,
@@ -80,8 +81,8 @@ fn ahead<'a>(
     record.live_places(now).take_while(is_other)
 }
 
-/// How many times the key changes hands until these have had it, before a request of this mode. Readers one after the other
-/// have it at the same time, and so have those right before a request to share it.
+/// How many times the key changes hands until all of these places have had it, before a request of this mode.
+/// Consecutive readers hold it at the same time, and so do the readers right before a shared request.
 fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
     let (mut turns, mut is_shared) = (0, false);
     for place in places {
@@ -92,10 +93,10 @@ fn turns<'a>(places: impl Iterator<Item = &'a Place>, mode: Mode) -> usize {
     turns - usize::from(is_shared && mode == Mode::Shared)
 }
 
-/// The places that have to be granted the key before the request.
+/// The places that must be granted the key before the request.
 ///
-/// There are none for a lease that replaces another one, which its holder hands over, and for an owner that enters again:
-/// it would wait for those that wait for it.
+/// There are none in two cases. A lease that replaces another one gets the key from that lease's holder. An owner that
+/// enters again would otherwise wait for processes that wait for it.
 fn before<'a>(
     record: &'a LockRecord,
     request: &AcquireRequest,
@@ -122,11 +123,11 @@ fn before<'a>(
     }
 }
 
-/// For how long these places keep a key that is free since then.
+/// How long these places still keep a key that is free since `free_since`.
 ///
-/// A request may have the time of before it waited in the server for the change that freed the key. So a time that is a
-/// little ahead counts as now. If it is further ahead, the clock stepped back: nobody knows since when the key is free,
-/// and the places do not keep it.
+/// The time of a request may be slightly before `free_since`, because the request has waited in the server for the
+/// change that freed the key. Such a time counts as `free_since`. If `free_since` is further ahead, the clock stepped
+/// back: nobody knows since when the key is free, so the places do not keep it.
 fn binds_for(places: &[&Place], free_since: DateTime<Utc>, now: DateTime<Utc>) -> Duration {
     if free_since > after(now, LONGEST) {
         return Duration::ZERO;
@@ -136,10 +137,10 @@ fn binds_for(places: &[&Place], free_since: DateTime<Utc>, now: DateTime<Utc>) -
     last.map_or(Duration::ZERO, |last| between(now, last.min(end)))
 }
 
-/// The places after a refusal: that of the request is the last one, or counts for longer than before. `None` if nothing is
-/// to be written.
+/// The places after a refusal: the place of the request is added at the end, or its time is extended. `None` if nothing
+/// is to be written.
 ///
-/// A place that would hardly count for longer ([`long_enough`]) is not written again, so that most refusals write nothing.
+/// A place whose time would hardly change ([`long_enough`]) is not written again, so that most refusals write nothing.
 pub(super) fn take_place(
     record: &LockRecord,
     request: &AcquireRequest,
@@ -172,12 +173,13 @@ pub(super) fn take_place(
     Some(places)
 }
 
-/// How much of its time a place must have left not to be written again: all but 250 ms, or but a third if that is less.
+/// How much of its time a place must have left so that it is not written again: all but 250 ms, or all but a third if
+/// that is less.
 pub(crate) fn long_enough(stays: Duration) -> Duration {
     stays.saturating_sub(WORTH_A_WRITE).max(stays * 2 / 3)
 }
 
-/// Takes a process out of the queue.
+/// Removes the place of a process.
 pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) -> Decision<()> {
     let mine = |place: &Place| place.waiter == waiter;
     let write = match record.filter(|record| record.waiters.iter().any(mine)) {
@@ -192,8 +194,8 @@ pub fn leave(record: Option<&LockRecord>, waiter: WaiterId, now: DateTime<Utc>) 
     Decision { write, answer: () }
 }
 
-/// The places after a grant: those that count, without that of the request, unless it is to stay. Those ahead that conflict with it did not
-/// take the key in time, and lose their place.
+/// The places after a grant: those that count, without the place of the request, unless it is to stay. Places ahead
+/// that conflict with the request did not take the key in time, so they are removed.
 pub(super) fn leave_place(
     record: &LockRecord,
     request: &AcquireRequest,

@@ -24,7 +24,7 @@ fn ask(quota: Quota) -> PermitRequest {
 struct Limited(Option<LimiterRecord>);
 
 impl Limited {
-    /// Applies the rule at so many milliseconds after [`START`].
+    /// Applies the rule at this many milliseconds after [`START`].
     fn ask(&mut self, request: &PermitRequest, at: i64) -> PermitAnswer {
         let decision = permit(self.0.as_ref(), request, time(START + at));
         let granted = matches!(decision.answer, PermitAnswer::Granted { .. });
@@ -39,7 +39,7 @@ impl Limited {
         decision.answer
     }
 
-    /// Asks for permits, and gives how many were granted.
+    /// Asks for permits, and returns how many were granted.
     fn take(&mut self, quota: Quota, permits: u32, at: i64) -> u32 {
         let mut request = ask(quota);
         request.permits = permits;
@@ -111,7 +111,7 @@ fn smooth_permits_come_back_one_after_the_other() {
     assert_eq!(limited.wait(quota, 30), 70);
     assert_eq!(limited.take(quota, 1, 99), 0);
     assert_eq!(limited.take(quota, 1, 100), 1);
-    // Permits that were not taken are lost: with a burst of 1 there is one after a pause.
+    // Permits that are not taken are lost: with a burst of 1, one permit is there after a pause.
     assert_eq!([5_000, 5_001].map(|at| limited.take(quota, 1, at)), [1, 0]);
 }
 
@@ -128,7 +128,7 @@ fn a_burst_is_there_after_a_pause() {
     );
 }
 
-/// Checks each span as long as the window, at whichever time it begins.
+/// Checks each span as long as the window, whenever it begins.
 #[test]
 fn a_smooth_limit_holds_over_every_span() {
     for burst in [1, 2, 5, 7] {
@@ -162,7 +162,7 @@ fn another_limit_counts_what_is_taken() {
     assert_eq!(limited.take(fixed(5, SECOND), 1, 1_000), 1);
 }
 
-/// A new deployment waits for a window at the most, with any limit of the deployment before.
+/// A new deployment waits for at most a window, whatever the limit of the old deployment was.
 #[test]
 fn another_limit_or_burst_never_blocks_for_longer_than_a_window() {
     let year = 365 * 24 * 60 * 60 * SECOND;
@@ -220,14 +220,14 @@ fn a_clock_that_goes_back_stands_still_or_is_believed() {
     let quota = fixed(2, SECOND);
     let mut limited = Limited::default();
     assert_eq!(limited.take(quota, 2, 5_500), 2);
-    // The clock goes back a little: the window of the newest grant goes on.
+    // The clock steps back a little: the window of the newest grant goes on.
     assert_eq!(limited.wait(quota, 400), 5_600);
     assert_eq!(limited.take(quota, 1, 6_000), 1);
-    // It goes back far, but within the same window: the permits are still taken.
+    // The clock steps back far, but within the same window: the permits are still taken.
     let (mut limited, hour) = (Limited::default(), fixed(2, 3_600 * SECOND));
     assert_eq!(limited.take(hour, 2, 1_000_000), 2);
     assert_eq!(limited.wait(hour, 0), 3_600_000);
-    // It goes back farther: the clock of the newest grant was wrong.
+    // The clock steps back farther: the clock of the newest grant was wrong.
     let mut limited = Limited::default();
     assert_eq!(limited.take(quota, 2, 6_000), 2);
     assert_eq!(limited.take(quota, 2, -20_000), 2);

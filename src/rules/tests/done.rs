@@ -12,7 +12,7 @@ use crate::{
     rules::{Decision, Write, inspect, release, remove_expired, renew},
 };
 
-/// For how long these tests keep what is done: longer than a lease lives.
+/// How long these tests keep a done tick: longer than a lease lives.
 const KEPT: Duration = Duration::from_secs(60);
 
 /// A request for the tick of this number.
@@ -27,7 +27,7 @@ fn complete(record: &LockRecord, lease: LeaseId, number: i64, now: i64) -> Decis
     release(Some(record), &request, at(now))
 }
 
-/// A free key whose tick of this number was done at this time, and the lease under which it was.
+/// A free key whose tick of this number was done at this time, and the lease under which it was done.
 fn after_tick(number: i64, now: i64) -> (LockRecord, LeaseId) {
     let lease = LeaseId::random();
     let held = put(acquire(None, &ask_for(lease, number), at(now)).write);
@@ -41,7 +41,7 @@ fn last(record: &LockRecord) -> &Done {
     }
 }
 
-/// What a request is refused with. Nothing may be written.
+/// The answer to a request that must be refused because its tick is done. Nothing may be written.
 fn refused_as_done(record: &LockRecord, request: &AcquireRequest, now: i64) -> Done {
     let decision = acquire(Some(record), request, at(now));
     assert_eq!(decision.write, Write::Keep, "{request:?}");
@@ -82,7 +82,7 @@ fn a_tick_that_is_done_and_those_before_it_are_refused() {
             request().turn(Turn::Barging),
             waiting(request()),
         ] {
-            // It is done until a clean-up removes it, also after its end.
+            // The tick stays done until a clean-up removes it, even after its end.
             for now in [1_000, 60_999, 61_000, 100_000_000] {
                 assert_eq!(refused_as_done(&record, &request, now), done);
             }
@@ -106,7 +106,7 @@ fn a_tick_that_is_done_takes_no_place_behind_a_later_one() {
     ] {
         assert_eq!(&refused_as_done(&held, &request, 3_000), last(&record));
     }
-    // Whoever asks for the same tick, or a later one, waits for it.
+    // A request for the same tick, or for a later one, waits for it.
     for number in [8, 9] {
         let request = waiting(ask_for(LeaseId::random(), number));
         let decision = acquire(Some(&held), &request, at(3_000));
@@ -167,7 +167,7 @@ fn what_cannot_be_read_may_be_any_tick() {
         }
     }
     assert_eq!(inspect(&record, at(2_000)).done, None);
-    // Who has the key for a tick already can still write that it is done.
+    // A lease that was granted for a tick before can still mark it as done.
     let mine = held.holders[0].lease;
     held = put(complete(&held, mine, 8, 2_000).write);
     assert_eq!(last(&held).tick, Tick::counter(8));
@@ -196,7 +196,7 @@ fn a_request_without_a_tick_does_not_look_at_what_is_done() {
     }
 }
 
-/// The answer to the first request was lost. The lease lives, so nobody else has it for that tick.
+/// The answer to the first request was lost. The lease is live, so nobody else has it for that tick.
 #[test]
 fn a_repeated_request_of_a_live_lease_is_granted_whatever_is_done() {
     let lease = LeaseId::random();
@@ -217,7 +217,7 @@ fn a_repeated_request_of_a_live_lease_is_granted_whatever_is_done() {
             assert_eq!((grant.fence, grant.acquired_at), (held.fence, at(0)));
         }
     }
-    // After its release it is one request among others.
+    // After its release it is a request like any other.
     let released = put(complete(&held, lease, 9, 2).write);
     assert_eq!(
         refused_as_done(&released, &ask_for(lease, 7), 3).lease,
@@ -267,7 +267,7 @@ fn a_release_writes_what_is_done_under_a_live_lease_only() {
         (gone.write, gone.answer),
         (Write::Keep, ReleaseAnswer::NotHeld)
     );
-    // So the next one is granted the same tick.
+    // So the next request is granted the same tick.
     let next = ask_for(LeaseId::random(), 7);
     for (record, now) in [(&held, 10_000), (&evicted, 1)] {
         let answer = acquire(Some(record), &next, at(now)).answer;
@@ -301,13 +301,13 @@ fn a_repeated_release_finds_what_the_first_one_wrote() {
     let later = LeaseId::random();
     let held = put(acquire(Some(&record), &ask_for(later, 8), at(1_000)).write);
     assert_eq!(again(&held, lease, 7), ReleaseAnswer::Released);
-    // Another lease has not done it, nor this one another tick.
+    // Another lease has not done it, and this lease has done no other tick.
     assert_eq!(again(&record, LeaseId::random(), 7), ReleaseAnswer::NotHeld);
     assert_eq!(again(&record, lease, 8), ReleaseAnswer::NotHeld);
     let done = put(complete(&held, later, 8, 2_000).write);
     assert_eq!(again(&done, lease, 7), ReleaseAnswer::NotHeld);
     assert_eq!(again(&done, later, 8), ReleaseAnswer::Released);
-    // One without a tick does not look at what is done.
+    // A request without a tick ignores the done tick.
     let plain = ReleaseRequest::new(record.key.clone(), lease);
     let plain = release(Some(&record), &plain, at(1)).answer;
     assert_eq!(plain, ReleaseAnswer::NotHeld);
@@ -361,7 +361,7 @@ fn a_clean_up_waits_until_what_is_done_may_be_forgotten() {
     assert!(is_removed(&record, Duration::ZERO, 60_000));
     assert!(!is_removed(&record, day, 86_399_999));
     assert!(is_removed(&record, day, 86_401_000));
-    // A holder keeps it as well.
+    // A holder keeps the document as well.
     let held = granted(LeaseId::random(), Some(&record), 55_000);
     assert!(!is_removed(&held, Duration::ZERO, 64_999));
     assert!(is_removed(&held, Duration::ZERO, 65_000));

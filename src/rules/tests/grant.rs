@@ -1,4 +1,4 @@
-//! Acquires: who is granted a key, and who is refused.
+//! Acquires: which request is granted a key, and which one is refused.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ fn readers_stand_beside_each_other_and_keep_a_writer_out() {
     assert_eq!(record.expires_at, at(14_000));
     assert!(record.holders[1].fence > record.holders[0].fence);
     assert_eq!(record.fence, record.holders[1].fence);
-    // One that crashed frees its place by itself, and the other still counts.
+    // A holder that crashed frees its permits when it expires, and the other still counts.
     assert_eq!(try_put(&record, &ask(writer), 13_999), None);
     let written = try_put(&record, &ask(writer), 14_000).unwrap();
     assert_eq!(holders(&written), [writer]);
@@ -172,7 +172,7 @@ fn an_owner_enters_again_under_its_fence() {
     assert_eq!(holders(&entered), [outer, inner]);
     assert_eq!(entered.holders[1].fence, record.fence);
     assert_eq!(entered.fence, record.fence);
-    // The key is free when the last of its entries is.
+    // The key is free when the last of its leases is released.
     let left = put(release(
         Some(&entered),
         &ReleaseRequest::new(entered.key.clone(), outer),
@@ -181,12 +181,12 @@ fn an_owner_enters_again_under_its_fence() {
     .write);
     assert_eq!(try_put(&left, &other(outer), 14_999), None);
     assert!(try_put(&left, &other(outer), 15_000).unwrap().fence > record.fence);
-    // What has expired is not entered again: that is a new grant.
+    // An owner whose lease has expired does not enter again: it gets a new grant.
     let later = try_put(&record, &ask(inner).reentrant(), 10_000).unwrap();
     assert!(later.fence > record.fence);
 }
 
-/// Readers that hold the key for as long as any, as many as it may have.
+/// As many readers as a key can have, which hold it for as long as a lease can.
 fn crowd() -> LockRecord {
     let mut record = granted(LeaseId::random(), None, 0);
     let mut reader = record.holders.remove(0);
@@ -210,10 +210,11 @@ fn a_key_has_no_more_live_holders_than_it_may_have() {
         };
         assert!(is_full(&held, &one_more));
     }
-    // An owner that enters again takes a place as well.
+    // An owner that enters again also counts as one more holder.
     let again = ask(LeaseId::random()).reentrant();
     assert_eq!(acquire(Some(&record), &again, at(1)).write, Write::Keep);
-    // Who conflicts is told of the holders, who holds is granted again, and who has gone counts no more.
+    // A conflicting request is told about the holders, a holder is granted again, and a holder that has expired no
+    // longer counts.
     let writer = ask(LeaseId::random()).note("writer");
     let writer = AcquireRequest {
         owner: "they".into(),

@@ -66,7 +66,7 @@ fn a_renewal_counts_from_now_and_only_while_live() {
     assert_eq!(gone.answer, RenewAnswer::Expired);
 }
 
-/// The older of two renewals is carried out last, and the client counts on the newer one by then.
+/// The store carries out the older of two renewals last, and the client relies on the newer one by then.
 #[test]
 fn a_renewal_never_shortens_a_lease() {
     let (lease, other) = (LeaseId::random(), LeaseId::random());
@@ -83,14 +83,14 @@ fn a_renewal_never_shortens_a_lease() {
         assert_eq!(grant.expires_at, at(19_000));
         assert_eq!(put(crossed.write), newer);
     }
-    // The other holder's own expiry is no bound.
+    // The expiry of the other holder is no bound.
     let request = RenewRequest::new(record.key.clone(), other, Duration::from_secs(5));
     let renewed = put(renew(Some(&newer), &request, at(9_000)).write);
     assert_eq!(renewed.holders[1].expires_at, at(14_000));
     assert_eq!(renewed.expires_at, at(19_000));
 }
 
-/// Of several, one that expires after another was granted the key beside it was not taken over.
+/// If a shared lease expires after another one was granted beside it, it has expired and was not taken over.
 #[test]
 fn a_reader_that_expires_beside_a_later_one_has_expired() {
     let (lease, other) = (LeaseId::random(), LeaseId::random());
@@ -158,7 +158,7 @@ fn a_minimum_hold_keeps_the_key_under_a_name_that_nobody_has() {
     assert_eq!(try_put(&released, &ask(job), 59_999), None);
     let again = release(Some(&released), &early, at(2_000));
     assert_eq!(again.answer, ReleaseAnswer::NotHeld);
-    // One that has expired is not revived.
+    // A lease that has expired is not revived.
     let late = put(release(Some(&record), &early, at(10_000)).write);
     assert!(late.holders.is_empty());
     let over =

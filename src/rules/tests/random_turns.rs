@@ -1,5 +1,5 @@
-//! Random processes that wait for a key, hold it, give up and die: nobody overtakes, two that exclude each other never
-//! have the key, and all that go on asking are granted it.
+//! Random processes that wait for a key, hold it, give up and die. The tests check that no process overtakes another,
+//! that two conflicting processes never hold the key at once, and that every process that goes on asking is granted it.
 
 use std::{mem, time::Duration};
 
@@ -12,15 +12,15 @@ use crate::{
     rules::{Write, leave, release, turn::LONGEST},
 };
 
-/// How many runs there are. All of a run follows from its number.
+/// The number of runs. The number of a run determines everything that happens in it.
 const RUNS: u64 = 3_000;
-/// How long a lease lives whose process has died.
+/// The ttl of a lease whose process has died.
 const TTL: Duration = Duration::from_secs(1);
-/// The permits of the key.
+/// How many permits the key has.
 const CAPACITY: i64 = 3;
-/// A process that waits asks again after at most so many milliseconds.
+/// A waiting process asks again after at most this many milliseconds.
 const ASKS_EVERY: i64 = 1_000;
-/// All have had the key by then.
+/// By this time all processes have had the key.
 const END: i64 = 10 * 60 * 1_000;
 
 enum State {
@@ -37,7 +37,7 @@ struct Process {
     state: State,
     /// When it does something next.
     next: i64,
-    /// How many times it still wants the key.
+    /// How many more times it wants the key.
     wishes: u32,
 }
 
@@ -50,10 +50,10 @@ struct Run {
     queue: Vec<(usize, Access)>,
     /// How long a place counts.
     stays: Duration,
-    /// How many more processes may die, and one in how many steps does.
+    /// How many more processes may die, and in one of how many steps one does.
     deaths: usize,
     dies: u8,
-    /// When a lease was released last.
+    /// When the last lease was released.
     released: i64,
 }
 
@@ -90,7 +90,7 @@ impl Run {
             now: 0,
             record: None,
             queue: Vec::new(),
-            // A short one ends also while the key is held.
+            // A short time also ends while the key is held.
             stays: Duration::from_secs(if rng.bool() { 60 } else { 2 }),
             deaths: rng.usize(..processes.len()),
             dies: if rng.bool() { 40 } else { 6 },
@@ -264,7 +264,7 @@ impl Run {
         }
     }
 
-    /// Whether the places bind, if the key is free.
+    /// Whether the places keep the key, if it is free.
     fn bound(&self) -> bool {
         self.record.as_ref().is_none_or(|record| {
             let is_held = record.live_holders(at(self.now)).next().is_some();
@@ -272,7 +272,7 @@ impl Run {
         })
     }
 
-    /// Those that did not take a free key in time lose their places to a grant, and come last again.
+    /// Processes that did not take a free key in time lose their places to a grant, and come last again.
     fn forget_the_passed(&mut self) {
         let places = self.record.iter().flat_map(|record| &record.waiters);
         let places: Vec<_> = places.map(|place| place.waiter).collect();
@@ -281,7 +281,7 @@ impl Run {
             .retain(|(number, _)| places.contains(&processes[*number].waiter));
     }
 
-    /// The dead stand in the queue until their places are over, or passed.
+    /// Processes that have died stay in the queue until their places end or are passed.
     fn forget_the_dead(&mut self) {
         let places = self
             .record
@@ -295,7 +295,7 @@ impl Run {
         });
     }
 
-    /// Nobody who goes on asking is overtaken, and nobody waits long for the dead.
+    /// No process that goes on asking is overtaken, and no process waits long for dead ones.
     fn may_be_granted(&mut self, number: usize, since: i64, request: &AcquireRequest) -> Checked {
         let Some(record) = self.record.clone() else {
             return Ok(());
@@ -326,9 +326,9 @@ impl Run {
                 continue;
             }
             let order_is_kept = if holders.is_empty() {
-                // A reader that died before the last one released: the document has the time of its expiry.
+                // If a reader died before the last one released, the document has the time of its expiry.
                 let is_known = free_since == record.expires_at;
-                // From then on the places bind nobody.
+                // From this time on the places keep the key from nobody.
                 let is_over = at(self.now) >= free_since + LONGEST;
                 is_known && !is_over
             } else {
@@ -337,7 +337,7 @@ impl Run {
             if order_is_kept {
                 return Err(format!("{number} overtakes {other}: {ahead:?}"));
             }
-            // Whoever was passed comes last again.
+            // A process that was passed comes last again.
             let passed = *other;
             self.queue.retain(|(other, _)| *other != passed);
             return self.may_be_granted(number, since, request);

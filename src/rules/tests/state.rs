@@ -29,13 +29,14 @@ fn an_eviction_frees_the_key_and_raises_the_fence() {
     let next = granted(LeaseId::random(), Some(&free), 1);
     assert!(next.fence > eviction.fence);
     assert_eq!(next.holders.len(), 1);
-    // Who had expired before was not evicted.
+    // A holder that had expired before was not evicted.
     let late = evict(Some(&record), at(10_000)).answer.unwrap();
     assert!(late.evicted.is_empty());
     assert_eq!(evict(None, at(1)).answer, None);
 }
 
-/// A renewal waits in the server since before the eviction, with the time of then; or the clock steps back.
+/// Two cases: a renewal that has waited in the server since before the eviction, with the time of then; and a clock
+/// that stepped back.
 #[test]
 fn an_evicted_lease_is_over_whatever_the_clock_says() {
     let (lease, other) = (LeaseId::random(), LeaseId::random());

@@ -1,4 +1,4 @@
-//! The queue of the processes that wait: who takes a place, who comes first, and for how long.
+//! The queue of the waiting processes: which process takes a place, which one comes first, and for how long.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn waiters(record: &LockRecord) -> Vec<WaiterId> {
     record.waiters.iter().map(|place| place.waiter).collect()
 }
 
-/// The answer to a refusal, and what it writes, if it does.
+/// The answer to a refusal, and what it writes, if anything.
 fn refused(record: &LockRecord, request: &AcquireRequest, now: i64) -> (Held, Option<LockRecord>) {
     let decision = acquire(Some(record), request, at(now));
     let AcquireAnswer::Held(held) = decision.answer else {
@@ -74,17 +74,17 @@ fn freed(record: &LockRecord, now: i64) -> LockRecord {
     })
 }
 
-/// A key that a lease holds, for which these wait.
+/// A key that a lease holds, for which these requests wait.
 fn held_with(requests: &[AcquireRequest]) -> LockRecord {
     queued(granted(LeaseId::random(), None, 0), requests, 1)
 }
 
-/// A key that is free since 1 s, for which these wait.
+/// A key that is free since 1 s, for which these requests wait.
 fn free_with(requests: &[AcquireRequest]) -> LockRecord {
     freed(&held_with(requests), 1_000)
 }
 
-/// A key with one reader, for which these wait.
+/// A key with one reader, for which these requests wait.
 fn read_with(requests: &[AcquireRequest]) -> LockRecord {
     let reader = ask(LeaseId::random()).shared();
     queued(put(acquire(None, &reader, at(0)).write), requests, 1)
@@ -131,7 +131,7 @@ fn readers_queue_behind_a_writer_and_not_behind_readers() {
     let record = held_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
     let record = freed(&record, 1_000);
     let record = passes(&record, &wait(reader).shared(), 1_001);
-    // A reader has the key, and another one would stand beside it but for the writer.
+    // A reader holds the key, and another one could hold it too if no writer waited.
     refused(&record, &wait(late).shared(), 1_002);
     refused(&record, &ask(LeaseId::random()).shared(), 1_002);
     let record = passes(&freed(&record, 1_003), &wait(writer), 1_004);
@@ -146,7 +146,7 @@ fn readers_queue_behind_a_writer_and_not_behind_readers() {
     refused(&record, &wait(two), 1_003);
 }
 
-/// The tasks of a process that wait for a lease which lets others in beside it, all in one place.
+/// The tasks of a process that wait for a shared lease all wait in one place.
 #[test]
 fn readers_one_after_the_other_take_one_turn() {
     let [one, two, three, four, five] = processes();
@@ -193,15 +193,15 @@ fn a_large_request_for_permits_is_not_passed_by_small_ones() {
     let [large, small] = processes();
     let held = put(acquire(None, &ask(LeaseId::random()).permits(2, 4), at(0)).write);
     let record = queued(held, &[wait(large).permits(3, 4)], 1);
-    // Two are left, which are for the large one.
+    // Two permits are left. They are kept for the large request.
     for request in [wait(small), ask(LeaseId::random())] {
         refused(&record, &request.permits(1, 4), 2);
     }
     passes(&record, &wait(small).permits(1, 6), 2);
     let record = passes(&freed(&record, 1_000), &wait(large).permits(3, 4), 1_001);
-    // And one beside the large one.
+    // One permit is left beside the large request.
     passes(&record, &wait(small).permits(1, 4), 1_002);
-    // Permits that no number can count are too many.
+    // A number of permits that cannot be counted is too many.
     let record = free_with(&[wait(large).permits(i64::MAX, i64::MAX)]);
     refused(&record, &wait(small).permits(1, i64::MAX), 1_001);
 }
@@ -275,11 +275,11 @@ fn a_key_has_no_more_places_than_it_may_have() {
     let late = wait(WaiterId::random());
     let (held, written) = refused(&record, &late, 2);
     assert_eq!((held.ahead(), written), (MAX_PLACES, None));
-    // Who has a place keeps it.
+    // A process that has a place keeps it.
     let (held, written) = refused(&record, &requests[99].clone().shared(), 2);
     assert_eq!(held.ahead(), MAX_PLACES - 1);
     assert_eq!(written.unwrap().waiters.len(), MAX_PLACES);
-    // One that does not count any more makes room.
+    // A place that no longer counts makes room.
     let mut record = record;
     record.waiters[50].until = at(2);
     let left = refused(&record, &late, 2).1.unwrap();
@@ -300,7 +300,7 @@ fn a_place_counts_no_longer_than_it_may() {
     });
     let taken = held_with(&[greedy]);
     assert_eq!(taken.waiters[0].until, after(at(1), MAX_PLACE_TIME));
-    // One that ends later than a place can was written before the clock stepped back.
+    // A place that ends later than a place can was written before the clock stepped back.
     for (until, counts) in [
         (at(1_001), false),
         (at(1_002), true),
@@ -352,15 +352,16 @@ fn a_free_key_is_kept_for_all_places_together_not_for_long() {
         (held.ahead(), held.binds_for()),
         (2, Duration::from_millis(1))
     );
-    // Those that it has passed had their turn.
+    // The places that it has passed had their turn.
     assert_eq!(waiters(&passes(&record, &wait(last), over)), []);
-    // Who has no place comes last.
+    // A request without a place comes last.
     let other = ask(LeaseId::random());
     refused(&record, &other, over - 1);
     assert_eq!(waiters(&passes(&record, &other, over)), []);
 }
 
-/// Behind a writer, a reader is further behind than the writer, also if it would stand beside those before it.
+/// A reader behind a writer has more places before it than the writer, even if it could share the key with those before
+/// the writer.
 #[test]
 fn who_is_further_ahead_may_take_a_free_key_earlier() {
     let [gone, writer, reader] = processes();
@@ -390,7 +391,7 @@ fn a_clock_that_stepped_back_binds_nobody() {
     record.expires_at = at(10_000);
     passes(&record, &wait(two), 5_999);
     passes(&record, &ask(LeaseId::random()), 5_999);
-    // The time of this request is from before it waited for the release.
+    // The request's time is from before it waited for the release.
     let (held, _) = refused(&record, &wait(two), 6_000);
     assert_eq!(held.binds_for(), LONGEST);
     refused(&record, &wait(two), 10_000);
@@ -400,11 +401,11 @@ fn a_clock_that_stepped_back_binds_nobody() {
 fn a_grant_drops_the_places_that_it_has_passed_and_keeps_the_others() {
     let [reader, writer, late] = processes();
     let record = free_with(&[wait(reader).shared(), wait(writer), wait(late).shared()]);
-    // The writer did not come. The reader before it stands beside the one that did, and is not passed.
+    // The writer did not come. The reader before it holds the key with the one that did, and is not passed.
     let over = 1_000 + i64::try_from(LONGEST.as_millis()).unwrap();
     let record = passes(&record, &wait(late).shared(), over);
     assert_eq!(waiters(&record), [reader]);
-    // Those that do not count go with the next grant, and nobody else does.
+    // The places that no longer count are removed by the next grant, and no others.
     let [one, two, three] = processes();
     let mut record = free_with(&[one, two, three].map(wait));
     record.waiters[1].until = at(900);
@@ -450,12 +451,12 @@ fn a_lease_in_the_place_of_another_ignores_the_queue() {
     let waiting = wait(two).in_place_of(holder);
     let both = queued(record, &[wait(two)], 2);
     assert_eq!(waiters(&passes(&both, &waiting, 3)), [one]);
-    // The lease is gone: the request does not wait for the key, and takes no place.
+    // The lease is gone. The request does not wait for the key, so it takes no place.
     assert_eq!(refused(&handed_on, &waiting, 3).1, None);
     let free = freed(&handed_on, 1_000);
     let (held, written) = refused(&free, &waiting, 1_001);
     assert_eq!((held.binds_for(), written), (Duration::ZERO, None));
-    // Another reader is in the way: the request takes no place then either.
+    // Another reader is in the way. The request takes no place then either.
     let reader = ask(LeaseId::random()).shared();
     let readers = put(acquire(None, &reader, at(0)).write);
     let readers = try_put(&readers, &ask(LeaseId::random()).shared(), 0).unwrap();
@@ -477,12 +478,12 @@ fn an_owner_that_enters_again_comes_before_all() {
     assert_eq!(waiters(&entered), [writer]);
     let record = read_with(&[wait(writer)]);
     passes(&record, &again(ask(LeaseId::random()).shared()), 2);
-    // Not if it does not ask for that, and not when its lease is over.
+    // It is refused if it does not ask to enter again, or if its lease has expired.
     refused(&record, &ask(LeaseId::random()).shared(), 2);
     refused(&record, &again(wait(own)), 10_000);
 }
 
-/// A program with several processes of one owner: each of them would let the others in.
+/// A program with several processes of one owner: each of them could hold the key beside the others.
 #[test]
 fn an_owner_does_not_queue_behind_itself() {
     let [own, other, late] = processes();
@@ -494,13 +495,13 @@ fn an_owner_does_not_queue_behind_itself() {
     let entered = passes(&record, &ours(wait(late)), 1_001);
     assert_eq!(waiters(&entered), [own]);
     passes(&entered, &ours(wait(own)), 1_002);
-    // But it does behind others.
+    // It does queue behind others.
     let record = free_with(&[ours(wait(own)), wait(other)]);
     let (held, _) = refused(&record, &ours(wait(late)), 1_001);
     assert_eq!(held.ahead(), 2);
 }
 
-/// The owner of a place is that of the task which asks, as its mode is.
+/// A place has the owner and the mode of the task that asks.
 #[test]
 fn a_place_has_the_owner_of_the_task_that_asks() {
     let [waiter, other] = processes();
@@ -526,7 +527,7 @@ fn an_upgrade_ignores_the_queue() {
     assert!(matches!(decision.answer, ConvertAnswer::Converted(_)));
     let upgraded = put(decision.write);
     assert_eq!(upgraded.waiters, record.waiters);
-    // A writer that becomes a reader lets in those that come before the next writer.
+    // After a downgrade, the readers before the next writer are let in.
     let downgrade = ConvertRequest::downgrade(record.key.clone(), holders(&record)[0]);
     let downgraded = put(convert(Some(&upgraded), &downgrade, at(3)).write);
     assert_eq!(downgraded.waiters, record.waiters);
@@ -569,11 +570,11 @@ fn a_process_leaves_the_queue() {
     };
     assert_eq!(rest, record, "nothing else changes");
     passes(&freed(&left, 1_000), &wait(two), 1_001);
-    // Who has no place has none to give up.
+    // A process without a place has none to give up.
     assert_eq!(leave(Some(&left), one, at(3)).write, Write::Keep);
     assert_eq!(leave(Some(&record), other, at(2)).write, Write::Keep);
     assert_eq!(leave(None, one, at(2)).write, Write::Keep);
-    // The places that do not count go as well.
+    // The places that no longer count are removed as well.
     let left = put(leave(Some(&record), one, at(40_000)).write);
     assert_eq!(waiters(&left), []);
 }
