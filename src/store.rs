@@ -1,9 +1,7 @@
 //! The trait of a store, and the types that an author of a store needs: requests, answers and ids.
 //!
-//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. Each operation is
-//! atomic, uses the clock of the server, and takes one round trip (a batch of several may take two). A store never
-//! sleeps, and knows nothing of guards. It never retries, except after a race that the database reports instead of
-//! resolving.
+//! A store keeps one document for each key, and carries out the [rules](crate::rules) on it. [`Store`] says what an
+//! implementation has to do.
 
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) mod clock;
@@ -56,92 +54,192 @@ pub use crate::{
     },
 };
 
-/// A place that keeps locks and limiters.
+/// Keeps locks and limiters: the interface between [`Leases`](crate::Leases) and a database.
 ///
-/// A lock and a limiter of the same key do not affect each other.
+/// An application makes one of the stores of this crate, and gives it to [`Leases::new`](crate::Leases::new). It needs
+/// the methods of this trait only for tests, or for a store of its own.
 ///
-/// The conformance suite (the crate `leasehold-conformance`) tests whether an implementation keeps the rules. Until
-/// version 1.0 methods may be added.
+/// # What an implementation has to do
+///
+/// - Each operation on a key is atomic, uses the clock of the server, and takes one round trip. A
+///   [`batch`](Store::batch) of several requests may take two.
+/// - Each operation follows the function of the same name in [`rules`](crate::rules).
+/// - A lock and a limiter with the same key do not affect each other.
+/// - The store does not retry, and knows nothing of guards: `Leases` does all that. It sends a request again only after
+///   a race that the database reports instead of resolving.
+/// - It changes no document that is not a lock or a limiter of a version that it knows.
+///
+/// The crate `leasehold-conformance` has the tests that every store must pass. Until version 1.0 methods may be added.
+///
+/// # Errors
+///
+/// `Leases` decides by the error whether it has to clean up after a request:
+///
+/// - [`Error::Unreachable`], [`Error::Denied`] and [`Error::Overloaded`] only if nothing was changed for certain.
+/// - [`Error::Interrupted`] if the request may have been carried out, and whenever that is not known.
+/// - [`Error::NotALock`], [`Error::NotALimiter`] or [`Error::UnsupportedSchema`] for a document that the store must not
+///   change.
+/// - [`Error::Store`] for a failure that a retry cannot fix.
+///
+/// That a key is held is not an error but an answer, such as [`AcquireAnswer::Held`].
 ///
 /// # Cancel safety
 ///
-/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if necessary in a
-/// task of its own.
+/// The futures need not be cancel safe: [`Leases`](crate::Leases) runs each of them to its end, if necessary in a task
+/// of its own.
+///
+/// # Example
+///
+/// A store around another store, for a test that needs the number of requests:
+///
+/// ```
+/// use std::{sync::atomic::{AtomicU64, Ordering}, time::Duration};
+/// use async_trait::async_trait;
+/// use leasehold::{Error, Key, Leases, LockState, MemoryStore, Store, store::*};
+///
+/// #[derive(Debug, Default)]
+/// struct Counting {
+///     store: MemoryStore,
+///     acquires: AtomicU64,
+/// }
+///
+/// #[async_trait]
+/// impl Store for Counting {
+///     fn clock_margin(&self) -> Duration {
+///         self.store.clock_margin()
+///     }
+///
+///     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error> {
+///         self.acquires.fetch_add(1, Ordering::Relaxed);
+///         self.store.acquire(request).await
+///     }
+///
+///     // And so on, for each method without a body in the trait.
+/// #     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
+/// #         self.store.leave(key, waiter).await
+/// #     }
+/// #     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error> {
+/// #         self.store.renew(requests).await
+/// #     }
+/// #     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error> {
+/// #         self.store.convert(request).await
+/// #     }
+/// #     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
+/// #         self.store.release(request).await
+/// #     }
+/// #     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error> {
+/// #         self.store.inspect(key).await
+/// #     }
+/// #     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+/// #         self.store.list(request).await
+/// #     }
+/// #     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error> {
+/// #         self.store.evict(key).await
+/// #     }
+/// #     async fn remove_expired(&self, key: &Key) -> Result<bool, Error> {
+/// #         self.store.remove_expired(key).await
+/// #     }
+/// #     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error> {
+/// #         self.store.permit(request).await
+/// #     }
+/// #     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
+/// #         self.store.purge(retention).await
+/// #     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let store = std::sync::Arc::new(Counting::default());
+/// let lease = Leases::new(store.clone()).acquire("report:42", Duration::from_secs(30)).await?;
+/// lease.release().await?;
+/// assert_eq!(store.acquires.load(Ordering::Relaxed), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// How far the server's clock may jump forward, at a failover to another server for example. A holder stops
-    /// counting on its lease this long before the expiry.
+    /// How far the server's clock may jump forward, for example when a failover makes another server the primary. A
+    /// holder stops relying on its lease this long before the expiry.
     fn clock_margin(&self) -> Duration;
 
-    /// Grants the key if no live holder conflicts with the request and the key has fewer holders than
-    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for it comes first
-    /// ([`rules::acquire`](crate::rules::acquire)); otherwise writes nothing but a [place](Place). A request [in the place of](AcquireRequest#structfield.in_place_of) a lease removes that lease in the
-    /// same step.
+    /// Grants the key if no live holder conflicts with the request, the key has fewer holders than
+    /// [`MAX_HOLDERS`](crate::limits::MAX_HOLDERS), and no process that waits for the key comes first
+    /// ([`rules::acquire`](crate::rules::acquire)). Otherwise it writes nothing but a [place](Place).
+    ///
+    /// A request that [replaces](AcquireRequest#structfield.in_place_of) a lease removes that lease in the same step.
     async fn acquire(&self, request: &AcquireRequest) -> Result<AcquireAnswer, Error>;
 
-    /// Gives up the place of a process that waits for this key ([`rules::leave`](crate::rules::leave)).
+    /// Removes the place of a process that no longer waits for this key ([`rules::leave`](crate::rules::leave)).
     async fn leave(&self, key: &Key, waiter: WaiterId) -> Result<(), Error>;
 
-    /// Gives each of these leases its ttl anew, counted from now, if it is live. A lease whose expiry is later than
-    /// that keeps its expiry, so that two renewals may be carried out in any order.
+    /// Renews each of these leases if it is live: it lives for its ttl from now on
+    /// ([`rules::renew`](crate::rules::renew)). A lease whose expiry is later already keeps it, so that two renewals
+    /// may be carried out in any order.
     ///
     /// The answers are in the order of the requests. A request that fails does not stop the others. After an error of
     /// the whole call, each of the requests may or may not have been carried out. There are at most
-    /// [`MAX_RENEWALS`](MAX_RENEWALS) requests, and two of them may be for the same lease.
+    /// [`MAX_RENEWALS`](MAX_RENEWALS) requests. Two of them may be for the same lease.
     async fn renew(&self, requests: &[RenewRequest]) -> Result<RenewAnswers, Error>;
 
-    /// Makes a live lease shared, or exclusive if no other holder is live. An upgrade gets a new fence,
-    /// greater than the fences of all earlier holders; a downgrade keeps the fence of the lease.
+    /// Makes a live lease shared, or exclusive if no other holder is live ([`rules::convert`](crate::rules::convert)).
+    /// An upgrade gives the lease a new fence, greater than the fences of all earlier holders. A downgrade keeps its
+    /// fence.
     async fn convert(&self, request: &ConvertRequest) -> Result<ConvertAnswer, Error>;
 
-    /// Removes this lease, and no other, from the holders of its key. If the lease is live and its minimum hold is
-    /// not over, the holder stays until the minimum hold ends, under the [placeholder
-    /// id](MinHold#structfield.placeholder) of the request. A release with a tick that
-    /// [was done](ReleaseRequest#structfield.done) writes that in the same step, and only if the lease is live.
+    /// Removes this lease, and no other, from the holders of its key ([`rules::release`](crate::rules::release)).
+    ///
+    /// If the lease is live and its minimum hold is not over, the holder stays until the minimum hold ends, under the
+    /// [placeholder id](MinHold#structfield.placeholder) of the request. A release with a tick that [was
+    /// done](ReleaseRequest#structfield.done) writes the tick in the same step, and only if the lease is live.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error>;
 
-    /// The state of a key; `None` if it was never locked or has been cleaned up.
+    /// The state of a key ([`rules::inspect`](crate::rules::inspect)). `None` if the key was never locked, or if its
+    /// document was cleaned up.
     async fn inspect(&self, key: &Key) -> Result<Option<LockState>, Error>;
 
     /// A page of the locks that [match](crate::rules::matches) a filter, in the order of their keys.
     ///
-    /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the
-    /// time is shown once.
+    /// A lock that begins or ceases to match between two pages may be shown or missed. A lock that matches all the time
+    /// is shown once.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
 
-    /// Ends every live lease on the key and raises its fence; `None` if it has no document. The leases are
-    /// removed from the holders, so that a later renewal or release does not find them, whatever the clock says.
+    /// Ends every live lease on the key, and raises its fence ([`rules::evict`](crate::rules::evict)). `None` if the
+    /// key has no document.
+    ///
+    /// The leases are removed from the holders, so that a later renewal or release does not find them, whatever the
+    /// clock says.
     async fn evict(&self, key: &Key) -> Result<Option<Eviction>, Error>;
 
-    /// Removes the document of this key if no holder is live and the clock has passed its fence. Returns
-    /// whether it did.
+    /// Removes the document of this key if no holder is live and the clock has passed its fence
+    /// ([`rules::remove_expired`](crate::rules::remove_expired), without a retention). Returns whether it removed the
+    /// document.
     ///
     /// The check and the removal are one step on the server's clock, so a key that was granted a moment ago is never
     /// removed.
     async fn remove_expired(&self, key: &Key) -> Result<bool, Error>;
 
-    /// Grants permits of a limiter, as far as its quota has room
-    /// ([`rules::permit`](crate::rules::permit)); otherwise writes nothing.
+    /// Grants permits of a limiter, as far as its quota has room ([`rules::permit`](crate::rules::permit)). Otherwise
+    /// it writes nothing.
     ///
-    /// Limiters of one key with windows of another length or kind are counted separately.
+    /// Limiters of one key whose windows differ in length or kind are counted separately.
     async fn permit(&self, request: &PermitRequest) -> Result<PermitAnswer, Error>;
 
-    /// Removes every lock that had no live holder for this long, and whose fence the clock passed this long
-    /// ago ([`rules::remove_expired`](crate::rules::remove_expired)), and every limiter whose count has limited
-    /// no request for this long. Returns how many documents it removed.
+    /// Removes each lock that has had no live holder for `retention`, and whose fence the clock passed that long ago
+    /// ([`rules::remove_expired`](crate::rules::remove_expired)), and each limiter that has limited no request for that
+    /// long. Returns how many documents it removed.
     async fn purge(&self, retention: Duration) -> Result<u64, Error>;
 
-    /// How many acquires and releases should be under way at the same time. It is for a database to which one call
-    /// with many requests costs less than as many calls. Requests beyond this number wait until a call ends, and are
-    /// then sent in a [`batch`](Store::batch) if there are enough of them.
+    /// How many acquires and releases should be under way at the same time. It is for a database to which one call with
+    /// many requests costs less than as many calls. Requests beyond this number wait until a call ends, and are then
+    /// sent in a [`batch`](Store::batch) if there are enough of them.
     ///
     /// The provided method sets no bound, so that each request is sent at once by a call of its own.
     fn max_concurrent(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether releases that [may be undone](ReleaseRequest::is_undoable) cost less than others if they are sent in
-    /// batches of their own.
+    /// Whether releases that [a failover may undo](ReleaseRequest::is_undoable) cost less if they are sent in batches
+    /// of their own.
     ///
     /// The provided method says no, so that they are sent in the same batches as other requests.
     fn has_cheap_undoable_releases(&self) -> bool {
@@ -149,11 +247,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Carries out several acquires and releases. Each of them is atomic and follows its own rule, as if it were sent
-    /// by itself. They may be carried out in any order.
+    /// alone. They may be carried out in any order.
     ///
-    /// The answers are in the order of the requests, each of the kind of its request. A request that fails does not
-    /// stop the others. After an error of the whole call, each of the requests may or may not have been carried out.
-    /// There are at most [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
+    /// The answers are in the order of the requests, each of the same kind as its request. A request that fails does
+    /// not stop the others. After an error of the whole call, each of the requests may or may not have been carried
+    /// out. There are at most [`MAX_BATCH`](MAX_BATCH) requests, each for another key.
     ///
     /// The provided method makes a call for each request, all at the same time.
     async fn batch(&self, requests: &[BatchRequest]) -> Result<BatchAnswers, Error> {
@@ -164,24 +262,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(join_all(requests.iter().map(single)).await)
     }
 
-    /// Opens a stream of keys that a waiter may now get: one of their holders was released from now on, or
-    /// downgraded. Keys whose holder expires are not in the stream.
+    /// Opens a stream of keys that a waiter may now get, because one of their holders is released or downgraded from
+    /// now on. Keys whose holder expires are not in the stream.
     ///
-    /// `None`, which the provided method gives, if the database has no such stream. Without a stream, waiters poll. A
-    /// key in the stream is a hint: another client may have acquired it by now, and a release may be missing from the
-    /// stream.
+    /// `None`, which the provided method returns, if the database has no such stream. Waiters then poll. A key in the
+    /// stream is a hint: another client may have acquired it already, and a release may be missing from the stream.
     ///
-    /// Each item has the keys freed since the previous one. While the server answers, an item, perhaps empty, comes
-    /// at least every few seconds, so that a reader can stop between two items without dropping a request that is
-    /// under way. After an error or the end, the stream gives nothing more, and another one may be opened.
+    /// Each item has the keys that became free since the previous item. While the server answers, an item, perhaps an
+    /// empty one, comes at least every few seconds, so that a reader can stop between two items without dropping a
+    /// request that is under way. After an error or the end, the stream gives nothing more. Another one may then be
+    /// opened.
     async fn freed(&self) -> Result<Option<FreedKeys>, Error> {
         Ok(None)
     }
 
     /// The store itself, for operations that only one kind of store has, such as `Lease::enforce` on MongoDB. A store
-    /// that wraps another store gives what that store gives.
+    /// that wraps another store should return what that store returns.
     ///
-    /// `None`, which the provided method gives, for a store without such operations.
+    /// `None`, which the provided method returns, for a store without such operations.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -196,18 +294,18 @@ pub type FreedKeys = BoxStream<'static, Result<Vec<FreedKey>, Error>>;
 pub struct FreedKey {
     /// The key.
     pub key: Key,
-    /// The processes that come next among those that wait for it: one, or several that may have it together. `None` if
-    /// the store does not tell, as when none waits in turn, or the same come next as after the last change.
+    /// The processes that come next: one, or several that can hold the key together. `None` if the store does not tell,
+    /// for example because no process waits in turn, or because the same processes come next as after the last change.
     pub next: Option<Vec<WaiterId>>,
 }
 
 impl FreedKey {
-    /// A key of which the store does not tell who comes next.
+    /// A freed key, if the store does not tell which process comes next.
     pub fn new(key: Key) -> Self {
         Self { key, next: None }
     }
 
-    /// The same, for these processes.
+    /// The same key, with the processes that come next.
     pub fn next(mut self, next: Vec<WaiterId>) -> Self {
         self.next = Some(next);
         self
@@ -285,8 +383,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// Turns the read that follows a refused change into an error only if the document is no lock; a failed read leaves the
-/// refusal as it is.
+/// What a read that follows a refused change says about the document: an error only if the document is not a lock. If
+/// the read fails, the refusal stands.
 #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
 pub(crate) fn explained(read: Result<(), Error>) -> Result<(), Error> {
     match read {
