@@ -35,29 +35,34 @@ use crate::{
     store::Store,
 };
 
-/// Keeps locks in an SQLite file, for any number of processes of one host, with no server.
+/// Keeps locks in an SQLite file, for any number of processes of one host, without a server.
 ///
-/// An acknowledged grant is on the disk: it survives a crash of the process or the host, and a loss of power. A
-/// process that is killed in the middle of an operation leaves no half of it. Its leases stay until their ttl is
-/// over.
+/// # What it guarantees
 ///
-/// The host's clock decides when a lease expires, in a form that cannot be set. On Linux it is the time since the
-/// boot, with the time in suspension, added to a time of day that the file keeps. All processes of the host have the
-/// same time. It never goes back, even if the host boots with a wrong time of day. On other systems it is the time of
-/// day, and stands still if that goes back.
+/// - An acknowledged grant is on the disk: it survives a crash of the process or the host, and a loss of power. A
+///   process that is killed in the middle of an operation leaves no half of it. Its leases stay until their ttl is
+///   over.
+/// - The host's clock decides when a lease expires. On Linux it is the time since the boot, including suspensions,
+///   added to a time of day that the file keeps. All processes of the host have the same time, and it never goes back,
+///   even if somebody sets the time of day or the host boots with a wrong one. On other systems it is the time of day,
+///   and stands still if that goes back.
+/// - Each operation is a transaction of its own, on a thread of tokio's blocking pool. It waits up to five seconds for
+///   the write of another process. Other processes are not notified of a release: their waiters poll, at least once a
+///   second.
 ///
-/// Each operation is a transaction of its own on a thread of tokio's blocking pool, and waits up to five seconds for
-/// the write of another process. Other processes are not notified of a release: their waiters poll, at least once a
-/// second.
+/// # The file
 ///
-/// The file is for one host: SQLite's write-ahead log does not work on a network's file system
-/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, with `-wal` and `-shm` at the end of their
-/// names, and all three belong together. None of them may be removed, replaced or hard linked while a process has the
-/// file open. After that, operations fail with [`Error::File`]. If containers share the file, mount its folder, never
-/// the file alone: the other two files would not be shared, and each container would grant leases that the others
-/// hold.
+/// The file is for one host: SQLite's write-ahead log does not work on a network file system
+/// (<https://sqlite.org/wal.html>). SQLite keeps two more files beside it, whose names end with `-wal` and `-shm`. All
+/// three belong together. Do not remove, replace or hard link any of them while a process has the file open: operations
+/// then fail with [`Error::File`].
+///
+/// If containers share the file, mount its folder and not the file alone. Otherwise the other two files are not shared,
+/// and each container grants leases that the others hold.
 ///
 /// A clone shares the connection.
+///
+/// # Example
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,28 +86,29 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens a file of locks, and makes the file if it is not there. Its folder must exist.
+    /// Opens a file of locks, and creates it if it does not exist. Its folder must exist.
     ///
     /// # Errors
     ///
-    /// [`Error::File`] if the file cannot be opened, read or written, has a hard link, or is no file
-    /// of locks; [`Error::Overloaded`] if it has to be written and another process writes for too long;
-    /// [`Error::NoRuntime`] outside of a tokio runtime.
+    /// [`Error::File`] if the file cannot be opened, read or written, has a hard link, or is not a file of locks;
+    /// [`Error::Overloaded`] if it has to be written and another process writes for too long; [`Error::NoRuntime`]
+    /// outside of a tokio runtime.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a file that was made stays, and the next call opens it.
+    /// Cancel safe. A file that was created stays, and the next call opens it.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::opened(path.as_ref(), Make::IfMissing).await
     }
 
-    /// Opens an existing file of locks, and never makes one: for tools that only read, and whose path may be mistyped.
+    /// Opens an existing file of locks, and never creates one: for tools that only read, and whose path may be
+    /// mistyped.
     ///
     /// A user who may only read the file can open and read it while another process, which may write, has it open.
     ///
     /// # Errors
     ///
-    /// As for [`SqliteStore::open`]; [`Error::File`] also if the file is not there or empty.
+    /// As for [`SqliteStore::open`]; and [`Error::File`] if the file does not exist or is empty.
     ///
     /// # Cancel safety
     ///
@@ -133,8 +139,8 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&mut File) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // The lock is waited for here and not on the blocking thread, so that waiting operations take no threads from
-        // the pool.
+        // The lock is awaited here and not on the blocking thread, so that waiting operations take no threads from the
+        // pool.
         let mut file = self.file.clone().lock_owned().await;
         blocking(move || work(&mut file)).await
     }
@@ -273,8 +279,8 @@ impl Store for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Removes the rows whose record `is_over`, a page of rows in each transaction, so that no other write waits for
-    /// long.
+    /// Removes the rows whose record `is_over`. Each transaction handles one page of rows, so that no other write waits
+    /// for long.
     async fn purge_table<R: 'static>(
         &self,
         table: &'static Table<R>,

@@ -2,9 +2,9 @@
 
 /// What the clocks of this host show.
 pub(super) struct Reading<'a> {
-    /// The id of the boot, and the milliseconds since the boot, if the host counts them.
+    /// The id of the boot, and the milliseconds since the boot; `None` if the host does not count them.
     pub(super) boot: Option<(&'a str, i64)>,
-    /// The time of day, in milliseconds since 1970. It may be set.
+    /// The time of day, in milliseconds since 1970. It can be set.
     pub(super) of_day: i64,
 }
 
@@ -54,14 +54,14 @@ pub(super) fn boot() -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The milliseconds since the boot, with the time in suspension. No process can set this clock.
+/// The milliseconds since the boot, including suspensions. No process can set this clock.
 #[cfg(target_os = "linux")]
 pub(super) fn since_boot() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
-/// Never called: without an id of the boot there is no use for it.
+/// Never called: without a boot id there is no use for it.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn since_boot() -> i64 {
     0
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(later.last, 500_020);
     }
 
-    /// A virtual machine that goes on from a snapshot has a smaller count than before.
+    /// A virtual machine that continues from a snapshot has a smaller count than before.
     #[test]
     fn it_stands_still_while_the_count_is_behind() {
         let before = Kept::at(None, &reading("a", 1_000, 500_000));

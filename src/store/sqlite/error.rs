@@ -9,8 +9,7 @@ use crate::model::{Cause, Error};
 /// The name of the store in messages.
 pub(super) const STORE: &str = "SQLite";
 
-/// Classifies an error of an operation other than a commit. If it is in doubt whether the operation was carried out,
-/// it may have been.
+/// Classifies an error of an operation other than a commit. In doubt, the operation may have been carried out.
 pub(super) fn classify(error: SqliteError, path: &Path) -> Error {
     let store = STORE;
     let code = error.sqlite_error_code();
@@ -86,7 +85,7 @@ mod tests {
             let before = classify(error(code), Path::new("locks.db"));
             let said = (before.is_retryable(), before.is_ambiguous());
             assert_eq!(said, (retryable, ambiguous), "{code}: {before:?}");
-            // A failed commit that a retry can mend may have been carried out.
+            // A failed commit that a retry can fix may have been carried out.
             let commit = classify_commit(error(code), Path::new("locks.db"));
             let said = (commit.is_retryable(), commit.is_ambiguous());
             assert_eq!(said, (retryable, retryable), "{code}: {commit:?}");

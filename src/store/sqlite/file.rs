@@ -17,9 +17,9 @@ use super::{
 };
 use crate::model::Error;
 
-/// The clock margin if the host counts from its boot. All processes have the same clock, in whole milliseconds.
+/// The clock margin if the host counts from its boot. All processes share that clock, in whole milliseconds.
 const MARGIN: Duration = Duration::from_millis(10);
-/// The clock margin if the clock is the time of day, which may be set.
+/// The clock margin if the clock is the time of day, which can be set.
 const MARGIN_OF_DAY: Duration = Duration::from_millis(100);
 
 const READ_CLOCK: &str = "SELECT boot, base, last FROM clock";
@@ -39,7 +39,7 @@ impl File {
     pub(super) fn open(path: &Path, make: Make) -> Result<Self, Error> {
         let connection = opening::open(path, make)?;
         let boot = clock::boot();
-        // This first read has SQLite open its other files, which the identity needs.
+        // This first read makes SQLite open its other files, which the identity needs.
         let clock = Clock::read(&connection, boot.as_deref());
         let clock = clock.map_err(|error| classify(error, path))?;
         let identity = Identity::of(path).map_err(|problem| unusable(path, problem))?;
@@ -112,11 +112,11 @@ impl File {
     }
 }
 
-/// The clock of the file, read now.
+/// The clock of the file, as it was read for one transaction.
 struct Clock {
     kept: Kept,
     /// Whether the file has the clock of an earlier boot. Until the clock of this boot is written, each transaction
-    /// computes a `base` of its own, so that the time may stand still.
+    /// computes its own `base`, so the time may stand still.
     is_of_new_boot: bool,
 }
 
@@ -153,7 +153,7 @@ impl Clock {
     }
 
     fn time(&self) -> DateTime<Utc> {
-        // The number is out of the calendar only if another program wrote the file.
+        // The number is beyond the calendar only if another program wrote the file.
         DateTime::from_timestamp_millis(self.kept.last).unwrap_or(DateTime::<Utc>::MAX_UTC)
     }
 }

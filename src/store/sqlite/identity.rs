@@ -7,7 +7,7 @@ use std::{
 
 use crate::model::Cause;
 
-/// The ends of the names of the files that SQLite keeps beside a file, from the first read until the last connection is
+/// The suffixes of the two files that SQLite keeps beside a file, from the first read until the last connection is
 /// closed: the write-ahead log, and the memory that the processes share. Processes with different ones do not see each
 /// other's writes.
 const SUFFIXES: [&str; 2] = ["-wal", "-shm"];
@@ -36,8 +36,8 @@ impl Identity {
         marked.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Fails if a file was removed or replaced: another process that opens the path would then not see the leases in
-    /// this file.
+    /// Fails if one of the files was removed or replaced: another process that opens the path would then not see the
+    /// leases in this file.
     pub(super) fn check(&self) -> Result<(), Cause> {
         for (path, before) in &self.0 {
             if mark(path)? != *before {
@@ -50,7 +50,7 @@ impl Identity {
 }
 
 /// The mark of a file. Fails if the file has a hard link: the name of the log comes from the name of the file, so a
-/// process that opens the other name has another log.
+/// process that opens the file by the other name has another log.
 #[cfg(unix)]
 pub(super) fn mark(path: &Path) -> Result<Mark, Cause> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Opens a file of locks, and makes it.
+//! Opens a file of locks, and creates it if needed.
 
 use std::{
     path::Path,
@@ -16,11 +16,11 @@ use crate::model::{Cause, Error};
 
 /// The application id that marks a file of locks: "LEAS".
 pub(super) const APPLICATION: i64 = 0x4c45_4153;
-/// The version of the tables that this crate makes and reads.
+/// The version of the tables that this crate creates and reads.
 pub(super) const VERSION: i64 = 1;
 /// How long an operation waits for the write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a retry, where SQLite does not wait for another process by itself.
+/// The pause before a retry, where SQLite itself does not wait for another process.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) const TABLES: &str = "
@@ -40,21 +40,21 @@ pub(super) const TABLES: &str = "
     ) STRICT;
 ";
 
-/// Whether a missing file is made.
+/// Whether a missing file is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Make {
     IfMissing,
     Never,
 }
 
-/// Opens a file, and makes it and its tables if `make` says so.
+/// Opens a file. If `make` says so, creates it and its tables.
 pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
     // Without the URI flag, a path that begins with `file:` is a path.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, make == Make::IfMissing);
     let opened = Connection::open_with_flags(path, flags);
     let mut connection = opened.map_err(|error| match path.try_exists() {
-        // SQLite's message is the same for each file that it cannot open.
+        // SQLite has the same message for each file that it cannot open.
         Ok(false) if make == Make::Never => unusable(
             path,
             Cause::text(
@@ -75,7 +75,7 @@ pub(super) fn open(path: &Path, make: Make) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// The cause for a file that this user may only read. SQLite's message is about a write to the shared memory, which
+/// The cause for a file that this user may only read. SQLite's own message is about a write to the shared memory, which
 /// the user has not asked for.
 fn read_only(error: &rusqlite::Error) -> Cause {
     Cause::text(format!(
@@ -83,7 +83,7 @@ fn read_only(error: &rusqlite::Error) -> Cause {
     ))
 }
 
-/// Makes the tables if they are not there. The inner error says why the file cannot be used.
+/// Creates the tables if they do not exist. The inner error says why the file cannot be used.
 fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(), &'static str>> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Checked before anything is changed.
@@ -106,7 +106,7 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     if !made {
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior)?;
-        // Another process may have made them meanwhile, which the statements allow.
+        // Another process may have created the tables meanwhile, which the statements allow.
         transaction.execute_batch(TABLES)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", VERSION)?;
@@ -115,7 +115,7 @@ fn prepare(connection: &mut Connection, make: Make) -> rusqlite::Result<Result<(
     Ok(Ok(()))
 }
 
-/// Whether the tables of this version are there. The inner error says why the file is not one of locks.
+/// Whether the tables of this version exist. The inner error says why the file is not a file of locks.
 fn has_tables(connection: &Connection) -> rusqlite::Result<Result<bool, &'static str>> {
     Ok(match header(connection)? {
         (APPLICATION, VERSION, _) => Ok(true),
@@ -125,14 +125,14 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<Result<bool, &'static
     })
 }
 
-/// Switches the file to WAL, permanently, and returns whether it is in WAL mode.
+/// Switches the file to WAL mode, permanently, and returns whether it is in WAL mode.
 fn enable_wal(connection: &Connection) -> rusqlite::Result<bool> {
     let end = Instant::now() + BUSY_TIMEOUT;
     loop {
         let switched = connection
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
         match switched {
-            // Another process switches it at this moment. SQLite does not wait for that by itself.
+            // Another process switches the file at this moment. SQLite itself does not wait for that.
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
                     && Instant::now() < end =>

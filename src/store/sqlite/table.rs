@@ -27,7 +27,7 @@ pub(super) struct Table<R> {
     key: fn(&str) -> Option<Key>,
     decode: fn(&Value, &Key, DateTime<Utc>) -> Result<R, Error>,
     encode: fn(&R) -> Value,
-    /// The fields that a write keeps as they are, unless the record has them.
+    /// The fields that a write keeps as they are, unless the record sets them.
     kept: &'static [&'static str],
 }
 
@@ -47,7 +47,7 @@ pub(super) const LIMITERS: Table<LimiterRecord> = Table {
     put: "INSERT OR REPLACE INTO limiters (name, document) VALUES (?, ?)",
     remove: "DELETE FROM limiters WHERE name = ?",
     page: "SELECT name, document FROM limiters WHERE name > ? AND name >= ? ORDER BY name LIMIT ?",
-    // The key follows the kind and window length in a row's name.
+    // In a row's name, the key follows the kind and the length of the window.
     key: |name| Key::new(name.splitn(3, ':').nth(2)?).ok(),
     decode: |document, key, _| json::limiter(document, key),
     encode: json::of_limiter,
@@ -67,7 +67,7 @@ pub(super) struct WriteTransaction<'a> {
     written: bool,
 }
 
-/// Parses a document. A text that is no JSON counts as a document without a schema, which is refused.
+/// Parses a document. A text that is not JSON counts as a document without a schema, which is refused.
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }
@@ -171,8 +171,8 @@ impl<'a> WriteTransaction<'a> {
         self.written
     }
 
-    /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would
-    /// be a transaction of its own.
+    /// Whether SQLite has rolled the transaction back, as it does if the disk fails or is full. A later write would be
+    /// a transaction of its own.
     pub(super) fn is_undone(&self) -> bool {
         self.reads.connection.is_autocommit()
     }
@@ -250,7 +250,7 @@ mod tests {
         *,
     };
 
-    /// Programs in other languages follow the document.
+    /// Programs in other languages follow the document, so it has to have every statement.
     #[test]
     fn the_protocol_document_has_every_statement() {
         let document = include_str!("../../../docs/protocol.md");
