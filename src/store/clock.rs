@@ -8,33 +8,33 @@ use tokio::time::Instant;
 
 use crate::model::after;
 
-/// For how long a time of the server is used for an estimate. It is short because this machine may be suspended, and
+/// How long a time of the server is used for an estimate. It is short, because this machine may be suspended, and
 /// another server may take over.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// The newest time of the server, and when this process received it.
+/// The newest time of the server, and the instant at which this process received it.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<Option<(Instant, DateTime<Utc>)>>);
 
 impl ServerClock {
-    /// Records the server's time from an answer that came now.
+    /// Records the server's time from an answer that has just come.
     pub(crate) fn record_time(&self, time: DateTime<Utc>, now: Instant) {
-        // A time before the current estimate came with an answer that took longer, and would make it worse.
+        // A time before the current estimate came with a slower answer, and would make the estimate worse.
         if self.at(now).is_none_or(|known| known <= time) {
             *self.0.lock() = Some((now, time));
         }
     }
 
-    /// The server's time at this instant, as an estimate that may be old. Only for shown dates; never compared with an
-    /// expiry. `None` before the first answer.
+    /// The server's time at this instant. The estimate may be old, so it is only for dates that are shown, and is never
+    /// compared with an expiry. `None` before the first answer.
     #[cfg(feature = "mongodb")]
     pub(crate) fn about(&self, instant: Instant) -> Option<DateTime<Utc>> {
         let (received, time) = (*self.0.lock())?;
         Some(after(time, instant.saturating_duration_since(received)))
     }
 
-    /// A lower bound of the server's time at this instant, except for the drift of the two clocks since the last
-    /// answer. `None` if the last answer is older than [`MAX_AGE`].
+    /// A lower bound of the server's time at this instant, but for the drift of the two clocks since the last answer.
+    /// `None` if the last answer is older than [`MAX_AGE`].
     pub(crate) fn at(&self, instant: Instant) -> Option<DateTime<Utc>> {
         let (received, time) = (*self.0.lock())?;
         let since = instant.saturating_duration_since(received);

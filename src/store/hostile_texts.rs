@@ -1,5 +1,4 @@
-//! Random texts that a database, an address or a script might take for something else: for the tests of
-//! the statements.
+//! Random texts that a database, an address or a script might take for something else, for the tests of the statements.
 
 /// Texts with a special meaning in some language, and characters next to the surrogates and at the ends of Unicode.
 const PIECES: [&str; 56] = [
@@ -69,7 +68,8 @@ impl Texts {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// A text of `shortest` to `longest` bytes: mostly a short one, sometimes one of any length, or of the greatest.
+    /// A text of `shortest` to `longest` bytes: mostly a short one, sometimes one of any length, and sometimes the
+    /// longest.
     pub(crate) fn good(&mut self, shortest: usize, longest: usize) -> String {
         let wanted = match self.0.u8(..8) {
             0 => longest,

@@ -1,6 +1,7 @@
-//! Locks and limiters as JSON documents, whose fields are checked as they are read.
+//! Locks and limiters as JSON documents. Each field is checked as it is read.
 //!
-//! Elasticsearch, OpenSearch and the rows of an SQLite file have these documents. Times are in milliseconds since 1970.
+//! Elasticsearch, OpenSearch and the rows of an SQLite file contain these documents. Times are in milliseconds since
+//! 1970.
 
 use chrono::{DateTime, Utc};
 #[cfg(feature = "sqlite")]
@@ -17,8 +18,8 @@ use crate::{
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
-/// Reads the document of a lock. The damage of an expired holder does not matter, so [`Found::at`] judges it when the
-/// time is known.
+/// Reads the document of a lock. Whether the document is damaged depends on the time, because expired holders do not
+/// matter. So [`Found::at`] decides that, when the time is known.
 ///
 /// # Errors
 ///
@@ -28,7 +29,7 @@ pub(crate) fn lock(document: &Value, key: &Key) -> Result<Found, Error> {
     stored::lock(&Json(document), key)
 }
 
-/// Reads the evicted holders from the document of a lock as the eviction left it.
+/// Reads the evicted holders from the document of a lock, as the eviction left it.
 ///
 /// # Errors
 ///
@@ -38,7 +39,7 @@ pub(crate) fn evicted(document: &Value, key: &Key) -> Result<Vec<Holder>, Error>
     stored::evicted(&Json(document), key)
 }
 
-/// A document, or an element of a list, which may be a value that is no document.
+/// A document, or an element of a list, which may be a value that is not a document.
 struct Json<'a>(&'a Value);
 
 impl<'a> Json<'a> {
@@ -82,7 +83,7 @@ impl Fields for Json<'_> {
     }
 }
 
-/// A number without its fraction. One that 64 bits cannot hold becomes the nearest that they can.
+/// A number without its fraction. A number that 64 bits cannot hold becomes the nearest one that they can.
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| Some(value.as_f64()? as i64))
 }
@@ -114,7 +115,7 @@ struct WrittenLock<'a> {
     sole: Option<WrittenHolder<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     holders: Vec<WrittenEntry<'a>>,
-    /// The latest expiry of `holders`. The expiry of a sole holder is a field of `sole`.
+    /// The latest expiry of `holders`. The expiry of a sole holder is in `sole`.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,8 +172,8 @@ struct WrittenPlace<'a> {
     until: i64,
 }
 
-/// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields
-/// of the document itself.
+/// The document of a lock, for a store that writes it as a whole. The fields of a single exclusive holder are fields of
+/// the document itself.
 #[cfg(feature = "sqlite")]
 pub(crate) fn of_lock(lock: &LockRecord) -> Value {
     fn written(holder: &Holder) -> WrittenHolder<'_> {
@@ -205,7 +206,7 @@ pub(crate) fn of_lock(lock: &LockRecord) -> Value {
     let at = Some(lock.expires_at.timestamp_millis());
     let (sole, several, expires_at, released_at) = match &*lock.holders {
         [] => (None, &[][..], None, at),
-        // Nobody is live of them, and the key was released after the last one had expired.
+        // None of these holders is live, and the key was released after the last one had expired.
         left if left.iter().all(|it| it.expires_at < lock.expires_at) => (None, left, None, at),
         [sole] if sole.mode == Mode::Exclusive && sole.fence == lock.fence => {
             (Some(written(sole)), &[][..], None, None)

@@ -8,7 +8,7 @@ use crate::{
     rules,
 };
 
-/// Adds the next document that the database found to a page, if it matches the filter.
+/// Adds the next document that the database has found to a page, if the document matches the filter.
 pub(super) fn add(
     page: &mut Page,
     key: Key,

@@ -17,13 +17,14 @@ use crate::{
     store::Store,
 };
 
-/// Keeps locks in a map: for tests, examples and programs of a single process.
+/// Keeps locks in the memory of this process, for tests, examples and programs of a single process.
 ///
-/// A clone is another client of the same locks, which are dropped with the last clone. Until then each key that was
-/// locked keeps its fence, in a hundred bytes or so, unless a [`purge`](crate::Leases::purge) removes it.
+/// A clone shares the locks with the original, like a second client of a database. The locks are dropped with the last
+/// clone. Until then each key that was locked keeps its fence, in a hundred bytes or so, unless a
+/// [`purge`](crate::Leases::purge) removes it.
 ///
-/// Its clock is tokio's, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting. There is
-/// no second clock, so the margin is zero.
+/// The store uses tokio's clock, so in a test that pauses time (`tokio::time::pause`) leases expire without waiting.
+/// There is no second clock, so the clock margin is zero.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct MemoryStore {
 /// What a limiter is counted by: its key, the length of its windows, and whether it is smooth.
 type Series = (Key, Duration, bool);
 
-/// The time of day when the store was made. Later times are counted from it on tokio's clock, which can be paused and
+/// The time of day when the store was made. Later times are counted from it by tokio's clock, which can be paused and
 /// does not jump.
 #[derive(Clone, Copy)]
 struct Clock {
@@ -65,7 +66,7 @@ impl Clock {
 }
 
 impl MemoryStore {
-    /// A store without locks.
+    /// Makes a store without locks.
     pub fn new() -> Self {
         Self {
             records: Arc::default(),
@@ -92,7 +93,7 @@ impl MemoryStore {
         rule: impl FnOnce(Option<&R>, DateTime<Utc>) -> Decision<A, R>,
     ) -> A {
         let mut records = records.lock();
-        // The clock is read under the mutex, so that a later write never has an earlier time.
+        // The clock is read while the mutex is locked, so that a later write never has an earlier time.
         let decision = rule(records.get(key), self.clock.now());
         match decision.write {
             Write::Keep => {}

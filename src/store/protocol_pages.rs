@@ -1,17 +1,17 @@
 //! Tests that `docs/protocol/` shows the statements that the stores send.
 //!
-//! In a document each statement is between two marks, the first of which has its kind and its name:
+//! In a document each statement stands between two marks. The first mark has the kind and the name of the statement:
 //!
 //! ```text
 //! <!-- statement: mongodb acquire -->
 //! <!-- end -->
 //! ```
 //!
-//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it. A statement that
-//! is nearly another one stands there as a patch of that one.
+//! With `LEASEHOLD_WRITE_PROTOCOL=1` the tests write what is between the marks, instead of comparing it. A statement
+//! that is nearly the same as another one is written as a patch of that one.
 //!
-//! The pages are snapshots for people to read, so [`Tree`] prints what is short on one line. As
-//! `serde_json::to_string_pretty` prints, with an entry a line, the page for MongoDB had 3,369 lines instead of 1,343,
+//! The pages are for people to read, so [`Tree`] prints short values on one line. With the output of
+//! `serde_json::to_string_pretty`, which has one entry a line, the page for MongoDB had 3,369 lines instead of 1,343,
 //! and a condition such as `{ $lt: ["$fence", "$$NOW"] }` took six.
 
 use std::{fs, time::Duration};
@@ -31,7 +31,7 @@ const DOCUMENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol");
 const WRITE: &str = "LEASEHOLD_WRITE_PROTOCOL";
 const BEGIN: &str = "<!-- statement: ";
 const END: &str = "<!-- end -->";
-/// A value that is longer is written over several lines.
+/// A longer value is written over several lines.
 const WIDTH: usize = 100;
 
 /// Held while a test reads or writes a document, because two tests use the same one.
@@ -136,7 +136,7 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// Writes the value on one line if it is short enough behind this indent, else one line for each entry. A value
+    /// Writes the value on one line if it is short enough after this indent, otherwise one line for each entry. A value
     /// with a single entry adds no line.
     pub(crate) fn written(&self, indent: usize) -> String {
         let line = self.line();
@@ -203,7 +203,7 @@ impl Statement {
         }
     }
 
-    /// The same, as a patch of another statement.
+    /// The same statement, written as a patch of another one.
     pub(crate) fn like(mut self, other: &'static str) -> Self {
         self.like = Some(other);
         self
@@ -226,7 +226,7 @@ impl Statement {
     }
 }
 
-/// Panics unless a document has exactly these statements of a kind, each with its name.
+/// Panics unless a document has exactly these statements of a kind, each under its name.
 pub(crate) fn compare(document: &str, kind: &str, language: &str, statements: &[Statement]) {
     let _file = FILE.lock();
     let path = format!("{DOCUMENTS}/{document}");

@@ -1,21 +1,21 @@
-//! Checks whether a stored document is a lock, and reads its holders.
+//! Decides whether a stored document is a lock, and reads its holders.
 //!
 //! Each database has its own types, so a store gives access to its documents by [`Fields`]. The rule is the same for
 //! all databases, and the statements of each dialect check the same before they change a document:
 //!
-//! - It is a lock if `schema` is [`SCHEMA`], `fence` a number below [`FENCE_END`], and `expires_at` a time. A missing
-//!   fence counts as 0.
-//! - The key is free if `expires_at` is missing or past. Nothing else is looked at then.
-//! - Otherwise `lease` has the key, or those in `holders` have it if there is no `lease`. If one of them has no lease
-//!   id, mode, number of permits, fence or expiry that makes sense, or the last expiry in the list is another one than
-//!   `expires_at`, the document is damaged and no lock.
-//! - Owner, note and the time of a grant decide nothing. If they make no sense they count as missing.
-//! - What is `done` has a kind, a tick and an end that make sense, or it is unreadable. Its other fields count as missing if
-//!   they make no sense.
-//! - A place in `waiters` that lacks an id, a mode, a number of permits or a time that makes sense counts as missing.
+//! - A document is a lock if `schema` is [`SCHEMA`], `fence` is a number below [`FENCE_END`], and `expires_at` is a
+//!   time. A missing fence counts as 0.
+//! - The key is free if `expires_at` is missing or past. No other field decides then.
+//! - Otherwise the lease in `lease` holds the key, or, if there is no `lease`, those in `holders`. If one of them has
+//!   no valid lease id, mode, number of permits, fence or expiry, or if the latest expiry in the list is not
+//!   `expires_at`, the document is damaged, and is not a lock.
+//! - Owner, note and the time of a grant decide nothing. An invalid one counts as missing.
+//! - `done` needs a valid kind, tick and end. Otherwise it is unreadable. Its other fields count as missing if they are
+//!   invalid.
+//! - A place in `waiters` without a valid id, mode, number of permits or time counts as missing.
 //!
-//! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` a time, and `used` and `granted` are numbers
-//! from 0 on below [`USED_END`]. If `last` or `over_at` make no sense they count as missing.
+//! A document is a limiter if `limiter` is [`LIMITER_SCHEMA`], `granted_at` is a time, and `used` and `granted` are
+//! numbers from 0 to below [`USED_END`]. An invalid `last` or `over_at` counts as missing.
 
 use chrono::{DateTime, Utc};
 
@@ -62,19 +62,19 @@ pub(super) trait Fields: Sized {
     fn text(&self, field: &str) -> Field<&str>;
     /// A number, without its fraction.
     fn number(&self, field: &str) -> Field<i64>;
-    /// A number, as near as it can be.
+    /// A number, as near as a double can be.
     fn float(&self, field: &str) -> Field<f64>;
     /// A whole number.
     fn whole(&self, field: &str) -> Field<i64>;
-    /// A time. A time that the calendar does not reach becomes its first or last time.
+    /// A time. A time beyond the calendar becomes the first or the last time of the calendar.
     fn time(&self, field: &str) -> Field<DateTime<Utc>>;
     /// A document, as the value of a field.
     fn document(&self, field: &str) -> Field<Self>;
-    /// A list of documents. An element that is no document counts as one without fields.
+    /// A list of documents. An element that is not a document counts as one without fields.
     fn list(&self, field: &str) -> Field<Vec<Self>>;
 }
 
-/// A lock as it was read, before it is known whether its holders are live.
+/// A lock that was read from a document, before it is known whether its holders are live.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     record: LockRecord,
@@ -100,7 +100,7 @@ impl Found {
         }
     }
 
-    /// The lock, if the time is not known. A damaged document with any expiry is an error then.
+    /// The lock, if the time is not known. A damaged document with an expiry is then an error, whatever the expiry is.
     #[cfg(any(feature = "mongodb", feature = "elasticsearch", feature = "opensearch"))]
     pub(crate) fn at_any_time(self) -> Result<LockRecord, Error> {
         self.at(DateTime::<Utc>::MIN_UTC)
@@ -154,7 +154,7 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
         Vec::new(),
         expires_at.unwrap_or(free_since),
     );
-    // The holders of a key that is free are read as well: the answer to a late renewal depends on them.
+    // The holders of a free key are read as well: the answer to a late renewal depends on them.
     let until = expires_at.unwrap_or(DateTime::UNIX_EPOCH);
     let (mut holders, mut damage) = match holders(document, fence, until) {
         Ok(holders) => (holders, None),
@@ -164,7 +164,7 @@ fn read(document: &impl Fields, key: &Key) -> Result<Found, Damage> {
     if last != expires_at {
         damage = damage.or(Some(Damage("holders")));
     }
-    // The document of a free key may say that a holder expires later, because a person has freed the key.
+    // In the document of a free key, a holder may have a later expiry, because a person has freed the key.
     for holder in &mut holders {
         holder.expires_at = holder.expires_at.min(until);
     }
@@ -202,7 +202,7 @@ fn place(entry: &impl Fields) -> Result<Place, Damage> {
     ))
 }
 
-/// The newest tick that is done.
+/// The newest done tick.
 fn last_done(document: &impl Fields) -> LastDone {
     match document.document("done") {
         Field::Missing => LastDone::Nothing,
@@ -226,7 +226,7 @@ fn done(fields: &impl Fields) -> Result<Done, Damage> {
     Ok(Done::new(tick, (lease, by.into()), at, until))
 }
 
-/// Reads the evicted holders from the document of a lock as the eviction left it.
+/// Reads the evicted holders from the document of a lock, as the eviction left it.
 ///
 /// # Errors
 ///
@@ -264,7 +264,7 @@ fn holder(entry: &impl Fields) -> Result<Holder, Damage> {
     Ok(holder)
 }
 
-/// Builds a holder; owner, note and acquired_at are optional, and malformed ones count as missing.
+/// Builds a holder. Owner, note and `acquired_at` are optional, and malformed ones count as missing.
 fn exclusive_holder(
     fields: &impl Fields,
     lease: LeaseId,
@@ -345,7 +345,7 @@ fn read_limiter(document: &impl Fields, key: &Key) -> Result<LimiterRecord, Dama
     ))
 }
 
-/// A time of this many milliseconds since 1970.
+/// The time this many milliseconds after the start of 1970.
 pub(super) fn time_of(millis: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(millis).unwrap_or(if millis < 0 {
         DateTime::<Utc>::MIN_UTC
