@@ -43,17 +43,43 @@ use crate::{
     store::{Store, explained, listing},
 };
 
-/// The largest difference that is assumed between the clocks of two nodes.
+/// The largest difference that this store assumes between the clocks of two nodes.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
-/// How many acquires and releases are sent at the same time. Further ones wait until one of those is
-/// answered, and may then go together in a batch.
+/// How many acquires and releases are sent at the same time. Further requests wait until one of those is answered, and
+/// may then be sent together in a batch.
 const MAX_CONCURRENT: usize = 8;
 
-/// Keeps locks in an Elasticsearch index. See [`IndexStore`].
+/// Keeps locks in an Elasticsearch index. [`IndexStore`] has the documentation of its methods, and what it guarantees.
+///
+/// ```no_run
+/// use elasticsearch::{Elasticsearch, http::transport::Transport};
+/// use leasehold::{ElasticsearchStore, Leases};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Elasticsearch::new(Transport::single_node("http://localhost:9200")?);
+/// let store = ElasticsearchStore::new(client, "app-locks");
+/// store.prepare().await?;
+/// let leases = Leases::new(store);
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "elasticsearch")]
 pub type ElasticsearchStore = IndexStore<elasticsearch::Elasticsearch>;
 
-/// Keeps locks in an OpenSearch index. See [`IndexStore`].
+/// Keeps locks in an OpenSearch index. [`IndexStore`] has the documentation of its methods, and what it guarantees.
+///
+/// ```no_run
+/// use leasehold::{Leases, OpenSearchStore};
+/// use opensearch::{OpenSearch, http::transport::Transport};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = OpenSearch::new(Transport::single_node("http://localhost:9200")?);
+/// let store = OpenSearchStore::new(client, "app-locks");
+/// store.prepare().await?;
+/// let leases = Leases::new(store);
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "opensearch")]
 pub type OpenSearchStore = IndexStore<opensearch::OpenSearch>;
 
@@ -167,8 +193,7 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let index = self.located().await?;
         if request.after.is_none() {
-            // A search sees only what was written before the last refresh. One refresh serves all pages of a
-            // list.
+            // A search sees only what was written before the last refresh. One refresh serves all pages of a list.
             self.ask(&self.statements.refresh()).await?;
         }
         let answer = self.ask(&self.statements.search(request)).await?;
@@ -182,12 +207,11 @@ impl<C: Transport> Store for IndexStore<C> {
                 let problem = format!("a search of {index} found {} in it", hit["_index"]);
                 return Err(self.other_index(&index, problem));
             }
-            // The next page is asked for by the sort value, so the key is read from there and not from the
-            // id.
+            // The next page is requested by the sort value, so the key is read from there and not from the id.
             let key = Key::new(hit["sort"][0].as_str().unwrap_or_default())?;
             if !key.as_str().starts_with(request.filter.wanted_prefix()) {
-                // Keys come in order: behind the first one without the prefix there is none with it, so this
-                // page is the last.
+                // The keys are in order: after the first key without the prefix no key has it, so this page is the
+                // last.
                 looked_at = 0;
                 break;
             }
@@ -242,7 +266,7 @@ impl<C: Transport> Store for IndexStore<C> {
     async fn purge(&self, retention: Duration) -> Result<u64, Error> {
         self.located().await?;
         self.ask(&self.statements.refresh()).await?;
-        // The search of a `_delete_by_query` may run on a replica, and goes by the clock of that node.
+        // The search of a `_delete_by_query` may run on a replica, and then uses the clock of that node.
         let retention = retention.saturating_add(CLOCK_MARGIN);
         let answer = self.ask(&self.statements.purge(retention)).await?;
         match answer["deleted"].as_u64() {

@@ -1,4 +1,4 @@
-//! Acquires, and the server's time at which each of them was answered.
+//! Acquires, and the server's time at which each was answered.
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -16,17 +16,17 @@ use crate::{
     store::json,
 };
 
-/// A change that is ready to be sent.
+/// An acquire that is ready to be sent.
 pub(super) struct PreparedAcquire {
     pub(super) change: Change,
-    /// A lower bound of the server's time when the change is sent. Set only for an acquire whose refusal does
-    /// not include the time.
+    /// A lower bound of the server's time when the change is sent; only for an acquire whose refusal does not contain
+    /// the time.
     pub(super) at: Option<DateTime<Utc>>,
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// Looks at the document of a key that was held a moment ago, and returns the holders if they refuse the request.
-    /// `None` if they do not, or if that is not known: the caller then sends the acquire.
+    /// Reads the document of a key that was held a moment ago, and returns the holders if they refuse the request.
+    /// `None` if they do not, or if that is not known. The caller then sends the acquire.
     ///
     /// A get costs the node less than a script that refuses (`search-held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
@@ -50,10 +50,10 @@ impl<C: Transport> IndexStore<C> {
 
     /// Prepares an acquire.
     ///
-    /// A refusal includes the time only if the answer is filtered, which costs the node a sixth to a third
-    /// more (`search-forms` in `docs/performance.md`). So a fresh request is sent without a filter if an
-    /// earlier answer has told the time a moment ago, and a refusal is judged by that time. A grant always
-    /// includes the time at which it was written.
+    /// A refusal contains the time only if the answer is filtered, which costs the node a sixth to a third more
+    /// (`search-forms` in `docs/performance.md`). So a fresh request is sent without a filter if an earlier answer
+    /// contained the time a moment ago, and a refusal is judged by that time. A grant always contains the time at which
+    /// it was written.
     pub(super) fn prepared_acquire(&self, request: &AcquireRequest) -> PreparedAcquire {
         let change = self.statements.acquire(request);
         match self.clock.at(Instant::now()).filter(|_| request.fresh) {
@@ -65,7 +65,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Reads the answer to an acquire that was sent at this time of the server, if the time is known.
+    /// Reads the answer to an acquire. `at` is the server's time when it was sent, if that is known.
     pub(super) async fn acquired(
         &self,
         request: &AcquireRequest,
@@ -76,10 +76,10 @@ impl<C: Transport> IndexStore<C> {
         let Decision { write, answer } = rules::acquire(record.as_ref(), request, now);
         match write {
             Write::Keep => answer,
-            // The rule would change the document now, so the request is sent again, to the script that knows all rules, and
-            // for an answer that includes the time. The lean script has refused a process that has to take its place, or
-            // because of places that do not count. Or the time that is estimated here is not the node's, and the last
-            // holder expires at about this moment, for example.
+            // The rule would change the document now, so the request is sent again, to the script that knows all rules
+            // and whose answer contains the time. There are three reasons. The lean script has refused a process that
+            // has to take a place. Or it has refused because of places that no longer count. Or the estimated time
+            // differs from the node's, for example because the last holder expires at about this moment.
             Write::Put(_) | Write::Remove => {
                 let change = self.statements.acquire_in_full(request);
                 let outcome = self.change(&request.key, change).await?;
@@ -91,8 +91,8 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// The document after the request, and the time at which it was answered. There is no document if none was found for a
-    /// request in the place of a lease.
+    /// The document after the request, and the time at which it was answered. No document if the request replaces a
+    /// lease and the key has none.
     fn judged(
         &self,
         request: &AcquireRequest,

@@ -1,10 +1,10 @@
-//! The name of the index that the aliases lead to, which the locks are in, once it is known. (`send.rs` asks for it,
-//! and `setup.rs` judges the answer.)
+//! The name of the index that the aliases lead to, once it is known. The locks are in that index. (`send.rs` asks for
+//! the name, and `setup.rs` judges the answer.)
 //!
-//! Callers take turns. The first one sends a request, and its answer serves all that wait. A failure also
-//! counts for the callers that came before the failed request was sent, and is not remembered: a caller that
-//! comes later sends another request. Each request runs in the future of the caller that sends it; if that
-//! future is dropped, the next caller has its turn.
+//! Callers take turns. The first caller sends a request, and its answer serves all that wait. A failure also counts for
+//! the callers that came before the failed request was sent. It is not remembered: a caller that comes later sends
+//! another request. Each request runs in the future of the caller that sends it. If that future is dropped, it is the
+//! turn of the next caller.
 
 use std::{
     sync::{
@@ -22,11 +22,10 @@ use tokio::{
 
 use crate::model::Error;
 
-/// How long a caller waits for the answer. All operations of the store, renewals too, wait for the caller that has
-/// the turn, and the next request may succeed on another connection.
+/// How long a caller waits for the answer. All operations of the store, even renewals, wait for the caller whose turn
+/// it is, and the next request may succeed on another connection.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// The shortest time between two requests that are sent because of contention, which is common where many
-/// clients want one key.
+/// The shortest time between two requests that contention causes. Contention is common where many clients want one key.
 const MIN_TIME_BETWEEN_DOUBTS: Duration = Duration::from_secs(10);
 
 /// The index that the aliases lead to, once it is known.
@@ -41,7 +40,7 @@ pub(super) struct AliasedIndex {
 }
 
 impl AliasedIndex {
-    /// The name of the index. This request asks for it if it is not known yet.
+    /// The name of the index. If it is not known yet, `request` asks for it.
     pub(super) async fn get(
         &self,
         request: impl Future<Output = Result<String, Error>>,
@@ -55,8 +54,8 @@ impl AliasedIndex {
             return Ok(index);
         }
         match &*failed {
-            // The failed request began after this caller came, so its error answers this caller too.
-            // Otherwise many callers of a cluster that does not answer would wait one after the other.
+            // The failed request began after this caller came, so its error answers this caller too. Otherwise many
+            // callers of a cluster that does not answer would wait one after the other.
             Some((number, error)) if *number > came => return Err(error.clone()),
             _ => {}
         }
@@ -99,7 +98,7 @@ impl AliasedIndex {
         }
     }
 
-    /// Makes the next caller ask again, unless an index of another name is known by now.
+    /// Makes the next caller ask again, unless another name is known by now.
     pub(super) fn forget(&self, index: &str) {
         let mut known = self.known.write();
         if known.as_deref() == Some(index) {
@@ -146,8 +145,8 @@ mod tests {
         assert_eq!(asked.times(), 1);
     }
 
-    /// The first caller sends a request. The others come while it is under way, so its failure does not count
-    /// for them: one of them sends another request, whose failure all of them get.
+    /// The first caller sends a request. The others come while it is under way, so its failure does not count for them.
+    /// One of them sends another request, and all of them get the failure of that one.
     #[tokio::test]
     async fn a_failure_is_shared_and_not_remembered() {
         let (index, asked) = (AliasedIndex::default(), Asked::default());

@@ -1,4 +1,4 @@
-//! Reads the answers of a cluster. The answers are not trusted: each field is checked.
+//! Reads the answers of a cluster. The code does not trust them: it checks each field.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -43,17 +43,17 @@ impl Answer {
         }
     }
 
-    /// Whether the change was carried out, on whichever document.
+    /// Whether the change was carried out, on any document.
     pub(crate) fn was_carried_out(&self) -> bool {
         self.outcome.is_ok()
     }
 
-    /// The outcome of the change of this document, in this index if that is known.
+    /// The outcome of the change of this document, in this index if the index is known.
     ///
     /// # Errors
     ///
-    /// The problem, if the answer names another document or none. Then another document may have been changed,
-    /// and nothing is known about this one.
+    /// The problem, if the answer names another document or none. Then another document may have been changed, and
+    /// nothing is known about this one.
     pub(crate) fn of(
         self,
         id: &str,
@@ -61,7 +61,7 @@ impl Answer {
     ) -> Result<Result<Outcome, Refusal>, String> {
         let is_told = match &self.outcome {
             Ok(_) => true,
-            // "No such document" is an answer as well, and may leave out the index or the id.
+            // "No such document" is an answer too. It may leave out the index or the id.
             Err(refusal) if refusal.is_missing_document() => false,
             Err(_) => return Ok(self.outcome),
         };
@@ -114,17 +114,17 @@ pub(crate) fn read_bulk(mut answer: Value) -> Vec<Answer> {
             let item = item.get_mut("update").map(Value::take);
             let item = item.unwrap_or_default();
             let status = item["status"].as_u64().and_then(|it| it.try_into().ok());
-            // Without a status an item counts as a success that makes no sense, which is ambiguous, as it
-            // would be as an answer of its own.
+            // An item without a status counts as a success that makes no sense, which is ambiguous, as it would be as
+            // an answer of its own.
             read(status.unwrap_or(200), item)
         })
         .collect()
 }
 
 impl Outcome {
-    /// The lock, and the node's time. A change stores the time in the document; a script that changes nothing
-    /// adds it to the answer. The time is `None` if the answer lacks it, and then it is not known which
-    /// holders are live.
+    /// The lock, and the node's time. A change stores the time in the document; a script that changes nothing adds it
+    /// to the answer. The time is `None` if the answer does not contain it. It is then not known which holders are
+    /// live.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl Outcome {
         self.record_at(key, None)
     }
 
-    /// As [`record`](Self::record), but where the answer lacks the node's time, the holders are judged by `at`, which
-    /// the node's time is not before.
+    /// As [`record`](Self::record). If the answer does not contain the node's time, the holders are judged by `at`, a
+    /// lower bound of the node's time.
     pub(crate) fn record_at(
         &self,
         key: &Key,
@@ -176,8 +176,8 @@ impl Outcome {
         Ok((json::limiter(&self.source, key)?, now))
     }
 
-    /// The node's time. In an answer that changed nothing `written_at` is the time of an earlier change, so
-    /// it must not be read then.
+    /// The node's time. In an answer that changed nothing, `written_at` is the time of an earlier change, so it must
+    /// not be read then.
     fn now(&self) -> Result<Option<DateTime<Utc>>, &'static str> {
         let now = match self.effect {
             Effect::Written => &self.source["written_at"],
@@ -195,7 +195,7 @@ impl Outcome {
     }
 }
 
-/// The lock and the time in a hit of a search.
+/// The lock and the time from a hit of a search.
 pub(crate) fn hit(hit: &Value, key: &Key) -> Result<(LockRecord, DateTime<Utc>), Error> {
     let found = json::lock(&hit["_source"], key)?;
     if hit["_id"] != *statements::id(key) {
@@ -371,7 +371,7 @@ mod tests {
                         .is_err()
                 );
             }
-            // A guard that does not know the index yet compares the id alone.
+            // A guard that does not know the index yet compares only the id.
             assert!(
                 told(result, json!("other"), json!("k"))
                     .of("k", None)

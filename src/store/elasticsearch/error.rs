@@ -1,4 +1,4 @@
-//! The errors of a cluster and its client, by what their caller can do about them.
+//! The errors of a cluster and its client, sorted by what their caller can do about them.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -39,8 +39,7 @@ impl Refusal {
         }
     }
 
-    /// An answer that is not JSON, and so not from the cluster but from something in between, such as a
-    /// proxy.
+    /// An answer that is not JSON. It is not from the cluster but from something in between, such as a proxy.
     pub(crate) fn foreign(status: u16) -> Self {
         Self {
             status,
@@ -76,14 +75,12 @@ impl Refusal {
         self.kind == "resource_already_exists_exception"
     }
 
-    /// Classifies the error by what the caller can do about it. When in doubt, the request may have been
-    /// carried out.
+    /// Classifies the error by what the caller can do about it. In doubt, the request may have been carried out.
     pub(crate) fn classify(self, store: &'static str, key: Option<&Key>) -> Error {
         let kind = self.kind.as_str();
         let unprepared = |problem: String| Error::NotPrepared { store, problem };
         match (self.status, kind) {
-            // A disk is full, an operator has blocked writes to the index, or the node has no capacity for
-            // the request.
+            // A disk is full, an operator has blocked writes to the index, or the node has no capacity for the request.
             (403 | 429, "cluster_block_exception") | (429, _) => Error::Overloaded {
                 store,
                 source: self.into(),
@@ -103,7 +100,7 @@ impl Refusal {
                 | "document_parsing_exception"
                 | "invalid_alias_name_exception",
             ) => unprepared(self.reason),
-            // The mapping of the index cannot be changed into ours.
+            // The mapping of the index cannot be changed to the one that locks need.
             (400, "illegal_argument_exception") if self.reason.starts_with("mapper [") => {
                 unprepared(self.reason)
             }
@@ -121,8 +118,8 @@ impl Refusal {
                     source: self.into(),
                 },
             },
-            // A node failed, the primary is gone (perhaps after it carried the request out), a proxy lost its
-            // node, or the answer makes no sense: the request may have been carried out.
+            // A node failed, the primary is gone (perhaps after it carried out the request), a proxy lost its node, or
+            // the answer makes no sense. In each case the request may have been carried out.
             (200..=299 | 408 | 500.., _) => Error::Interrupted {
                 store,
                 source: self.into(),
@@ -135,7 +132,7 @@ impl Refusal {
     }
 }
 
-/// Errors of the application's documents, whose index `prepare` does not create.
+/// Errors about the application's documents, whose index `prepare` does not create.
 impl Refusal {
     pub(crate) fn classify_for_a_document(self, store: &'static str, id: &Key) -> Error {
         let advice = match self.kind.as_str() {
@@ -149,7 +146,7 @@ impl Refusal {
         };
         let (said, lacks_scripts) = (self.to_string(), self.is_about_scripts());
         match self.classify(store, Some(id)) {
-            // The scripts of locks and of guarded documents are stored by the same `prepare`.
+            // The same `prepare` stores the scripts of locks and of guarded documents.
             error @ Error::NotPrepared { .. } if lacks_scripts => error,
             Error::NotPrepared { .. } => Error::Store {
                 store,
@@ -159,8 +156,8 @@ impl Refusal {
         }
     }
 
-    /// Whether the error is that a script is not stored, or that inline scripts are forbidden. The kind and
-    /// whole phrases are compared, because the names of fields and indices may contain any word.
+    /// Whether the error says that a script is not stored, or that inline scripts are forbidden. The kind and whole
+    /// phrases are compared, because the name of a field or an index may contain any word.
     fn is_about_scripts(&self) -> bool {
         match self.kind.as_str() {
             "illegal_argument_exception" => {
@@ -196,7 +193,7 @@ impl fmt::Display for Refusal {
 
 impl StdError for Refusal {}
 
-/// Classifies an error of the client, which got no answer, by whether the request was sent.
+/// Classifies an error of the client, if no answer came, by whether the request was sent.
 pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
     if never_connected(&*source) {
         Error::Unreachable { store, source }
@@ -205,8 +202,8 @@ pub(crate) fn unanswered(store: &'static str, source: Cause) -> Error {
     }
 }
 
-/// Whether no connection was made. The clients hide the error type of their HTTP library, so the text of the
-/// error is searched for "(Connect)".
+/// Whether no connection was made. The clients hide the error type of their HTTP library, so this searches the text of
+/// the error for "(Connect)".
 fn never_connected(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -287,7 +284,7 @@ mod tests {
                 "as a long",
             ),
             (400, strict, "introduction of [total]", "[total]"),
-            // A name that contains "script" does not make an error one about scripts.
+            // A name that contains "script" does not make the error one about scripts.
             (
                 400,
                 strict,
@@ -342,7 +339,7 @@ mod tests {
         }
     }
 
-    /// The primary may have failed after it carried the request out.
+    /// The primary may have failed after it carried out the request.
     #[test]
     fn a_missing_primary_is_ambiguous() {
         for kind in ["unavailable_shards_exception", "cluster_block_exception"] {

@@ -1,4 +1,4 @@
-//! Documents of the application, whose writes are refused to a stale holder.
+//! The application's own documents, with writes that a stale holder cannot make.
 
 mod change;
 
@@ -23,15 +23,16 @@ use super::{
 };
 use crate::model::{Error, Fence, Key};
 
-/// Writes to documents in an index of the application, unless a newer holder has written or claimed them.
+/// Writes to documents in an index of the application. A document refuses a write if a newer holder has written or
+/// claimed it.
 ///
-/// A lease cannot stop a holder that was paused past its expiry; the document can. Each write here is
-/// one scripted `_update`: the primary shard compares the [`Fence`] with the one that the document has
-/// seen, in its field [`Fence::FIELD`](crate::Fence::FIELD), and writes both or nothing. A stale holder
-/// gets [`Error::Fenced`]. It does not matter which store the leases are in.
+/// A lease cannot stop a holder that was paused past its expiry. The document can. Each write here is one scripted
+/// `_update`. The primary shard compares the [`Fence`] of the write with the one in the document's field
+/// [`Fence::FIELD`](crate::Fence::FIELD). It writes the document and the fence, or nothing. A stale holder gets
+/// [`Error::Fenced`]. The leases may be in any store.
 ///
-/// [`claim`](GuardedIndex::claim) a document before you read it. Without a claim, a stale write that is under
-/// way may still change the document after the read.
+/// [`claim`](GuardedIndex::claim) a document before you read it. Without a claim, a stale write that is under way may
+/// still change the document after the read.
 ///
 /// # Example
 ///
@@ -55,81 +56,81 @@ use crate::model::{Error, Fence, Key};
 ///
 /// # Which leases
 ///
-/// One document is guarded by one key, and by exclusive leases on it. Several
-/// [`shared`](crate::Acquire::shared) leases or [`permits`](crate::Acquire::permits) of a key each have a
-/// fence of their own, and only the newest holder could write. One key may guard many documents.
+/// A document must be guarded by one key, and by exclusive leases on that key. Several
+/// [`shared`](crate::Acquire::shared) leases or [`permits`](crate::Acquire::permits) of a key each have a fence of
+/// their own, so only the newest holder could write. One key may guard many documents.
 ///
-/// A fence that the document has seen before passes again: it belongs to the same holder.
+/// A document accepts a fence that it has seen before: the fence belongs to the same holder.
 ///
-/// [Reentrant](crate::Acquire::reentrant) leases have the fence of their owner. If a process is restarted
-/// under the same owner name, and acquires the key while a lease of the paused process is live, both have the
-/// same fence, and neither fences the other off. Use an owner name that is new for each run of the process,
-/// as the default is, or do not use `reentrant` here.
+/// [Reentrant](crate::Acquire::reentrant) leases have the fence of their owner. If a process is restarted with the same
+/// owner name, and acquires the key while a lease of the paused process is live, both have the same fence, and neither
+/// stops the other. Use an owner name that is new for each run of the process, as the default is, or do not use
+/// `reentrant` here.
 ///
-/// # What it does not see
+/// # What it does not stop
 ///
-/// - **A document that is not there.** [`index`](GuardedIndex::index) creates it, for a stale holder as
-///   well, and a deletion deletes the fence. Where that matters, index a tombstone of your own and do
-///   not delete.
-/// - **Documents from before.** A document without the field, or with null in it, has seen no fence, and
-///   every fence passes.
-/// - **Writers that are not upgraded.** Nothing stops them, nor any other write that does not go through this
-///   type: the client's own `index`, `update` and `delete`, bulks, `_update_by_query`, a reindex without the
-///   field, an ingest pipeline that removes it. Several of these drop the fence, as a plain `index` does.
-///   Upgrade all writers first, and rely on fences only then.
-/// - **The order of one holder's own requests.** A request whose future was dropped, or that failed
+/// - **A write to a missing document.** [`index`](GuardedIndex::index) creates the document, for a stale holder too,
+///   and a deletion deletes the fence. Where that matters, do not delete: index a tombstone of your own.
+/// - **Writes to documents without a fence.** A document without the field, or with null in it, has seen no fence, and
+///   accepts every fence.
+/// - **Writers that are not upgraded.** Nothing stops a write that does not go through this type: the client's own
+///   `index`, `update` and `delete`, bulks, `_update_by_query`, a reindex without the field, an ingest pipeline that
+///   removes it. Several of these drop the fence, as a plain `index` does. Upgrade all writers first, and rely on
+///   fences only then.
+/// - **The holder's own requests.** They are not put in order. A request whose future was dropped, or that failed
 ///   [ambiguously](Error::is_ambiguous), may still arrive after the next one, with the same fence.
 ///
 /// # The index
 ///
-/// - Give the name of an alias if you can: then each call is one request. An alias to several indices needs a
-///   write index, and documents in the others are not found. The name of an index works as well, with two
-///   requests more in the first call of a guard and its clones. An update would create a missing index, with
-///   a guessed mapping, unless it requires an alias. So the first update requires one; if that fails, a
-///   search finds out whether there is an index of the name. An index that is deleted later, while the guard
-///   is in use, is created again by the next write, as it would be by any other.
-/// - Each answer names its document and its index. If one of them is not the one that was meant, the call
-///   fails with [`Error::Interrupted`], whose source names both: an ingest pipeline has changed the `_id`, or
-///   the alias leads to another index than at the first call of the guard. The write was made then, in
-///   another place. Two kinds of pipeline are not found: one that sends everything behind an alias to one
-///   other index, from the first call on, and one that changes the field with the fence, because the answer
-///   shows the document as the script left it. Let pipelines leave `_id`, `_index` and the field alone.
-/// - The field is a `long` where the mapping is dynamic. With `dynamic: strict` map it first, as a
-///   `long`. `dynamic: false` needs nothing.
-/// - The documents need their `_source`, as all updates do, and the field in it.
+/// - Give the name of an alias if you can: each call is then one request. An alias to several indices needs a write
+///   index, and documents in the other indices are not found.
+/// - The name of an index works as well, with two more requests in the first call of a guard and its clones. The
+///   reason: an update would create a missing index, with a guessed mapping, unless it requires an alias. So the first
+///   update requires one. If that fails, a search finds out whether an index has that name. If the index is deleted
+///   later, while the guard is in use, the next write creates it again, as any other write would.
+/// - Each answer names its document and its index. If one of them is not the one that was meant, the call fails with
+///   [`Error::Interrupted`], whose source names both. Either an ingest pipeline has changed the `_id`, or the alias
+///   leads to another index than at the first call of the guard. The write was then made in another place.
+/// - Two kinds of pipeline are not noticed: one that sends everything behind an alias to one other index, from the
+///   first call on; and one that changes the field with the fence, because the answer shows the document as the script
+///   left it. Pipelines must leave `_id`, `_index` and the field alone.
+/// - The field is a `long` where the mapping is dynamic. With `dynamic: strict`, map it first, as a `long`. `dynamic:
+///   false` needs nothing.
+/// - The documents need their `_source`, as all updates do, with the field in it.
 /// - Documents with a routing of their own, and data streams, are not supported.
-/// - Nothing is refreshed: a search finds a write after the next refresh of the index, a read by id finds it
-///   at once.
-/// - On a cluster that forbids inline scripts see [`stored_scripts`](GuardedIndex::stored_scripts).
+/// - Nothing is refreshed. A search finds a write after the next refresh of the index; a read by id finds it at once.
+/// - For a cluster that forbids inline scripts see [`stored_scripts`](GuardedIndex::stored_scripts).
 ///
 /// # Errors
 ///
-/// Of every method:
+/// Every method has these:
 ///
-/// - [`Error::Fenced`] if a newer holder has written or claimed the document. A primary that was cut off from
-///   its cluster a moment ago may answer this too, and it is true then as well.
+/// - [`Error::Fenced`] if a newer holder has written or claimed the document. A primary that was cut off from its
+///   cluster a moment ago may answer this too, and it is true then as well.
 /// - [`Error::InvalidKey`] if the id is empty or longer than 512 bytes.
 /// - [`Error::Contention`] if other writers kept changing the document. Nothing was changed.
-/// - [`Error::Store`] if the index is missing, if its mapping refuses the document or the field, if the field
-///   is in use for something that is no whole number, or if the document cannot be converted to JSON or from
-///   it. The source says which.
-/// - Otherwise the error with which the cluster answers; see [`Error`]. Nothing is retried here. A retry with
-///   the same fence is allowed, also after an [ambiguous](Error::is_ambiguous) failure. One call takes a
-///   minute per request at most; put a timeout around it where that is too long.
+/// - [`Error::Store`] if the index is missing, if its mapping refuses the document or the field, if the field contains
+///   something other than a whole number, or if the document cannot be converted to JSON or from it. The source says
+///   which.
+/// - Otherwise the error with which the cluster answers; see [`Error`].
+///
+/// This type retries nothing. You may retry with the same fence, even after an [ambiguous](Error::is_ambiguous)
+/// failure. A call takes at most a minute per request; use a timeout if that is too long.
 ///
 /// # Cancel safety
 ///
-/// Of every method: the future may be dropped at any point. The request may or may not be carried out, also a
-/// little later. Repeat the call with the same fence, or read the document.
+/// The future of every method may be dropped at any point. The request may or may not be carried out, perhaps a little
+/// later. Repeat the call with the same fence, or read the document.
 ///
-/// # Without it: versions
+/// # An alternative: versions
 ///
-/// If only whole documents are written, by holders alone, **and nothing is read first**, the engines can
-/// compare the fence themselves, as the version of the document. A write with an older version is answered
-/// with 409. There is no claim then: a stale write may come between the read of the next holder and its
-/// write, and is lost without notice. Partial updates are not possible, and a write without a version must
-/// never happen, because it raises the version. The version of a deleted document is forgotten after a minute
-/// (`index.gc_deletes`), and then any fence passes.
+/// If only holders write, only whole documents, **and nothing is read first**, the engines can compare the fence
+/// themselves, as the version of the document. They answer a write with an older version with 409.
+///
+/// There is no claim then: a stale write may come between the next holder's read and its write, and is overwritten
+/// without notice. Partial updates are not possible. A write without a version must never happen, because it raises the
+/// version. The version of a deleted document is forgotten after a minute (`index.gc_deletes`), and then any fence is
+/// accepted.
 ///
 #[cfg_attr(feature = "elasticsearch", doc = "```no_run")]
 #[cfg_attr(not(feature = "elasticsearch"), doc = "```ignore")]
@@ -161,8 +162,7 @@ pub struct GuardedIndex<C> {
 }
 
 impl<C: Transport> GuardedIndex<C> {
-    /// Guards the documents behind this alias, or in this index, with the fence of a lease. Nothing is
-    /// sent yet.
+    /// Guards the documents behind this alias, or in this index, with the fence of a lease. Sends nothing yet.
     pub fn new(client: C, index: impl Into<String>, fence: Fence) -> Self {
         Self {
             store: IndexStore::of(client, Statements::of_documents(index.into())),
@@ -172,30 +172,31 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Makes requests name scripts that are stored in the cluster, for clusters that forbid inline ones.
+    /// Sends the names of scripts that are stored in the cluster, instead of the scripts: for clusters that forbid
+    /// inline scripts.
     ///
-    /// The scripts are stored by [`prepare`](IndexStore::prepare) of any [`IndexStore`] on the cluster with
-    /// [`stored_scripts`](IndexStore::stored_scripts), the one with the locks for example. Until then each
-    /// call fails with [`Error::NotPrepared`].
+    /// [`prepare`](IndexStore::prepare) of any [`IndexStore`] on the cluster that has
+    /// [`stored_scripts`](IndexStore::stored_scripts) stores them, for example that of the locks. Until then each call
+    /// fails with [`Error::NotPrepared`].
     pub fn stored_scripts(mut self) -> Self {
         self.store = self.store.stored_scripts();
         self
     }
 
-    /// Records the fence in a document, and returns the document with the fence in it. `None` if there is no
-    /// document.
+    /// Records the fence in a document, and returns the document, with the fence in it. `None` if the document does not
+    /// exist.
     ///
-    /// From then on no older holder can change the document. The document is written even if the fence is in
-    /// it already, because only a write is confirmed by the replicas.
+    /// From then on no older holder can change the document. The document is written even if the fence is in it
+    /// already, because the replicas confirm only a write.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors). If the document cannot be read as `T`, the error is [`Error::Store`],
-    /// and the fence has been recorded all the same.
+    /// The [errors of every method](GuardedIndex#errors). If the document cannot be read as `T`, the error is
+    /// [`Error::Store`], and the fence has been recorded nevertheless.
     ///
     /// # Cancel safety
     ///
-    /// As [above](GuardedIndex#cancel-safety).
+    /// The future may be dropped at any point: [of every method](GuardedIndex#cancel-safety).
     pub async fn claim<T: DeserializeOwned>(
         &self,
         id: impl AsRef<str>,
@@ -213,17 +214,17 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Writes a whole document, as a new one or in the place of the existing one.
+    /// Writes a whole document. It creates the document, or replaces the existing one.
     ///
     /// A field of the document with the name [`Fence::FIELD`](crate::Fence::FIELD) is overwritten.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors).
+    /// The [errors of every method](GuardedIndex#errors).
     ///
     /// # Cancel safety
     ///
-    /// As [above](GuardedIndex#cancel-safety).
+    /// The future may be dropped at any point: [of every method](GuardedIndex#cancel-safety).
     pub async fn index<T: Serialize + ?Sized>(
         &self,
         id: impl AsRef<str>,
@@ -241,19 +242,20 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Merges fields into an existing document. Returns `false` if there is none, and creates nothing then.
+    /// Merges fields into an existing document. Returns `false` if the document does not exist, and creates nothing
+    /// then.
     ///
-    /// The merge is that of the `doc` of the `_update` API: objects field by field, at every depth. Any other
-    /// value, lists and null included, replaces the old one. A field with the name
-    /// [`Fence::FIELD`](crate::Fence::FIELD) is overwritten.
+    /// The merge is that of `doc` in the `_update` API: objects are merged field by field, at every depth. Any other
+    /// value, even a list or null, replaces the old one. A field with the name [`Fence::FIELD`](crate::Fence::FIELD) is
+    /// overwritten.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors).
+    /// The [errors of every method](GuardedIndex#errors).
     ///
     /// # Cancel safety
     ///
-    /// As [above](GuardedIndex#cancel-safety).
+    /// The future may be dropped at any point: [of every method](GuardedIndex#cancel-safety).
     pub async fn update<T: Serialize + ?Sized>(
         &self,
         id: impl AsRef<str>,
@@ -271,19 +273,18 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Deletes a document. Returns `false` if there is none.
+    /// Deletes a document. Returns `false` if it does not exist.
     ///
-    /// **The fence is deleted with the document**: a stale holder that then calls
-    /// [`index`](GuardedIndex::index) creates it anew. Index a tombstone of your own instead where that
-    /// matters.
+    /// **The fence is deleted with the document**: a stale holder that then calls [`index`](GuardedIndex::index)
+    /// creates it anew. Where that matters, index a tombstone of your own instead.
     ///
     /// # Errors
     ///
-    /// As [above](GuardedIndex#errors). After a refusal a second request asks for the reason.
+    /// The [errors of every method](GuardedIndex#errors). After a refusal a second request asks for the reason.
     ///
     /// # Cancel safety
     ///
-    /// As [above](GuardedIndex#cancel-safety).
+    /// The future may be dropped at any point: [of every method](GuardedIndex#cancel-safety).
     pub async fn delete(&self, id: impl AsRef<str>) -> Result<bool, Error> {
         let id = Key::new(id)?;
         let change = self.store.statements.guarded_delete(&id, self.fence);
@@ -293,8 +294,8 @@ impl<C: Transport> GuardedIndex<C> {
             Some(Effect::Written) => Err(self.store.malformed("a deletion wrote")),
             Some(Effect::None) => {
                 self.claimed(&id).await?;
-                // The document is gone meanwhile, or was created anew. A newer fence refused the deletion all
-                // the same.
+                // The document was deleted meanwhile, or was created anew. A newer fence has refused the deletion
+                // nevertheless.
                 let (fence, seen) = (self.fence, None);
                 Err(Error::Fenced { fence, seen })
             }
@@ -309,14 +310,13 @@ impl<C: Transport> GuardedIndex<C> {
         }
     }
 
-    /// Sends one change. `None` if the document is not there.
+    /// Sends one change. `None` if the document does not exist.
     async fn change(&self, id: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let asked = change.id().to_owned();
         let answer = self.answer(change).await?;
-        // The first answer names the index of the documents; to ask for it would take a request. If the alias
-        // leads to another index later, where no claim was made, the answers name that one, and fail here. A
-        // refusal does not count as a first answer, because it may name the alias, as that of a missing index
-        // does.
+        // The first answer names the index of the documents, which saves a request for the name. If the alias leads to
+        // another index later, where no claim was made, the answers name that index, and fail here. A refusal does not
+        // count as a first answer, because it may name the alias, as the refusal for a missing index does.
         if let (true, Some(told)) = (answer.was_carried_out(), &answer.index) {
             self.index.get_or_init(|| told.clone());
         }
@@ -337,8 +337,8 @@ impl<C: Transport> GuardedIndex<C> {
             if !is_missing_index(&answer) {
                 return Ok(answer);
             }
-            // The name is no alias. There may be an index of that name, or nothing, or the node has just
-            // started and does not know the indices yet.
+            // The name is not an alias. There may be an index with that name, or nothing, or the node has just started
+            // and does not know the indices yet.
             if let Err(refusal) = self.store.send(&statements.probe()).await? {
                 return Ok(Answer::refused(refusal));
             }
@@ -351,7 +351,7 @@ impl<C: Transport> GuardedIndex<C> {
 
 impl<C> fmt::Debug for GuardedIndex<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the client, which would show the credentials.
+        // The client is left out, because it would show the credentials.
         f.debug_struct("GuardedIndex")
             .field("index", &self.store.statements.alias())
             .field("fence", &self.fence)

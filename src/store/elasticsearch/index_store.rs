@@ -1,89 +1,84 @@
-//! The store of an index, and its options.
+//! The store on an index, and its options.
 
 use std::{fmt, sync::Arc};
 
 use super::{aliased_index::AliasedIndex, statements::Statements, transport::Transport};
 use crate::store::clock::ServerClock;
 
-/// Keeps locks in an index of Elasticsearch or OpenSearch, one document a key.
+/// Keeps locks in an index of Elasticsearch or OpenSearch, one document for each key.
 ///
-/// It takes the application's own client, so that authentication, TLS and cloud ids are the application's.
-/// The locks have an index of their own, behind an alias. [`prepare`](IndexStore::prepare) creates both, and
-/// no operation succeeds before.
+/// It uses the application's own client, so that authentication, TLS and cloud ids are the application's. The locks
+/// have an index of their own, behind an alias. [`prepare`](IndexStore::prepare) creates both. Without it every
+/// operation fails.
 ///
 /// # Where the locks are
 ///
-/// The index has two aliases: the one that the store is given, `app-locks` say, and `app-locks-write`, which
-/// operations are sent to. There are two reasons for the second one. A rollover, or anything else that moves
-/// the first alias, leaves it where it is. And an update of a missing index would create it, with a guessed
-/// mapping, while an update that requires an alias does not.
+/// The index has two aliases: the one that the store is given, `app-locks` for example, and `app-locks-write`, to which
+/// operations are sent. There are two reasons for the second alias. A rollover, or anything else that moves the first
+/// alias, leaves it where it is. And an update of a missing index would create the index, with a guessed mapping, but
+/// an update that requires an alias does not.
 ///
-/// Before its first operation a store asks where the aliases lead (by one request, which serves all clones
-/// and all operations that wait for it). Both have to lead to **one index**, with the mapping of locks and
-/// **without ingest pipelines**, which could change a lock or its id. Otherwise operations fail with
+/// Before its first operation a store asks where the aliases lead. That is one request, which serves all clones and all
+/// operations that wait for it. Both aliases must lead to **one index**, with the mapping of locks and **without ingest
+/// pipelines**, which could change a lock or its id. Otherwise operations fail with
 /// [`Error::NotPrepared`](crate::Error::NotPrepared), which names the problem, until it is solved.
-/// [`check`](IndexStore::check) checks the same. From then on each answer has to name the document that was
-/// asked for, in that index. An answer about another document is no grant and no refusal, but
-/// [`Error::Interrupted`](crate::Error::Interrupted), whose source names both documents, and the next
-/// operation asks again where the aliases lead.
+/// [`check`](IndexStore::check) checks the same.
 ///
-/// - **A rollover** while locks are held: running processes keep the index that they have, until they have a
-///   reason to ask again. Processes that start or ask again fail until the alias is back.
-/// - **A move** to another index: stop all writes (`index.blocks.write`), copy the documents, give the new
-///   index the mapping, and move both aliases to it in one `_aliases` request. The first operation of a
-///   running process on the new index fails as above, and can be retried.
-/// - **A deletion** ends every lease in the index, as [`evict`](crate::Leases::evict) ends those of a key:
-///   the holders learn of it with their next renewal, and may work until then. Only
-///   [`prepare`](IndexStore::prepare) creates the index again; after it the same processes use the new index.
-/// - **A pipeline that is put on the index later** is found by the first answer after it has changed an `_id`
-///   or an `_index`, and in any case by the next process that starts, and by [`check`](IndexStore::check). A
-///   running process does not find a pipeline that changes only the fields of a lock, because the answer
-///   shows the document as the script left it. Then locks can be granted twice. Any user with the right to
-///   change the settings of the index can cause that.
+/// From then on each answer must name the document that was asked for, in that index. An answer about another document
+/// is neither a grant nor a refusal, but [`Error::Interrupted`](crate::Error::Interrupted), whose source names both
+/// documents. The next operation then asks again where the aliases lead.
 ///
+/// - **A rollover** while locks are held: running processes keep using their index, until they have a reason to ask
+///   again. Processes that start or ask again fail until the alias is back.
+/// - **A move** to another index: stop all writes (`index.blocks.write`), copy the documents, give the new index the
+///   mapping, and move both aliases to it in one `_aliases` request. The first operation of a running process on the
+///   new index fails as above, and can be retried.
+/// - **A deletion** ends every lease in the index, as [`evict`](crate::Leases::evict) ends those of a key: the holders
+///   learn of it with their next renewal, and may work until then. Only [`prepare`](IndexStore::prepare) creates the
+///   index again. After that the same processes use the new index.
+/// - **A pipeline that is added to the index later** is noticed by the first answer after it has changed an `_id` or an
+///   `_index`, by the next process that starts, and by [`check`](IndexStore::check). A running process does not notice
+///   a pipeline that changes only the fields of a lock, because the answer shows the document as the script left it.
+///   Then locks can be granted twice. Any user with the right to change the settings of the index can cause that.
 /// # What it guarantees
 ///
-/// - Every operation is one scripted update of one document, in one request. The primary shard runs the
-///   script on the document as it is at that moment, and on the real clock of its node
-///   (`new Date().getTime()`; the cached clock, `ctx._now`, was seen up to 194 ms late). If another change
-///   comes in between, the shard runs the script again.
-/// - A refused attempt writes nothing but the [place](crate::store::Turn::InTurn) of a process that waits.
-///   No operation on a key needs a refresh, because reads by key are real-time.
-/// - An acknowledged grant, renewal or release is on the disk of the primary (`index.translog.durability` is
-///   `request` in the index that [`prepare`](IndexStore::prepare) creates) and of every replica in sync,
-///   because a primary acknowledges a write only when they have it, or when the cluster has removed them from
-///   the copies in sync. A primary that is cut off can do neither. For this reason a repeated request for a
-///   grant or a conversion writes the lock again.
-/// - The answer to a request that changed nothing may come from the primary alone. So a refused acquire, the
-///   answer that a lease is not held, and the result of [`inspect`](crate::Leases::inspect) may come from a
-///   primary that was cut off a moment ago. Lists come from any copy.
-/// - [`wait_for_active_shards`](IndexStore::wait_for_active_shards) is a check before the write, and promises
-///   nothing about the write itself. With no replica in sync, which is the rule with
-///   [`replicas`](IndexStore::replicas) of 0, a grant is on one disk only. If that disk is lost, or an
-///   operator restores an old copy (`allocate_stale_primary`, a snapshot), the key can be granted again
-///   before the lease is over.
-/// - When the primary shard moves, the clock of another node decides. A difference of up to the
-///   clock margin of 100 ms is covered;
-///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
-/// - A purge goes by the clock of any node that has a copy, with the margin, in whole seconds.
+/// - Every operation is one scripted update of one document, in one request. The primary shard runs the script on the
+///   document as it is at that moment, and on the real clock of its node (`new Date().getTime()`; the cached clock,
+///   `ctx._now`, was seen up to 194 ms late). If another change comes in between, the shard runs the script again.
+/// - A refused attempt writes nothing but the [place](crate::store::Turn::InTurn) of a process that waits. No operation
+///   on a key needs a refresh, because reads by key are real-time.
+/// - An acknowledged grant, renewal or release is on the disk of the primary (`index.translog.durability` is `request`
+///   in the index that [`prepare`](IndexStore::prepare) creates) and of every replica in sync. A primary acknowledges a
+///   write only when the replicas have it, or when the cluster has removed them from the copies in sync. A primary that
+///   is cut off can do neither. For this reason a repeated request for a grant or a conversion writes the lock again.
+/// - The answer to a request that changed nothing may come from the primary alone. So a refused acquire, the answer
+///   that a lease is not held, and the result of [`inspect`](crate::Leases::inspect) may come from a primary that was
+///   cut off a moment ago. Lists come from any copy.
+/// - [`wait_for_active_shards`](IndexStore::wait_for_active_shards) is a check before the write, and promises nothing
+///   about the write itself. With no replica in sync, as always with [`replicas`](IndexStore::replicas) of 0, a grant
+///   is on one disk only. If that disk is lost, or an operator restores an old copy (`allocate_stale_primary`, a
+///   snapshot), the key can be granted again before the lease is over.
+/// - When the primary shard moves, the clock of another node decides. The clock margin of 100 ms covers a difference up
+///   to that; [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) covers a greater one.
+/// - A purge uses the clock of any node that has a copy, with the margin, in whole seconds.
 ///
 /// # Privileges
 ///
-/// With the security of Elasticsearch on, a role needs `read`, `write`, `view_index_metadata` (where the
-/// locks are) and `maintenance` (lists and purges refresh) for the alias and what begins with its name,
-/// `app-locks*`. [`prepare`](IndexStore::prepare) needs `manage` on the same, and with
-/// [`stored_scripts`](IndexStore::stored_scripts) the right to store scripts. On OpenSearch
-/// the permission in the place of `view_index_metadata` is `indices:admin/get`.
+/// With the security of Elasticsearch on, a role needs `read`, `write`, `view_index_metadata` (to ask where the locks
+/// are) and `maintenance` (lists and purges refresh) for the alias and whatever begins with its name, `app-locks*`.
+/// [`prepare`](IndexStore::prepare) needs `manage` on the same, and with [`stored_scripts`](IndexStore::stored_scripts)
+/// the right to store scripts. On OpenSearch the permission instead of `view_index_metadata` is `indices:admin/get`.
 ///
-/// Looking at a key is an update that changes nothing, because a get does not tell the time, so it needs the
-/// right to write, as everything else here. Where the security plugin of OpenSearch is on, a role also needs
-/// the cluster permission `indices:data/write/bulk`, which is in the group `cluster_composite_ops`: several
-/// requests of this crate are bulks, and the plugin requires it for them. Tried on Elasticsearch 8.12 and
-/// OpenSearch 2.5.
+/// Even an inspection of a key needs the right to write: it is an update that changes nothing, because a get does not
+/// tell the time. Where the security plugin of OpenSearch is on, a role also needs the cluster permission
+/// `indices:data/write/bulk`, which is in the group `cluster_composite_ops`: several requests of this crate are bulks,
+/// and the plugin requires it for them. Tried on Elasticsearch 8.12 and OpenSearch 2.5.
 ///
-/// MongoDB with a majority write concern is the stronger store. Use this one where the search
-/// cluster is what you have, and let the resource check the [`Fence`](crate::Fence) where two
-/// holders would be a disaster: [`GuardedIndex`](crate::elasticsearch::GuardedIndex) does it for documents here.
+/// # Which store to choose
+///
+/// MongoDB with a majority write concern is the stronger store. Use this one where the search cluster is what you have.
+/// Where two holders would be a disaster, let the resource check the [`Fence`](crate::Fence):
+/// [`GuardedIndex`](crate::elasticsearch::GuardedIndex) does it for documents here.
 ///
 /// # Example
 ///
@@ -111,10 +106,10 @@ pub struct IndexStore<C> {
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// A store behind this alias. Nothing is sent yet.
+    /// A store behind this alias. Sends nothing yet.
     ///
-    /// [`prepare`](IndexStore::prepare) names the index after the alias, with the suffix `-v1`. The second
-    /// alias has the suffix `-write` ([where the locks are](IndexStore#where-the-locks-are)).
+    /// [`prepare`](IndexStore::prepare) names the index after the alias, with the suffix `-v1`. The second alias has
+    /// the suffix `-write` ([where the locks are](IndexStore#where-the-locks-are)).
     pub fn new(client: C, alias: impl Into<String>) -> Self {
         Self::of(client, Statements::of_locks(alias.into()))
     }
@@ -129,33 +124,33 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// How many replicas the index has that [`prepare`](IndexStore::prepare) creates. By default
-    /// one, as soon as the cluster has a second node for it.
+    /// How many replicas the index has that [`prepare`](IndexStore::prepare) creates. The default is one, as soon as
+    /// the cluster has a second node for it.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = Some(replicas);
         self
     }
 
-    /// Makes each write wait until this many copies of its shard are active, the primary among them. By
-    /// default the setting of the index decides (`index.write.wait_for_active_shards`), which is 1, the
-    /// primary alone, unless it was changed.
+    /// Makes each write wait until this many copies of its shard are active, including the primary. By default the
+    /// setting of the index decides (`index.write.wait_for_active_shards`). That is 1, the primary alone, unless it was
+    /// changed.
     ///
-    /// With 2, and a replica, nothing is granted while only one node has the locks, which would be lost with
-    /// its disk. The price is that operations fail meanwhile: each does after 5 s, with
-    /// [`Error::Interrupted`](crate::Error::Interrupted), renewals and releases too, so that leases are lost.
-    /// With more copies than the index has ([`replicas`](IndexStore::replicas) and the primary) that is
-    /// always so.
+    /// With 2, and a replica, nothing is granted while only one node has the locks, which would be lost with its disk.
+    /// The price is that operations fail meanwhile: each fails after 5 s, with
+    /// [`Error::Interrupted`](crate::Error::Interrupted). Renewals and releases fail too, so leases are lost. If the
+    /// number is greater than the copies that the index has ([`replicas`](IndexStore::replicas) and the primary), that
+    /// is always so.
     ///
-    /// It is a check before the write, and promises nothing about the write itself: a replica that fails
-    /// between the two is removed from the copies in sync, and the write is acknowledged without it. With or
-    /// without this option an acknowledged write is on every copy in sync.
+    /// The option is a check before the write, and promises nothing about the write itself. A replica that fails
+    /// between the two is removed from the copies in sync, and the write is acknowledged without it. With or without
+    /// this option, an acknowledged write is on every copy in sync.
     pub fn wait_for_active_shards(mut self, copies: u32) -> Self {
         self.statements.wait_for_active_shards(copies);
         self
     }
 
-    /// Makes [`prepare`](IndexStore::prepare) store the scripts in the cluster, and requests name them
-    /// instead of including them: for clusters that forbid inline scripts (`script.allowed_types: stored`).
+    /// Makes [`prepare`](IndexStore::prepare) store the scripts in the cluster, and requests contain the names of the
+    /// scripts instead of their text: for clusters that forbid inline scripts (`script.allowed_types: stored`).
     /// [`prepare`](IndexStore::prepare) then needs the right to store scripts.
     pub fn stored_scripts(mut self) -> Self {
         self.statements.use_stored_scripts();
@@ -165,7 +160,7 @@ impl<C: Transport> IndexStore<C> {
 
 impl<C> fmt::Debug for IndexStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the client, which would show the credentials.
+        // The client is left out, because it would show the credentials.
         f.debug_struct("IndexStore")
             .field("alias", &self.statements.alias())
             .field("replicas", &self.replicas)

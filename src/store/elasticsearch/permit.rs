@@ -1,4 +1,4 @@
-//! Permits of a limiter: what is sent, and what the answer says.
+//! Permits of a limiter: the request, and its answer.
 
 use serde_json::json;
 use uuid::Uuid;
@@ -53,9 +53,8 @@ impl Statements {
     }
 }
 
-/// The id of a limiter's document. A key has one such document for each kind and length of window. The id is
-/// a hash, because the plain key is the id of the lock, and a key with a prefix could be longer than an id
-/// may be.
+/// The id of a limiter's document. A key has one such document for each kind and length of window. The id is a hash for
+/// two reasons: the plain key is the id of the lock, and a key with a prefix could be longer than an id may be.
 fn limiter_id(request: &PermitRequest) -> String {
     let quota = &request.quota;
     let (kind, window, key) = (quota.kind(), quota.window_millis(), &request.key);

@@ -1,4 +1,4 @@
-//! Creating the index, or checking one that exists.
+//! Creates the index, or checks one that exists.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,23 @@ use super::{
 use crate::model::Error;
 
 impl<C: Transport> IndexStore<C> {
-    /// Creates the index with its mapping, its two aliases and, if asked for, the stored scripts.
+    /// Creates the index with its mapping, its two aliases and, if [`stored_scripts`](IndexStore::stored_scripts) is
+    /// set, the scripts.
     ///
-    /// The call can be repeated, at every start of the application for example, and by several processes at
-    /// once. An index that already has one of the aliases is kept, whatever its name and its other settings,
-    /// and gets the parts of the mapping and the aliases that it lacks. A failure is not remembered: the next
-    /// call starts anew.
+    /// The call can be repeated, for example at every start of the application, and by several processes at once. An
+    /// index that already has one of the aliases is kept, whatever its name and its other settings. It gets the parts
+    /// of the mapping and the aliases that it lacks. A failure is not remembered: the next call starts anew.
     ///
-    /// The index has `_none` for `index.default_pipeline` and `index.final_pipeline`, so that no template
-    /// gives it an ingest pipeline.
+    /// The index has `_none` for `index.default_pipeline` and `index.final_pipeline`, so that no template gives it an
+    /// ingest pipeline.
     ///
     /// # Errors
     ///
     /// [`Error::NotPrepared`] if an alias, or the name of the index, belongs to an index that is not fit for locks, as
-    /// [`check`](IndexStore::check) says, or if the aliases are on several indices. Those indices are left
-    /// unchanged. Otherwise the error with which the cluster answers; see [`Error`].
+    /// [`check`](IndexStore::check) says, or if the aliases are on several indices. Those indices are left unchanged.
+    /// Otherwise the error with which the cluster answers; see [`Error`].
     ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves what was created up to then. A repeated call is harmless.
+    /// The future may be dropped at any point. What was created up to then stays, and a repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         if self.statements.uses_stored_scripts() {
             for script in SCRIPTS {
@@ -65,15 +63,18 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Checks that locks can be acquired: both aliases have to lead to one index, which has the mapping of
-    /// locks of this version with the whole `_source` and without required routing, no ingest pipelines, and a translog
-    /// that is durable, and which is open. The first operation of a process checks the same. Nothing is changed.
+    /// Checks that locks can be acquired, and changes nothing. Both aliases must lead to one open index, with
     ///
-    /// Each call asks the cluster again, so a change since the first operation is found as well.
+    /// - the mapping of locks of this version, with the whole `_source` and without required routing,
+    /// - no ingest pipelines,
+    /// - a durable translog.
+    ///
+    /// The first operation of a process checks the same. Each call asks the cluster again, so it also notices a change
+    /// since then.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPrepared`] if a condition does not hold; the error names it. Otherwise the error with
+    /// [`Error::NotPrepared`] if a condition does not hold; the error names the condition. Otherwise the error with
     /// which the cluster answers; see [`Error`].
     ///
     /// # Cancel safety
@@ -93,7 +94,7 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Adds the missing parts of the mapping and the missing aliases to an index, if it is fit for locks.
+    /// Adds the missing parts of the mapping and the missing aliases to an index, if the index is fit for locks.
     async fn adopt(&self, index: &str) -> Result<(), Error> {
         let answer = self.ask(&self.statements.describe(index)).await?;
         let description = &answer[index];
@@ -115,8 +116,8 @@ impl<C: Transport> IndexStore<C> {
         self.confirm(&answer)
     }
 
-    /// Requires that the cluster has acknowledged a change. If some nodes did not learn of the change in
-    /// time, the answer has a success status all the same, and `acknowledged` is false.
+    /// Requires that the cluster has acknowledged a change. If some nodes did not learn of it in time, the answer has a
+    /// success status nevertheless, and `acknowledged` is false.
     fn confirm(&self, answer: &Value) -> Result<(), Error> {
         match answer["acknowledged"] {
             Value::Bool(true) => Ok(()),

@@ -1,7 +1,7 @@
 //! The statements of `docs/protocol/elasticsearch.md`, as HTTP.
 //!
-//! In a plain snapshot of the requests each would contain its script, on one line with escaped line ends. The page names
-//! the scripts, and links to their files.
+//! In a plain snapshot of the requests, each request would contain its script, on one line with escaped line ends. So
+//! the page names the scripts, and links to their files.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{
     store::protocol_pages::{self as fixed, Statement, Tree},
 };
 
-/// In the order of their names: whether a map keeps the order in which it was filled is up to a feature
-/// that some other crate may ask for.
+/// The entries are sorted by name. Whether a map keeps the order in which it was filled depends on a feature that
+/// another crate may switch on.
 fn tree(value: &Value) -> Tree {
     match value {
         Value::Array(values) => Tree::List(values.iter().map(tree).collect()),
@@ -33,7 +33,7 @@ fn tree(value: &Value) -> Tree {
     }
 }
 
-/// The scripts stand in the requests by their names.
+/// The requests contain the names of the scripts.
 fn without_sources(value: &mut Value) {
     let own = |source: &str| SCRIPTS.iter().find(|script| script.source() == source);
     match value {

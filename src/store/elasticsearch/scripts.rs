@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-/// A script of this crate, with the name of its file. Scripts about locks begin with the functions of `lock.painless`,
-/// of `holders.painless` if they have to do with several holders, and of `place.painless` and `places.painless` if with
-/// those that wait, and of `done.painless` if with what is done.
+/// A script of this crate, with the name of its file. A script about locks begins with functions from other files:
+/// `lock.painless`; `holders.painless` if it handles several holders; `place.painless` and `places.painless` if it
+/// handles waiting processes; `done.painless` if it handles done ticks.
 pub(crate) struct Script {
     name: &'static str,
     /// The functions that it uses.
@@ -37,13 +37,13 @@ impl Script {
         self.name
     }
 
-    /// The script as it is sent: without comments and indents, since it is part of each request.
+    /// The script as it is sent: without comments and indents, because it is part of each request.
     pub(crate) fn source(&self) -> &str {
         &self.sent().source
     }
 
-    /// The name under which the script is stored. A hash of the source is part of it (FNV-1a, 64 bits), so
-    /// that two versions of this crate can use one cluster, each with its own scripts.
+    /// The name under which the script is stored. A hash of the source is part of it (FNV-1a, 64 bits), so that two
+    /// versions of this crate can use one cluster, each with its own scripts.
     pub(crate) fn stored_name(&self) -> &str {
         &self.sent().stored_name
     }
@@ -83,7 +83,7 @@ pub(super) const PLACE: &str = include_str!("place.painless");
 /// Functions about all places.
 pub(super) const PLACES: &str = include_str!("places.painless");
 
-/// Functions about the tick that is done.
+/// Functions about the done tick.
 pub(super) const DONE: &str = include_str!("done.painless");
 
 macro_rules! scripts {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(names.len(), SCRIPTS.len());
     }
 
-    /// Only lines that begin with `//` are left out: a comment behind code or a block comment would be sent.
+    /// Only lines that begin with `//` are left out. A comment after code, or a block comment, would be sent.
     #[test]
     fn comments_have_lines_of_their_own() {
         for script in SCRIPTS {

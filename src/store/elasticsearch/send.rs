@@ -1,4 +1,4 @@
-//! Sending requests to the cluster, and what their answers say about the index.
+//! Sends requests to the cluster, and reads what their answers say about the index.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) enum Knows {
 }
 
 impl<C: Transport> IndexStore<C> {
-    /// The name of the index that the locks are in.
+    /// The name of the index with the locks.
     pub(super) async fn located(&self) -> Result<Arc<str>, Error> {
         self.aliased_index.get(self.locate()).await
     }
@@ -47,8 +47,8 @@ impl<C: Transport> IndexStore<C> {
         } else {
             Knows::Nothing
         };
-        // With `Knows::Index` or `Knows::NotYet` a retry can succeed: the index exists by now, or the node will
-        // soon know it.
+        // With `Knows::Index` or `Knows::NotYet` a retry can succeed: the index exists by now, or the node will soon
+        // know it.
         Err(self.classify(refusal, knows != Knows::Nothing, None))
     }
 
@@ -70,13 +70,13 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Sends a request, and makes an error of a refusal.
+    /// Sends a request. A refusal is an error.
     pub(super) async fn ask(&self, request: &Request) -> Result<Value, Error> {
         let answer = self.send(request).await?;
         answer.map_err(|refusal| refusal.classify(C::NAME, None))
     }
 
-    /// Sends one change. `None` if there is no document.
+    /// Sends one change. `None` if the document does not exist.
     pub(super) async fn change(&self, key: &Key, change: Change) -> Result<Option<Outcome>, Error> {
         let index = self.located().await?;
         let id = change.id().to_owned();
@@ -86,8 +86,7 @@ impl<C: Transport> IndexStore<C> {
         if is_missing_index(&answer) {
             knows = self.knows(&self.statements.probe()).await?;
             match knows {
-                // The index has been created meanwhile. If the node refuses the change again, the name is no
-                // alias.
+                // The index was created meanwhile. If the node refuses the change again, the name is not an alias.
                 Knows::Index => answer = self.change_once(&request).await?,
                 Knows::Nothing => self.aliased_index.forget(&index),
                 Knows::NotYet => {}
@@ -97,7 +96,7 @@ impl<C: Transport> IndexStore<C> {
         self.known(answer, &index, &id, key, recovers)
     }
 
-    /// The outcome of a change of this document. `None` if there is no document. With `recovers` a missing
+    /// The outcome of a change of this document. `None` if the document does not exist. With `recovers`, a missing
     /// index is an error that can be retried.
     fn known(
         &self,
@@ -113,8 +112,8 @@ impl<C: Transport> IndexStore<C> {
             Ok(Err(refusal)) => {
                 let error = self.classify(refusal, recovers, Some(key));
                 if let Error::Contention { .. } = error {
-                    // An ingest pipeline that changes the id also leads to contention: the write then carries
-                    // the version of this document, and conflicts with that of the other one.
+                    // An ingest pipeline that changes the id also causes contention: the write then has the version of
+                    // this document, and conflicts with the version of the other one.
                     self.aliased_index.doubt(index, Instant::now());
                 }
                 Err(error)
@@ -123,15 +122,15 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// The error for an answer about another document or index. The next operation looks up the index again,
-    /// because the aliases may lead to another one by now, or the index may have ingest pipelines.
+    /// The error for an answer about another document or index. The next operation looks up the index again, because
+    /// the aliases may lead to another one by now, or the index may have ingest pipelines.
     pub(super) fn other_index(&self, index: &str, problem: String) -> Error {
         self.aliased_index.forget(index);
         self.misdirected(problem)
     }
 
-    /// The error for an answer about another document, after which it is unknown whether the document that was meant
-    /// has been changed.
+    /// The error for an answer about another document. It is then unknown whether the document that was meant has been
+    /// changed.
     pub(super) fn misdirected(&self, problem: String) -> Error {
         Error::Interrupted {
             store: C::NAME,
@@ -153,9 +152,9 @@ impl<C: Transport> IndexStore<C> {
         }
     }
 
-    /// Asks a node, by this search, about an index that it called missing. A node that has just started does
-    /// not know the indices: it calls each of them missing in the answer to an update, and only the answer to
-    /// a search tells the difference.
+    /// Asks a node, by this search, about an index that the node called missing. A node that has just started does not
+    /// know the indices yet, and calls each of them missing in the answer to an update. Only the answer to a search
+    /// tells the difference.
     pub(super) async fn knows(&self, probe: &Request) -> Result<Knows, Error> {
         Ok(match self.send(probe).await? {
             Ok(_) => Knows::Index,

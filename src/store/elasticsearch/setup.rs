@@ -1,4 +1,4 @@
-//! The statements that set up an index, and what an index must be like.
+//! The statements that set up an index, and the conditions that an index must meet.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use super::{
     statements::{Body, Method, Query, Request, Statements, encoded, probe_of},
 };
 
-/// The version of the mapping, which `prepare` writes into it, and into the name of a new index.
+/// The version of the mapping. `prepare` writes it into the mapping, and into the name of a new index.
 const VERSION: i64 = 1;
-/// The field of `_meta` by which our mappings are recognised.
+/// The field of `_meta` by which `prepare` recognises its own mappings.
 const VERSION_FIELD: &str = "leasehold_schema";
 /// The settings that name ingest pipelines. A template may have them too; those of the index take precedence.
 const PIPELINES: [&str; 2] = ["default_pipeline", "final_pipeline"];
-/// The value of these settings for no pipeline.
+/// The value of these settings that means "no pipeline".
 const NO_PIPELINE: &str = "_none";
 /// How long a node waits for the master, which knows the indices.
 const MASTER_TIMEOUT: &str = "5s";
@@ -39,9 +39,9 @@ impl Statements {
     /// Creates the index with its aliases.
     pub(crate) fn create_index(&self, replicas: Option<u32>) -> Request {
         let mut settings = json!({
-            // One shard: locks are small, and their lists are read whole.
+            // One shard, because locks are small and a list reads all of them.
             "number_of_shards": 1,
-            // An acknowledged write is on disk, whatever the cluster's default.
+            // With this an acknowledged write is on disk, whatever the cluster's default is.
             "translog.durability": "request",
         });
         for pipeline in PIPELINES {
@@ -49,7 +49,7 @@ impl Statements {
         }
         match replicas {
             Some(replicas) => settings["number_of_replicas"] = json!(replicas),
-            // One replica as soon as there is a second node for it.
+            // One replica, as soon as there is a second node for it.
             None => settings["auto_expand_replicas"] = json!("0-1"),
         }
         let [alias, write_alias] = self.aliases();
@@ -65,7 +65,7 @@ impl Statements {
         }
     }
 
-    /// Adds the missing fields of the mapping to an existing index of this description, whose own `_meta` stays. The
+    /// Adds the missing fields of the mapping to an existing index with this description. Its own `_meta` stays. The
     /// cluster refuses that if a field is mapped differently.
     pub(crate) fn put_mapping(&self, index: &str, description: &Value) -> Request {
         let mut mapping = mapping();
@@ -83,7 +83,7 @@ impl Statements {
         }
     }
 
-    /// The alias of the user, and the one that operations are sent to.
+    /// The user's alias, and the one that operations are sent to.
     pub(crate) fn aliases(&self) -> [&str; 2] {
         [self.alias(), self.write_alias()]
     }
@@ -129,8 +129,8 @@ impl Statements {
         self.aliases().map(encoded).join(",")
     }
 
-    /// The one index that both aliases lead to, if it is fit for locks, by the answer to
-    /// [`get_index`](Self::get_index). Otherwise the problem.
+    /// The one index that both aliases lead to, by the answer to [`get_index`](Self::get_index), if that index is fit
+    /// for locks. Otherwise the problem.
     pub(crate) fn located(&self, answer: &Value) -> Result<String, String> {
         let found: Vec<_> = answer.as_object().into_iter().flatten().collect();
         let [alias, write_alias] = self.aliases();
@@ -154,7 +154,7 @@ impl Statements {
         Ok(index.clone())
     }
 
-    /// Checks that an index is fit for locks, and can be written to by its alias if it has that. The error is the
+    /// Checks that an index is fit for locks, and that its write alias, if it has one, can be written to. The error is the
     /// problem.
     pub(crate) fn fit_for_locks(&self, index: &str, description: &Value) -> Result<(), String> {
         let [_, write_alias] = self.aliases();
@@ -184,7 +184,7 @@ pub(crate) fn missing_aliases<'a>(description: &Value, aliases: [&'a str; 2]) ->
     missing
 }
 
-/// The same but for its aliases.
+/// As [`fit_for_locks`](Statements::fit_for_locks), but without a look at the aliases.
 fn fit_for_locks(index: &str, description: &Value) -> Result<(), String> {
     let mappings = &description["mappings"];
     match mappings["_meta"][VERSION_FIELD].as_i64() {
@@ -247,7 +247,7 @@ fn mapping() -> Value {
     let word = json!({ "type": "keyword" });
     let number = json!({ "type": "long" });
     let date = json!({ "type": "date", "format": "epoch_millis" });
-    // Read in answers, never searched.
+    // These fields are read in answers, and never searched.
     let shown =
         json!({ "type": "date", "format": "epoch_millis", "index": false, "doc_values": false });
     // For people to read, and never searched.
@@ -257,12 +257,12 @@ fn mapping() -> Value {
     json!({
         // A document that is neither a lock nor a limiter is refused.
         "dynamic": "strict",
-        // By this mark `prepare` recognises its own index; others are left unchanged.
+        // By this mark `prepare` recognises its own index. It leaves others unchanged.
         "_meta": { VERSION_FIELD: VERSION },
         "properties": {
             "key": word,
             "schema": word,
-            // Most fences are times in milliseconds. As a date a fence can be compared with the current time.
+            // Most fences are times in milliseconds. As a date, a fence can be compared with the current time.
             "fence": { "type": "long", "fields": { "time": date } },
             "lease": word,
             "owner": word,
@@ -283,7 +283,7 @@ fn mapping() -> Value {
             } },
             "evicted": not_parsed,
             "waiters": not_parsed,
-            // A field for later versions: about jobs that ran once.
+            // The done tick.
             "done": not_parsed,
             "limiter": number,
             "granted_at": date,

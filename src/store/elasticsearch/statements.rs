@@ -1,16 +1,16 @@
 //! The rules as requests to Elasticsearch and OpenSearch: pure functions from a request to what is sent.
 //!
-//! Each change is an update with a script, which the primary shard runs on the document as it is at that
-//! moment. A script that has nothing to change sets `ctx.op = 'none'`, which writes nothing, and the answer
-//! still has the document. The text of each script is constant, and values are passed as parameters: the
-//! cluster compiles every new text, and refuses to compile too many.
+//! Each change is an update with a script, which the primary shard runs on the document as it is at that moment. A
+//! script that has nothing to change sets `ctx.op = 'none'`. The shard then writes nothing, and the answer still has
+//! the document. The text of each script is constant, and values are passed as parameters, because the cluster compiles
+//! every new text, and refuses to compile too many.
 //!
-//! A change is sent as an `_update`, or as a `_bulk` with one item. For an `_update` the shard reads the
-//! document, queues the write, and then writes. If another change came in between, it starts again, so of all
-//! the updates in the queue one succeeds at a time. A `_bulk` reads and writes without a queue in between, so
-//! that many changes of one document succeed. But a `_bulk` takes the node a fifth longer to find that there
-//! is nothing to write, and the replicas are told of that too. So a request that is mostly refused is sent as
-//! an `_update` (`search-crowd` and `search-forms` in `docs/performance.md`).
+//! A change is sent as an `_update`, or as a `_bulk` with one item. For an `_update` the shard reads the document,
+//! queues the write, and then writes. If another change came in between, it starts again, so of all the updates in the
+//! queue only one succeeds at a time. A `_bulk` reads and writes without a queue in between, so many changes of one
+//! document succeed. But a `_bulk` takes the node a fifth longer to find that there is nothing to write, and it tells
+//! the replicas about that too. So a request that is mostly refused is sent as an `_update` (`search-crowd` and
+//! `search-forms` in `docs/performance.md`).
 
 mod change;
 mod request;
@@ -40,31 +40,30 @@ use crate::{
     rules::turn,
 };
 
-/// After what time a change is on all copies, or the primary that made it is none any more: a node that is cut off is
-/// noticed after three checks of 11 s.
+/// After this time a change is on all copies, or the primary that made it is no longer the primary: the cluster notices
+/// a node that is cut off after three checks of 11 s.
 const CONFIRMED_AFTER: Duration = Duration::from_secs(40);
 
-/// How often the shard runs the script of an `_update` again after another change of the document came in
-/// between. The loser of a race for a lock needs one more run, which finds the winner and writes nothing.
+/// How often the shard runs the script of an `_update` again if another change of the document came in between. A
+/// request that loses the race for a lock needs one more run, which finds the winner and writes nothing.
 const MAX_RETRIES: &str = "32";
-/// How often the shard runs the script of an item of a `_bulk` again. There only changes by the other write threads of
-/// the node can come in between, one thread for each processor, and another run waits in no queue.
+/// How often the shard runs the script of an item of a `_bulk` again. Only changes by the other write threads of the
+/// node, one for each processor, can come in between, and another run waits in no queue.
 const MAX_RETRIES_IN_BULK: u32 = 256;
-/// How the ids of limiters begin.
+/// The prefix of the ids of limiters.
 pub(super) const LIMITER: &str = "limiter:";
 /// The UUID namespace of ids that are hashes.
 pub(super) const HASHED: Uuid = Uuid::from_u128(0x5e9f_1e3b_6f0e_4b57_9d1c_0a6f_3c2d_8b41);
-/// The suffix that makes the write alias of the user's alias.
+/// The suffix that makes the write alias from the user's alias.
 const WRITE_ALIAS: &str = "-write";
-/// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three
-/// times as long, because it looks for the shard again after a failure (seen on Elasticsearch 8.12 with a
-/// node that was killed).
+/// How long the node waits for a missing primary shard. A `_bulk` waits this long. An `_update` waits three times as
+/// long, because it looks for the shard again after a failure (seen on Elasticsearch 8.12 with a node that was killed).
 const SHARD_TIMEOUT: &str = "5s";
 
-/// Makes all changes and requests: it knows the names that they go to, and the options that they share.
+/// Makes all changes and requests. It has the names that they go to, and the options that they share.
 #[derive(Clone, Debug)]
 pub(crate) struct Statements {
-    /// The name that the user gives.
+    /// The name that the user has given.
     alias: String,
     /// The name that operations are sent to.
     target: String,
@@ -100,8 +99,8 @@ impl Statements {
     }
 
     /// The alias of the one index that locks are written to. There are two reasons for a second alias. A rollover moves
-    /// the alias of the user to another index, and leaves the write alias. And a request can require that its target
-    /// is an alias, so that no update creates a missing index.
+    /// the user's alias to another index, and leaves the write alias. And a request can require that its target is an
+    /// alias, so that no update creates a missing index.
     pub(crate) fn write_alias(&self) -> &str {
         &self.target
     }
@@ -118,7 +117,7 @@ impl Statements {
         &self.alias
     }
 
-    /// An acquire, by a lean script if that [will do](is_lean).
+    /// An acquire, by a lean script if that is [enough](is_lean).
     pub(crate) fn acquire(&self, request: &AcquireRequest) -> Change {
         if !is_lean(request) {
             return self.acquire_in_full(request);
@@ -148,7 +147,7 @@ impl Statements {
         params["confirmed_after"] = json!(millis(CONFIRMED_AFTER));
         params["all_bind"] = json!(millis(turn::LONGEST));
         let mut change = self.change(&request.key, &ACQUIRE_BESIDE, params);
-        // Many processes may come to wait at once, and each takes a place.
+        // Many processes may begin to wait at once, and each takes a place.
         if !is_whole(request) || request.turn.waiter().is_some() {
             change = change.in_a_crowd();
         }
@@ -158,7 +157,7 @@ impl Statements {
         }
     }
 
-    /// Takes a process out of the queue.
+    /// Removes the place of a process.
     pub(crate) fn leave(&self, key: &Key, waiter: WaiterId) -> Change {
         let params = json!({
             "schema": SCHEMA,
@@ -207,13 +206,13 @@ impl Statements {
             .in_a_crowd()
     }
 
-    /// A look at the lock by a script that changes nothing, because a get would not tell the node's time.
+    /// Reads the lock by a script that changes nothing, because a get would not tell the node's time.
     pub(crate) fn inspect(&self, key: &Key) -> Change {
         self.change(key, &INSPECT, json!({}))
     }
 
-    /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the
-    /// deletion, if a request asks for a document that its script deletes.
+    /// The answer does not have the document: OpenSearch 2.5 fails with a null pointer exception, after the deletion,
+    /// if a request asks for a document that its script deletes.
     fn release_done(&self, request: &ReleaseRequest, done: DoneTick) -> Change {
         let params = json!({
             "schema": SCHEMA,
@@ -243,8 +242,8 @@ impl Statements {
             id,
             body: json!({
                 "script": script,
-                // With a filter the answer has the document as the script left it. Without one it has the
-                // stored document, and lacks the fields that a script adds for the answer alone.
+                // With a filter, the answer has the document as the script left it. Without one, it has the stored
+                // document, without the fields that a script adds for the answer only.
                 "_source": { "includes": ["*"] },
             }),
             crowded: false,
@@ -259,14 +258,14 @@ impl Statements {
         }
     }
 
-    /// One change, in one request.
+    /// One change as a request.
     pub(crate) fn update(&self, change: Change) -> Request {
         self.update_at(change, Target::Alias)
     }
 
-    /// One change, in one request, sent to a name of this kind.
+    /// One change as a request that is sent to a name of this kind.
     pub(super) fn update_at(&self, change: Change, target: Target) -> Request {
-        // A path loses the segments `.` and `..`, even percent-encoded. In a bulk the id is in the body.
+        // A path loses the segments `.` and `..`, even if they are percent-encoded. In a bulk the id is in the body.
         if change.crowded || [".", ".."].contains(&change.id.as_str()) {
             return self.bulk_at(vec![change], target);
         }
@@ -285,7 +284,7 @@ impl Statements {
         }
     }
 
-    /// The parameters, with those that bound how long a write waits and say for how many copies.
+    /// The parameters, and those that say how long a write waits and for how many copies.
     fn with_waits(&self, mut query: Query) -> Query {
         query.push(("timeout", SHARD_TIMEOUT.into()));
         let copies = self.active_shards.map(|copies| copies.to_string().into());
@@ -293,7 +292,7 @@ impl Statements {
         query
     }
 
-    /// Several changes, in one request. The answers come in the same order.
+    /// Several changes as one request. The answers come in the same order.
     pub(crate) fn bulk(&self, changes: Vec<Change>) -> Request {
         self.bulk_at(changes, Target::Alias)
     }
@@ -321,17 +320,18 @@ impl Statements {
     }
 }
 
-/// Whether a request goes to a lean script, which knows neither several holders nor who of those that wait counts, and
-/// nothing of ticks. It
-/// refuses a free key whose first place is another's, unless the request is [barging](Turn::Barging), and takes no place.
-/// So a process that waits goes to it at first, when the key is likely to be free, and when it is the first.
+/// Whether a lean script is enough for a request. That script knows neither several holders nor ticks, and does not
+/// check which places count. It takes no place, and refuses a free key whose first place is another process's, unless
+/// the request is [barging](Turn::Barging).
+///
+/// So a process that waits uses it at first, while the key is likely to be free, and again when its place is the first.
 pub(super) fn is_lean(request: &AcquireRequest) -> bool {
     let has_to_write = request.likely_held || request.place == KnownPlace::Due;
     let waits_already = request.turn.waiter().is_some() && has_to_write;
     is_whole(request) && request.in_place_of.is_none() && request.tick.is_none() && !waits_already
 }
 
-/// Whether a request is for a lease that no other may stand beside.
+/// Whether a request is for a lease that allows no other holder beside it.
 fn is_whole(request: &AcquireRequest) -> bool {
     request.access == Access::Exclusive && !request.reentrant
 }
@@ -351,8 +351,9 @@ fn of_acquire(request: &AcquireRequest) -> Value {
     })
 }
 
-/// The id of the document of a key. It is the key, but for those that begin as the ids of limiters do. Theirs is a hash,
-/// because an id may not be longer than the longest key. The second colon tells it from that of a limiter.
+/// The id of the document of a key. It is the key itself, unless the key begins like the id of a limiter. The id is
+/// then a hash, because an id may not be longer than the longest key. Its second colon distinguishes it from the id of
+/// a limiter.
 pub(super) fn id(key: &Key) -> Cow<'_, str> {
     if key.as_str().starts_with(LIMITER) {
         format!(
@@ -365,7 +366,8 @@ pub(super) fn id(key: &Key) -> Cow<'_, str> {
     }
 }
 
-/// The duration in milliseconds, at most some 100,000 years: the sum of it and the current time must still be a date.
+/// The duration in milliseconds, at most some 100,000 years, because the sum of it and the current time must still be a
+/// date.
 pub(super) fn millis(duration: Duration) -> i64 {
     const MAX_MILLIS: i64 = 4_000_000_000_000_000;
     i64::try_from(duration.as_millis()).map_or(MAX_MILLIS, |millis| millis.min(MAX_MILLIS))

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use super::statements::{Body, Method, Request};
 use crate::model::Cause;
 
-/// The time limit of a request. Without it a request on a dead connection would never end. The default
-/// `call_timeout` is shorter.
+/// The time limit of a request. Without it a request on a dead connection would never end. The default `call_timeout`
+/// is shorter.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A client of a cluster: `elasticsearch::Elasticsearch` or `opensearch::OpenSearch`.
@@ -36,7 +36,7 @@ pub struct SealedResponse {
     pub(crate) body: Vec<u8>,
 }
 
-/// The body as it goes over the wire.
+/// The body as it is sent.
 fn bytes(body: &Body) -> Option<Vec<u8>> {
     match body {
         Body::None => None,
@@ -48,7 +48,7 @@ fn bytes(body: &Body) -> Option<Vec<u8>> {
     }
 }
 
-/// A macro, because the two clients have the same methods on types of the same names, in different crates.
+/// This is a macro because the two clients have the same methods, on types of the same names, in different crates.
 macro_rules! transport {
     ($client:ty, $crate_name:ident, $name:literal) => {
         #[async_trait]

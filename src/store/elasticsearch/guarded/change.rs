@@ -1,4 +1,4 @@
-//! The request for a guarded document, and whether the fence passed: pure functions.
+//! The request for a guarded document, and whether its fence was accepted: pure functions.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ impl Statements {
             .showing(fence_alone())
     }
 
-    /// The answer does not have the document, for the reason that [`Statements::remove_expired`] names.
+    /// The answer does not have the document, for the reason that [`Statements::remove_expired`] gives.
     pub(super) fn guarded_delete(&self, id: &Key, fence: Fence) -> Change {
         self.change_of(id.as_str().to_owned(), &GUARDED_DELETE, params(fence))
             .showing(json!(false))
@@ -58,7 +58,7 @@ pub(super) fn object(document: &impl Serialize, store: &'static str) -> Result<V
 }
 
 impl Outcome {
-    /// The document, or as much of it as was asked for, if the fence passed and is recorded.
+    /// The document, or the part of it that was asked for, if the fence was accepted and is recorded.
     pub(super) fn passed(self, fence: Fence, store: &'static str) -> Result<Value, Error> {
         let seen = &self.source[Fence::FIELD];
         match (self.effect, seen.as_i64()) {
@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(upserts, [false, true, false, false]);
     }
 
-    /// Without `require_alias` a missing index would be created, so the option is left out only for an index
-    /// that is known to exist.
+    /// Without `require_alias` a missing index would be created. So the option is left out only for an index that is
+    /// known to exist.
     #[test]
     fn an_alias_is_required_unless_the_index_is_known() {
         let change = |text| statements().guarded_claim(&id(text), FENCE);

@@ -17,14 +17,14 @@ impl Change {
         &self.id
     }
 
-    /// The same change, but if there is no document, the script runs on a new, empty one.
+    /// The same change, which inserts a missing document: the script then runs on a new, empty one.
     pub(crate) fn or_insert(mut self) -> Self {
         self.body["scripted_upsert"] = json!(true);
         self.body["upsert"] = json!({});
         self
     }
 
-    /// The same change, sent as a `_bulk`: it has to succeed although many clients change the document at the
+    /// The same change, sent as a `_bulk`, because it must succeed although many clients change the document at the
     /// same time.
     pub(crate) fn in_a_crowd(mut self) -> Self {
         self.crowded = true;
@@ -41,8 +41,8 @@ impl Change {
 /// The kind of name that a change may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Only an alias. An update of a missing index would create it, with a guessed mapping; an alias is never
-    /// created.
+    /// Only an alias. An update of a missing index would create the index, with a guessed mapping, but never creates an
+    /// alias.
     Alias,
     /// An alias or an index. A missing index is created.
     Any,

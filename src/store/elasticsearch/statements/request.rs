@@ -22,7 +22,7 @@ pub(crate) struct Request {
     pub(crate) body: Body,
 }
 
-/// The parameters behind the path.
+/// The query parameters of a request.
 pub(crate) type Query = Vec<(&'static str, Cow<'static, str>)>;
 
 /// The body of a request.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Statements {
-    /// A get of the document of a key; `None` for a key that a path would drop.
+    /// A get of the document of a key; `None` for a key that cannot be a segment of a path.
     pub(crate) fn get(&self, key: &Key) -> Option<Request> {
         if [".", ".."].contains(&key.as_str()) {
             return None;
@@ -31,7 +31,7 @@ impl Statements {
         })
     }
 
-    /// Makes what was written visible to searches.
+    /// Makes earlier writes visible to searches.
     pub(crate) fn refresh(&self) -> Request {
         Request {
             method: Method::Post,
@@ -41,7 +41,7 @@ impl Statements {
         }
     }
 
-    /// A search for no documents. It fails as long as a node that has just started does not know the indices.
+    /// A search for no documents. It fails while a node that has just started does not know the indices.
     pub(crate) fn probe(&self) -> Request {
         probe_of(&self.path())
     }
@@ -80,8 +80,8 @@ impl Statements {
         }
     }
 
-    /// Deletes the locks and limiters that are over, except documents that were changed after the search of
-    /// the `_update_by_query` saw them. Its script looks at the documents themselves.
+    /// Deletes the locks and limiters that are over, except documents that were changed after the search of the
+    /// `_update_by_query` saw them. Its script checks the documents themselves.
     pub(crate) fn purge(&self, retention: Duration) -> Request {
         // The number in an expression such as `now-5s` has at most 32 bits.
         let seconds = retention.as_millis().div_ceil(1_000).min(2_000_000_000);

@@ -20,7 +20,7 @@ fn ask(text: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key(text), LeaseId::random(), text.into(), ttl)
 }
 
-/// By a process that waits, with a place that counts for so long.
+/// A request of a process that waits, with a place that counts for `stays`.
 fn ask_in_turn(text: &str, stays: Duration) -> AcquireRequest {
     let waiter = WaiterId::random();
     ask(text).turn(Turn::InTurn { waiter, stays })
@@ -102,7 +102,7 @@ fn keys_that_a_path_would_drop_go_in_the_body() {
     }
 }
 
-/// An `_update` that was overtaken by another change is queued again, and may be overtaken again.
+/// An `_update` that another change has overtaken is queued again, and may be overtaken again.
 #[test]
 fn what_has_to_come_through_a_crowd_goes_as_a_bulk_of_one() {
     let statements = Statements::of_locks("locks".into());
@@ -198,7 +198,7 @@ fn a_turn_is_parameters() {
 
     for (stays, counts, enough) in [
         (Duration::from_secs(3), 3_000, 2_750),
-        // Below two milliseconds a place counts for one, and is enough if it counts at all.
+        // Below two milliseconds a place counts for one millisecond. It is not written again while it counts.
         (Duration::from_micros(1_600), 1, 1),
         (Duration::MAX, 60_000, 59_750),
     ] {
@@ -216,7 +216,7 @@ fn no_lock_has_the_id_of_a_limiter_or_of_another_lock() {
     for plain in ["report:42", "limiter", "Limiter:", " limiter:"] {
         assert_eq!(id(&key(plain)), plain);
     }
-    // Programs in other languages have to come to the same.
+    // Programs in other languages must compute the same id.
     let hashed = "limiter::f5ddf788-a507-58e6-b519-bca54dc25352";
     assert_eq!(id(&key("limiter:")), hashed);
     let longest = format!("limiter:{}", "a".repeat(MAX_KEY_BYTES - 8));
