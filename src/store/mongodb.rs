@@ -47,82 +47,83 @@ use crate::{
     store::{FreedKeys, Store, clock::ServerClock},
 };
 
-/// The largest difference that is assumed between the clocks of two members of a replica set.
+/// The largest difference that this store assumes between the clocks of two members of a replica set.
 const CLOCK_MARGIN: Duration = Duration::from_millis(100);
-/// How long the document of a dead lock is kept unless [`MongoStore::retention`] says otherwise.
+/// How long the document of a dead lock is kept, unless [`MongoStore::retention`] says otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a command is sent at most, while its answer is of no use: after a lost race between two inserts
-/// of one key, or if the answer comes out of the driver's retry, without the time. The second attempt finds
-/// the document, unless it was removed in between, and has an ordinary answer.
+/// How often a command is sent at most while its answer is of no use. There are two such answers: another client has
+/// inserted the same key at the same moment; or the answer comes from the driver's retry, without the time. The second
+/// attempt finds the document, unless it was removed in between, and has an ordinary answer.
 const MAX_SENDS: u32 = 3;
-/// How many acquires and releases are sent at the same time. Further ones wait until one of those is
-/// answered, and may then go together in a batch.
+/// How many acquires and releases are sent at the same time. Further requests wait until one of those is answered, and
+/// may then be sent together in a batch.
 const MAX_CONCURRENT: usize = 16;
 
-/// Keeps locks in a MongoDB collection, one document a key.
+/// Keeps locks in a MongoDB collection, one document for each key.
 ///
-/// It takes the application's own [`Collection`], so that authentication, TLS and pools are the
-/// application's. Whatever the defaults of the client and the collection, each write asks for a majority and
-/// its journal, and each read for the primary. The collection should hold nothing but locks and limiters. It
-/// needs MongoDB 5.0 or newer, and the role `readWrite` on the database. A
-/// [`retention`](MongoStore::retention) that was changed since the first [`prepare`](MongoStore::prepare)
-/// also takes the right `collMod`, which is in `dbAdmin`.
+/// It uses the application's own [`Collection`], so that authentication, TLS and pools are the application's. Whatever
+/// the defaults of the client and the collection are, each write asks for a majority and its journal, and each read
+/// asks the primary. [`prepare`](MongoStore::prepare) creates the indexes by which the server removes dead locks.
 ///
-/// The collection must have no collation of its own: one that ignores case, for example, would take
-/// two keys for one. A sharded one must be sharded by `_id`.
+/// # What it needs
 ///
-/// The driver looks for a server for 30 s by default. Set `server_selection_timeout` in its options below the
-/// [`call_timeout`](crate::LeasesBuilder::call_timeout): then the error says that a server cannot be reached
-/// or refused the password, instead of that it did not answer in time. The driver waits for an answer without
-/// a limit. So a dead connection keeps its place in the pool until the operating system closes it, and the
-/// connection of a renewal keeps its place as long as a transaction holds the document of the lease. A
-/// `max_pool_size` above the driver's default of 10 leaves room for that: up to 24 batches of renewals
-/// without an answer may be under way.
+/// - MongoDB 5.0 or newer.
+/// - The role `readWrite` on the database. If the [`retention`](MongoStore::retention) was changed since the first
+///   [`prepare`](MongoStore::prepare), the next one also needs the right `collMod`, which is in `dbAdmin`.
+/// - A collection for locks and limiters only, without a collation of its own: a collation that ignores case, for
+///   example, would treat two keys as one. A sharded collection must be sharded by `_id`.
+///
+/// # Options of the driver
+///
+/// - The driver looks for a server for 30 s by default. Set `server_selection_timeout` to less than the
+///   [`call_timeout`](crate::LeasesBuilder::call_timeout). The error then says that no server can be reached, or that a
+///   server refused the password, instead of that it did not answer in time.
+/// - The driver waits for an answer without a limit. So a dead connection keeps its place in the pool until the
+///   operating system closes it, and the connection of a renewal keeps its place as long as a transaction holds the
+///   document of the lease. A `max_pool_size` above the driver's default of 10 leaves room for that: up to 24 batches
+///   of renewals without an answer may be under way.
 ///
 /// # What it guarantees
 ///
-/// - Every operation is one atomic command on one document, on the clock of the server that
-///   carries it out. The [classic dialect](MongoStore::without_pipelines) takes two commands for most of them.
-/// - A grant was acknowledged by a majority of the replica set, each member of which has it in its journal
-///   (`w: "majority"`, `j: true`). So it survives a failover, the loss of any minority, and that all members
-///   are killed or lose their power at once; also on a set with `writeConcernMajorityJournalDefault: false`,
-///   where a majority alone says nothing of the journal. The same goes for renewals, conversions, evictions and
-///   permits. The next primary may have another clock: the clock margin of 100 ms covers a
-///   difference up to that, and [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater
-///   one.
-/// - A **plain release** is acknowledged by the primary alone, unless
-///   [`durable_releases`](MongoStore::durable_releases) says otherwise. If a failover undoes it, the key stays
-///   taken until the ttl is over.
-/// - A refused attempt writes nothing, not even to the oplog, unless it takes a place among the processes that wait.
-/// - On a **standalone server** a grant that was acknowledged is in its journal (`w: 1`, `j: true`), so it
-///   survives that the server is killed or loses its power, and is lost with its disk. Such a server is not
-///   sent `w: "majority"`, for which newer servers do not wait for the journal, even with `j: true`. With its
-///   first write the store asks which kind of server it is (`hello`), and it asks a standalone server again
-///   after 10 s. So if a standalone server is made a member of a set, wait 10 s before you add the second
-///   member.
-/// - A server **without a journal** is [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal)
-///   says that it is to be used all the same.
+/// - Every operation is one atomic command on one document, on the clock of the server that carries it out. The
+///   [classic dialect](MongoStore::without_pipelines) takes two commands for most operations.
+/// - A majority of the replica set has acknowledged a grant, each member with the grant in its journal (`w:
+///   "majority"`, `j: true`). So the grant survives a failover, the loss of any minority, and that all members are
+///   killed or lose their power at once. That is also true on a set with `writeConcernMajorityJournalDefault: false`,
+///   where a majority alone says nothing about the journal. The same applies to renewals, conversions, evictions and
+///   permits. The next primary may have another clock: the clock margin of 100 ms covers a difference up to that, and
+///   [`LeasesBuilder::clock_margin`](crate::LeasesBuilder::clock_margin) a greater one.
+/// - The primary alone acknowledges a **plain release**, unless [`durable_releases`](MongoStore::durable_releases) says
+///   otherwise. If a failover undoes the release, the key stays taken until the ttl is over.
+/// - A refused attempt writes nothing, not even to the oplog, unless it takes a place among the waiting processes.
+/// - On a **standalone server** an acknowledged grant is in the server's journal (`w: 1`, `j: true`). So it survives
+///   that the server is killed or loses its power, and is lost with its disk. The store does not send `w: "majority"`
+///   to such a server, because newer servers then do not wait for the journal, even with `j: true`. With its first
+///   write the store asks which kind of server it is (`hello`), and it asks a standalone server again after 10 s. So if
+///   you make a standalone server a member of a set, wait 10 s before you add the second member.
+/// - A server **without a journal** causes [`Error::NoJournal`], unless [`journal(false)`](MongoStore::journal) says
+///   that the store may use it.
 ///
 /// # Sharded clusters
 ///
-/// There `$$NOW` is the clock of the router (`mongos`), and routers often run beside the applications. The store asks the
-/// shard instead, whatever the clocks of the routers say. From MongoDB 8.3 on, if the cluster's feature compatibility
-/// version is as new, it does so by the expression `$currentDate`. (No sharded cluster of that version was to be had: the
-/// statements were tried on a single server of it.) On an older cluster the store speaks the [classic
-/// dialect](MongoStore::without_pipelines).
+/// There `$$NOW` is the clock of the router (`mongos`), and routers often run beside the applications. So the store
+/// uses the clock of the shard, whatever the clocks of the routers say. From MongoDB 8.3 on, if the feature
+/// compatibility version of the cluster is as new, it uses the expression `$currentDate` for that. (No sharded cluster
+/// of that version was available: the statements were tried on a single server of it.) On an older cluster the store
+/// uses the [classic dialect](MongoStore::without_pipelines).
 ///
-/// The store asks the cluster once, with its first request. A collection that has documents of the classic dialect stays
-/// with it after an upgrade.
+/// The store asks the cluster once, with its first request. If a collection has documents of the classic dialect, the
+/// store keeps using that dialect after an upgrade of the cluster.
 ///
 /// # Freed keys
 ///
-/// A replica set, and a sharded cluster with pipelines, reports releases, evictions and downgrades as they happen
-/// ([`Store::freed`]), by a change stream; a standalone server does not.
+/// On a replica set, and on a sharded cluster with pipelines, the store learns of releases, evictions and downgrades as
+/// they happen ([`Store::freed`]), by a change stream. On a standalone server it does not.
 ///
-/// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for
-///   the locks; and for each stream the server looks at every write that it gets.
-/// - A change stream shows what a majority has, so it may be late: without a majority nothing comes until
-///   there is one again. It is not early: the primary has freed a key before the stream shows it.
+/// - An open stream keeps one connection of the client's pool busy, so `max_pool_size` should leave some for the locks.
+///   For each stream the server looks at every write that it gets.
+/// - A change stream shows what a majority has, so it may be late. Without a majority it shows nothing until there is
+///   one again. It is never early: the primary has freed a key before the stream shows it.
 /// - It needs the right `changeStream`, which is in `readWrite`.
 /// - It ends if the collection is dropped or renamed.
 ///
@@ -145,7 +146,7 @@ const MAX_CONCURRENT: usize = 16;
 pub struct MongoStore {
     locks: Collections<RawDocumentBuf>,
     retention: Duration,
-    /// Whether releases are acknowledged as everything else is.
+    /// Whether releases are acknowledged like all other writes.
     durable_releases: bool,
     clock: Arc<ServerClock>,
     /// Whether changes may be pipelines.
@@ -157,7 +158,7 @@ pub struct MongoStore {
 }
 
 impl MongoStore {
-    /// A store in this collection. Nothing is sent yet.
+    /// Makes a store in this collection. Sends nothing yet. The type `T` of the collection's documents does not matter.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
             locks: Collections::new(collection),
@@ -170,69 +171,81 @@ impl MongoStore {
         }
     }
 
-    /// How long the document of a dead lock is kept, and with it the key's last fence; a day by default.
+    /// Sets how long the document of a dead lock is kept, and with it the key's last fence. The default is a day.
     ///
-    /// It counts from the expiry, and from the moment at which the clock has passed the fence, whichever is
-    /// later, and is rounded up: by a 24th, at most 1,000 s. A lease that is released early leaves the date
-    /// as it was. A changed retention counts for a lock from its next grant or renewal on, and for limiters,
-    /// in whole seconds, from the next [`prepare`](MongoStore::prepare) on; a shorter one brings no date of a
-    /// lock forward.
+    /// The time counts from the expiry or from the moment at which the clock has passed the fence, whichever is later.
+    /// It is rounded up by a 24th, at most 1,000 s. If a lease is released early, the date stays as it was.
     ///
-    /// Without the document the next fence is taken from the server's clock. So it is still greater, unless
-    /// the clock goes back by more than the retention.
+    /// A changed retention applies to a lock from its next grant or renewal on. It applies to limiters, in whole
+    /// seconds, from the next [`prepare`](MongoStore::prepare) on. A shorter retention moves no date of a lock forward.
+    ///
+    /// Without the document, the next fence is taken from the server's clock. So it is still greater, unless the clock
+    /// goes back by more than the retention.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Whether a write has to be in the server's journal before it is acknowledged; it has by default. A
-    /// server without a journal, as with a storage engine that keeps everything in memory, refuses that with
+    /// Sets whether a write must be in the server's journal before it is acknowledged. The default is `true`. A server
+    /// without a journal, for example with a storage engine that keeps everything in memory, refuses that with
     /// [`Error::NoJournal`].
     ///
-    /// With `false` a server that is killed, or loses its power, may come back without grants, renewals and
-    /// evictions that it has acknowledged. Then two holders may have one key at a time, and one fence may be
-    /// given out twice. On a replica set this takes a majority of its members that fail at the same time. Use
-    /// `false` only where the server has no journal, and where that is bearable.
+    /// With `false`, a server that is killed or loses its power may come back without grants, renewals and evictions
+    /// that it has acknowledged. Then two holders may have one key at the same time, and one fence may be granted
+    /// twice. On a replica set this takes a majority of its members that fail at the same time. Use `false` only where
+    /// the server has no journal, and where the consequences are acceptable.
     pub fn journal(mut self, journal: bool) -> Self {
         self.locks = self.locks.journal(journal);
         self
     }
 
-    /// A store whose changes are no pipelines, in the classic dialect: for engines that take none, such as Amazon
-    /// DocumentDB, and for collections that such a store has used. On a sharded cluster before MongoDB 8.3 each store
-    /// speaks it.
+    /// Makes the store use the classic dialect, whose changes are not pipelines: for engines that do not support
+    /// pipelines in updates, such as Amazon DocumentDB, and for collections that such a store has used. On a sharded
+    /// cluster before MongoDB 8.3 each store uses it.
     ///
-    /// It does all that a store does. What is different:
+    /// It can do all that a store must do. The differences are:
     ///
-    /// - To take an exclusive lease of a key that is free, and to release it, is one command each, if the lease was not
-    ///   renewed, no process waits and no tick is done. Any other operation is two commands: one that writes the time of the
-    ///   request, and so learns the clock of the server that keeps the document, and a compare-and-set. If others change
-    ///   the document in between, both are sent again. Where the one command has found out that it is not enough, there are
-    ///   three.
-    /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one document
-    ///   of each page, [`list`](crate::Leases::list).
-    /// - Waiters are not told of [freed keys](Store::freed): they poll. Many requests do not go in one command.
-    /// - There is no TTL index: [`purge`](crate::Leases::purge) removes what is dead. [`prepare`](MongoStore::prepare)
+    /// - Taking an exclusive lease of a free key is one command, and so is its release, if the lease was not renewed, no
+    ///   process waits and no tick is done. If that command finds that it is not enough, two more follow.
+    /// - Any other operation is two commands: one writes the time of the request, and so learns the clock of the server
+    ///   that keeps the document; the other is a compare-and-set. If other clients change the document in between, both
+    ///   are sent again.
+    /// - So a refused request writes to the document, and so do [`inspect`](crate::Leases::inspect) and, for one
+    ///   document of each page, [`list`](crate::Leases::list).
+    /// - Waiters are not told of [freed keys](Store::freed): they poll. Each request of a batch is sent alone.
+    /// - There is no TTL index: [`purge`](crate::Leases::purge) removes dead locks. [`prepare`](MongoStore::prepare)
     ///   only checks the collection.
     /// - [`Lease::enforce`](crate::Lease::enforce) is refused.
     ///
-    /// Its documents have a schema of their own. A store of the other dialect refuses them, and this one refuses those of
-    /// the other: give it a collection of its own. Amazon DocumentDB also needs `retryWrites=false` in the address.
+    /// Its documents have a schema of their own. A store of the other dialect refuses them, and this one refuses those
+    /// of the other dialect, so it needs a collection of its own. Amazon DocumentDB also needs `retryWrites=false` in
+    /// the address.
+    ///
+    /// ```no_run
+    /// # use leasehold::MongoStore;
+    /// # async fn example(client: mongodb::Client) -> Result<(), leasehold::Error> {
+    /// let locks = client.database("app").collection::<mongodb::bson::Document>("locks");
+    /// let store = MongoStore::new(&locks).without_pipelines();
+    /// store.prepare().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn without_pipelines(mut self) -> Self {
         self.pipelines = false;
         self
     }
 
-    /// Whether a release has to be acknowledged by a majority of the replica set and in its journal, as a grant is.
+    /// Sets whether a release must be acknowledged by a majority of the replica set and in its journal, as a grant is.
+    /// The default is `false`.
     ///
-    /// By default a plain release is acknowledged by the primary alone (`w: 1`), which takes a wait for the other
-    /// members out of every cycle. A failover, or a kill of a standalone server, right after it may undo it: then the
-    /// key stays taken until the ttl is over, as if the holder had died. Two holders at once, or a fence that was given
-    /// out twice, cannot come of it.
+    /// By default the primary alone acknowledges a plain release (`w: 1`), which saves a wait for the other members in
+    /// every cycle. A failover right after it, or a kill of a standalone server, may undo the release. The key then
+    /// stays taken until the ttl is over, as if the holder had died. It cannot cause two holders at once, or a fence
+    /// that is granted twice.
     ///
-    /// With or without this these are acknowledged by a majority: a release with a minimum hold, one after the lease's
-    /// local deadline, one of a lease that was never handed out, one that hands the key off to a waiter of the same
-    /// process, one of a [leader](crate::Leases::leader), and one that leaves it to other processes after many of those.
+    /// In any case a majority acknowledges these releases: one with a minimum hold; one after the local deadline of the
+    /// lease; one of a lease that was never handed out; one that hands the key to a waiter of the same process; one
+    /// that leaves the key to other processes after many of those; and one of a [leader](crate::Leases::leader).
     pub fn durable_releases(mut self, durable: bool) -> Self {
         self.durable_releases = durable;
         self
@@ -241,7 +254,7 @@ impl MongoStore {
 
 impl fmt::Debug for MongoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the client, whose options hold the credentials.
+        // The client is left out, because its options contain the credentials.
         f.debug_struct("MongoStore")
             .field("collection", &self.locks.reads().namespace().to_string())
             .field("retention", &self.retention)

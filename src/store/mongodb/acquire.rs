@@ -17,10 +17,10 @@ use crate::{
 };
 
 impl MongoStore {
-    /// Looks at the document of a key that was held a moment ago, and returns the holders if the request is refused and
-    /// leaves the document as it is. `None` if not, or if that is not known: the caller then sends the acquire.
+    /// Reads the document of a key that was held a moment ago, and returns the holders if they refuse the request and
+    /// the document would stay as it is. `None` if not, or if that is not known. The caller then sends the acquire.
     ///
-    /// A `find` costs the server half of what a change does that is refused (`held` in `docs/performance.md`).
+    /// A `find` costs the server half of a change that is refused (`held` in `docs/performance.md`).
     pub(super) async fn look(&self, request: &AcquireRequest) -> Option<Held> {
         let now = self.clock.at(Instant::now())?;
         let looked = self
@@ -38,13 +38,12 @@ impl MongoStore {
         }
     }
 
-    /// Asks for a lease whose id is in no earlier request, without the server's time in the answer: that
-    /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in
-    /// `docs/performance.md`). If the lease is in the document it was granted just now, so the time of its
-    /// grant is the server's time.
+    /// Asks for a lease whose id was in no earlier request. The answer does not contain the server's time, because that
+    /// takes a projection, which costs the server some 5 to 10% of a cycle (`forms` in `docs/performance.md`). If the
+    /// lease is in the document, it was granted just now, so the time of its grant is the server's time.
     ///
-    /// `None` if the answer decides nothing, as when the key is held and the server's time is not known: the
-    /// caller then asks again, for an answer with the time.
+    /// `None` if the answer decides nothing, for example because the key is held and the server's time is not known.
+    /// The caller then asks again, for an answer with the time.
     pub(super) async fn acquire_fresh(
         &self,
         request: &AcquireRequest,
@@ -81,7 +80,7 @@ impl MongoStore {
                 self.record_time(granted_at);
                 Some(granted_at)
             }
-            // The statement of `take_over_sole` also refuses beside a holder that has expired, so the full
+            // The statement of `take_over_sole` also refuses if there is another holder that has expired, so the full
             // statement has to decide.
             None if is_take_over => None,
             None => self.clock.at(sent),
@@ -92,8 +91,8 @@ impl MongoStore {
         answered(&found.at(now)?, request, now)
     }
 
-    /// Gives up the place of a process. As a release, a failover may undo that: the place then counts until its time is
-    /// over.
+    /// Removes the place of a process. A failover may undo that, like a release: the place then counts until its time
+    /// is over.
     pub(super) async fn give_up_place(&self, key: &Key, waiter: WaiterId) -> Result<(), Error> {
         let locks = if self.durable_releases {
             self.locks.durable_writes().await?
@@ -142,8 +141,9 @@ impl MongoStore {
     }
 }
 
-/// The answer, by the document after the request. `None` if the rule would change it now, and the request has to be sent
-/// again: the last holder has expired meanwhile, or the short form of the statement has refused what the full one grants.
+/// Reads the answer from the document after the request. `None` if the rule would change the document now, so that the
+/// request has to be sent again: the last holder has expired meanwhile, or the short form of the statement has refused
+/// what the full form grants.
 pub(super) fn answered(
     record: &LockRecord,
     request: &AcquireRequest,

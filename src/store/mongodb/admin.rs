@@ -1,4 +1,4 @@
-//! What ends leases and removes documents: evictions, removals and purges.
+//! Evictions, removals and purges: the operations that end leases and remove documents.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ impl MongoStore {
         let Some(evicted) = evicted else {
             return Ok(None);
         };
-        // An eviction is not sent again, because it would evict a holder that has come since. So its answer
-        // may come out of the driver's retry, without the time, which it does not need.
+        // An eviction is not sent again, because it would evict a holder that came after it. So its answer may come
+        // from the driver's retry, without the time, which it does not need.
         let record = decode::eviction(&evicted, key)?;
         // The expiry that an eviction writes is the server's time.
         self.record_time(record.expires_at);

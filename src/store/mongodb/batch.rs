@@ -24,8 +24,8 @@ impl MongoStore {
         &self,
         requests: &[BatchRequest],
     ) -> Result<BatchAnswers, Error> {
-        // A command has one write concern, so releases go by one statement if a failover may undo each of them, and
-        // there is nothing else in the batch. On a sharded cluster the number of changed documents proves nothing.
+        // A command has one write concern. So releases go by one statement if a failover may undo each of them, and the
+        // batch has nothing else. On a sharded cluster the number of changed documents proves nothing.
         let plain = requests.iter().map(|request| match request {
             BatchRequest::Release(request) if self.is_plain(request) => Some(request),
             BatchRequest::Release(_) | BatchRequest::Acquire(_) => None,
@@ -74,7 +74,7 @@ impl MongoStore {
         Ok(join_all(answers).await)
     }
 
-    /// The answer to an acquire of the batch: the lease is granted if it is in its document.
+    /// The answer to an acquire of the batch. The lease is granted if it is in its document.
     async fn acquired(
         &self,
         result: &BulkResult,
@@ -97,15 +97,15 @@ impl MongoStore {
             None => None,
         };
         match answer {
-            // The look at the document may show a tick as done that no majority has yet.
+            // The document that was read may show a done tick that no majority has yet.
             Some(AcquireAnswer::Done(_)) => self.acquire_again(request).await,
             Some(answer) => Ok(answer),
-            // The holder may have gone between the two commands. It may have been this lease itself.
+            // The holder may have left between the two commands. It may have been this lease itself.
             None => self.acquire_again(request).await,
         }
     }
 
-    /// The answer to a release of the batch: the lease was released if its statement did not fail.
+    /// The answer to a release of the batch. The lease was released if its statement did not fail.
     async fn released(
         &self,
         result: &BulkResult,
@@ -116,7 +116,7 @@ impl MongoStore {
             return Ok(ReleaseAnswer::Released);
         };
         match code(error) {
-            // The statement may have looked for a sole holder only. The lease may be there beside others.
+            // The statement may have looked for a sole holder only. The lease may still be there, beside others.
             Some(statements::NOT_HELD) => self.release_beside(request).await,
             _ => {
                 let error = statement_failed(error);

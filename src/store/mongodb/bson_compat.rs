@@ -1,10 +1,10 @@
-//! A value of the application as the document that the driver would send, and back.
+//! Converts a value of the application to the document that the driver would send, and back.
 //!
-//! This module exists for compatibility and not for speed: the crate has to compile with both major versions of `bson`
+//! This module exists for compatibility and not for speed: the crate must compile with both major versions of `bson`
 //! that an application may choose for the driver.
 //!
-//! The two have the same functions under two names, and neither has the other's. The function that both have
-//! writes some values, such as UUIDs, otherwise than the driver does. So this module calls both names, each in a scope
+//! The two versions have the same functions under different names. The one function that has the same name in both
+//! writes some values, such as UUIDs, differently from the driver. So this module calls both names, each in a scope
 //! where the names of `bson` hide those of this module. Where `bson` lacks a name, the function of this module is
 //! called, which returns [`Absent`].
 
@@ -20,7 +20,7 @@ use crate::model::{Cause, Error};
 ///
 /// # Errors
 ///
-/// [`Error::Store`] if it cannot be one.
+/// [`Error::Store`] if it cannot be a document.
 pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
     let raw = write_with_bson_3(value).or_else(|| write_with_bson_2(value));
     let written = from_either(raw).and_then(|raw| Document::try_from(raw).map_err(Cause::from));
@@ -31,7 +31,7 @@ pub(crate) fn document<T: Serialize>(value: &T) -> Result<Document, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Store`] if it is none of this type.
+/// [`Error::Store`] if it is not a value of this type.
 pub(crate) fn value<T: DeserializeOwned>(document: &RawDocumentBuf) -> Result<T, Error> {
     let bytes = document.as_bytes();
     let value = read_with_bson_3(bytes).or_else(|| read_with_bson_2(bytes));
@@ -135,7 +135,7 @@ mod tests {
         let written = document(&order).unwrap();
         assert_eq!(value::<Order>(&raw(&written)).unwrap(), order);
         assert_eq!(written.get("_id"), Some(&Bson::Int32(1)));
-        // Not as the text that a person would read.
+        // The value is not written as the text that a person would read.
         assert!(matches!(written.get("token"), Some(Bson::Binary(_))));
         assert_eq!(
             document(&doc! { "a": [1, "$b"] }).unwrap(),

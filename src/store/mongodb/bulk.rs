@@ -1,4 +1,4 @@
-//! Many changes by one command. A second command reads the documents.
+//! Sends many changes by one command. A second command reads the documents.
 
 use std::collections::HashMap;
 
@@ -33,13 +33,14 @@ impl Changed {
         }
     }
 
-    /// How many there were, if the answer tells. A statement that fails midway may have changed more than it says.
+    /// How many documents were changed, if the answer tells. A statement that fails midway may have changed more than
+    /// it says.
     pub(super) fn number(&self) -> Option<usize> {
         self.changed.filter(|_| !self.failed)
     }
 }
 
-/// One change among many, of the document of this key.
+/// One change among many: of the document of this key.
 pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Document {
     let mut statement = doc! { "q": statements::filter(key), "u": update };
     if upsert {
@@ -49,9 +50,9 @@ pub(super) fn statement(key: &Key, update: Vec<Document>, upsert: bool) -> Docum
 }
 
 impl MongoStore {
-    /// Sends these changes in one command, which carries out each of them by itself, and reads the documents
-    /// of these keys with a second one. The first one tells which changes failed, but of the others only how
-    /// many documents they changed.
+    /// Sends these changes in one command, which carries out each of them by itself. A second command reads the
+    /// documents of these keys. The first answer tells which changes failed, but of the others only how many documents
+    /// they changed.
     pub(super) async fn change_many(
         &self,
         statements: Vec<Document>,
@@ -122,7 +123,7 @@ impl MongoStore {
         Ok(answer)
     }
 
-    /// The documents of these keys, and the server's time with each.
+    /// The documents of these keys, each with the server's time.
     pub(super) async fn documents(
         &self,
         keys: Vec<&str>,
@@ -132,8 +133,8 @@ impl MongoStore {
             return Ok(documents);
         }
         let clock = self.statement_clock().await?;
-        // The batch has room for one more than there can be, so that the server sees with the first answer that
-        // it has come to the end, and the driver does not ask for a second one.
+        // The batch has room for one more than there can be. So the server sees with the first answer that it is at the
+        // end, and the driver does not ask for a second one.
         let all = u32::try_from(keys.len() + 1).unwrap_or(u32::MAX);
         let mut found = self
             .locks

@@ -25,7 +25,7 @@ pub(super) struct Change {
 }
 
 impl MongoStore {
-    /// Sends a change of a lock that is safe to send more than once. `None` if there is no document.
+    /// Sends a change of a lock that is safe to send more than once. `None` if the document does not exist.
     pub(super) async fn change(
         &self,
         key: &Key,
@@ -44,8 +44,8 @@ impl MongoStore {
         }
     }
 
-    /// Sends a change that is safe to send more than once, until the answer has the server's time. `None` if
-    /// there is no document.
+    /// Sends a change that is safe to send more than once, until the answer contains the server's time. `None` if the
+    /// document does not exist.
     pub(super) async fn send<R>(
         &self,
         change: Change,
@@ -90,8 +90,8 @@ impl MongoStore {
         })
     }
 
-    /// The reason why a conditional change did not touch the document: an error if the document is not a lock
-    /// of this version, `Ok` if the condition did not hold.
+    /// The reason why a conditional change left the document as it was: an error if the document is not a lock of this
+    /// version, `Ok` if the condition was false.
     pub(super) async fn explain_refusal(&self, key: &Key) -> Result<(), Error> {
         if let Some(document) = self.read(key).await? {
             decode::lock(&document, key)?;
@@ -99,8 +99,8 @@ impl MongoStore {
         Ok(())
     }
 
-    /// The error of a statement that failed. The server does not evaluate a statement on fields of some types, and
-    /// then the document is no lock.
+    /// The error of a statement that failed. The server fails to evaluate a statement on fields of some types. The
+    /// document is then not a lock.
     pub(super) async fn explain_failure(&self, key: &Key, error: Error) -> Error {
         match error {
             Error::Store { .. } => match explained(self.explain_refusal(key).await) {

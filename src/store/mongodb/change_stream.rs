@@ -1,18 +1,18 @@
-//! Keys that become free, or have room again, from a change stream.
+//! Reads from a change stream which keys became free, or have room again.
 //!
 //! The server sends only the changes after which a waiter may be granted the key:
 //!
-//! - A release by the last holder, and an eviction, remove the lease or the list of holders, and put nothing in its
-//!   place.
-//! - After a release by one of several holders the list of holders is shorter, and those behind it move up.
-//!   Under a minimum hold the holder, sole or in a list, has another lease id instead. A downgrade writes a list, or
-//!   changes a mode. None of these changes the fence.
+//! - A release by the last holder, and an eviction, remove the lease or the list of holders, and write nothing instead.
+//! - After a release by one of several holders, the list of holders is shorter, and the holders behind it move up. If
+//!   the release has a minimum hold, the holder gets another lease id instead, whether it is the sole one or in a list.
+//!   A downgrade writes a list, or changes a mode. None of these changes the fence.
 //!
+//! These changes also copy the places of the waiting processes to the field `next`, so that not all processes ask at
+//! the same moment. The event does not contain `next` if it is the same as before.
 //!
-//! Those changes copy the places of the processes that wait to `next`, so that not all of them ask at the same moment. It is
-//! not in the event if it is the same as before. The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A
-//! reentrant grant keeps the fence, but it only adds a holder. Its event is sent all the same if the grant also removes
-//! holders that have expired, which does no harm.
+//! The other changes are left out. Renewals change nothing but times. Grants and upgrades raise the fence. A reentrant
+//! grant keeps the fence, but it only adds a holder. If it also removes holders that have expired, its event is sent,
+//! which does no harm.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use crate::{
     store::{FreedKey, FreedKeys},
 };
 
-/// How long the server waits for an event, at most, before it answers that there is none.
+/// The longest time that the server waits for an event before it answers that there is none.
 const MAX_AWAIT_TIME: Duration = Duration::from_secs(1);
 /// The code with which a standalone server refuses to open a change stream.
 const NO_CHANGE_STREAMS: i32 = 40_573;
@@ -58,8 +58,8 @@ impl MongoStore {
     }
 }
 
-/// Takes the next event, or asks the server once for one. `None` if the server has closed the stream, which
-/// would be the answer to each further request, without a pause.
+/// Takes the next event, or asks the server once for one. `None` if the server has closed the stream. Otherwise each
+/// further request would get that answer, without a pause.
 async fn next_event(
     mut events: ChangeStream<Document>,
 ) -> Result<Option<(Vec<FreedKey>, ChangeStream<Document>)>, Error> {
@@ -71,7 +71,7 @@ async fn next_event(
     Ok(Some((freed.into_iter().collect(), events)))
 }
 
-/// What an event tells; `None` if the id is no key, and so the document no lock.
+/// What an event tells; `None` if the id is not a key, so that the document is not a lock.
 fn freed(event: &Document) -> Option<FreedKey> {
     let freed = FreedKey::new(key(event)?);
     Some(match next(event) {
@@ -80,8 +80,8 @@ fn freed(event: &Document) -> Option<FreedKey> {
     })
 }
 
-/// The processes that come next, if the event tells: the first whose place counts, and those behind it that it lets in
-/// beside it.
+/// The processes that come next, if the event tells: the first one whose place counts, and those behind it that can
+/// hold the key beside it.
 fn next(event: &Document) -> Option<Vec<WaiterId>> {
     let description = event.get_document("updateDescription");
     let changed = description.and_then(|it| it.get_document("updatedFields"));
@@ -102,7 +102,7 @@ fn next(event: &Document) -> Option<Vec<WaiterId>> {
     [first].into_iter().chain(beside).map(waiter).collect()
 }
 
-/// The key in an event; `None` if the id is no key.
+/// The key in an event; `None` if the id is not a key.
 fn key(event: &Document) -> Option<Key> {
     let id = event
         .get_document("documentKey")
@@ -112,8 +112,8 @@ fn key(event: &Document) -> Option<Key> {
     Key::new(id).ok()
 }
 
-/// Lets only the events pass after which a waiter may be granted the key, with nothing but the key, those that come next,
-/// and the resume token (`_id`), which the driver needs.
+/// Selects the events after which a waiter may be granted the key. Of each event it keeps the key, the places of the
+/// processes that come next, the time, and the resume token (`_id`), which the driver needs.
 fn pipeline() -> [Document; 2] {
     [
         doc! { "$match": {
@@ -129,7 +129,7 @@ fn pipeline() -> [Document; 2] {
     ]
 }
 
-/// Whether the key was given back.
+/// Whether the last holder has left.
 fn is_free() -> Document {
     let removed = doc! { "$ifNull": ["$updateDescription.removedFields", []] };
     let kept = |field: &str| {
@@ -142,12 +142,12 @@ fn is_free() -> Document {
     ] }
 }
 
-/// Whether one of several holders has left, or ends sooner than it would have, or its mode may now admit others.
+/// Whether one of several holders has left, or ends sooner than before, or whether its mode may now admit others.
 fn has_room() -> Document {
-    // Without the default a list that is missing in an event would end the stream with an error.
+    // Without the default, a list that is missing in an event would end the stream with an error.
     let list = |list: Bson| doc! { "$ifNull": [list, []] };
     let fields = doc! { "$objectToArray": "$updateDescription.updatedFields" };
-    // The names of changed fields have dots in them, so they are compared as text and not used as paths.
+    // The names of changed fields contain dots, so they are compared as text and not used as paths.
     let renamed = doc! { "$anyElementTrue": { "$map": {
         "input": list(fields.into()),
         "in": { "$regexMatch": {
@@ -155,7 +155,7 @@ fn has_room() -> Document {
             "regex": r"^(lease|holders(\.[0-9]+\.(lease|mode))?)$",
         } },
     } } };
-    // A downgrade and a reentrant grant of a sole holder both write a list and remove `lease`. Of the two only the
+    // A downgrade and a reentrant grant of a sole holder both write a list and remove `lease`. Of the two, only the
     // downgrade makes room, and the first holder of its list is shared.
     let first = doc! { "$arrayElemAt": ["$updateDescription.updatedFields.holders.mode", 0] };
     let removed = list("$updateDescription.removedFields".into());
@@ -171,8 +171,8 @@ fn has_room() -> Document {
             { "$eq": [{ "$type": "$updateDescription.updatedFields.fence" }, "missing"] },
             { "$or": [fewer, renamed] },
         ] },
-        // The event of a replacement does not show what was there before, so it passes for each lock without a sole
-        // holder. Replacements are rare, and a needless hint is harmless.
+        // The event of a replacement does not show what was there before, so it is sent for each lock without a sole
+        // holder. Replacements are rare, and an unnecessary hint is harmless.
         { "$and": [
             { "$eq": ["$fullDocument.schema", SCHEMA] },
             { "$eq": [{ "$type": "$fullDocument.lease" }, "missing"] },

@@ -1,16 +1,19 @@
-//! The classic dialect: for engines whose updates take no pipelines, and for sharded clusters on which a pipeline does
-//! not learn the clock of the shard.
+//! The classic dialect: for engines whose updates do not support pipelines, and for sharded clusters on which a
+//! pipeline cannot use the clock of the shard.
 //!
-//! A classic update can neither compare a date with the clock nor compute with it. All that it can do with the clock
-//! is to write it (`$currentDate`), and then it is that of the server that keeps the document. So an operation takes
-//! two steps: it writes `asked_at`, and reads the document and the time out of the answer; the [rule](crate::rules)
-//! decides; and what it decides is written if the document still has the `version` that was seen. What the rule has
-//! found over by then is over for good, unless somebody has changed the document since.
+//! A classic update can neither compare a date with the clock nor compute with the clock. It can only write the clock
+//! (`$currentDate`), and that is the clock of the server that keeps the document. So an operation has two steps:
 //!
-//! A key that is free and has no queue is granted in one step, and a lease that was granted so is released in one
+//! 1. It writes `asked_at`, and reads the document and the time from the answer. The [rule](crate::rules) decides by
+//!    them.
+//! 2. It writes what the rule has decided, if the document still has the `version` that step 1 saw. A lease or a place
+//!    that was over by the time of step 1 is over for good, unless somebody has changed the document since.
+//!
+//! A free key without a queue is granted in one step, and a lease that was granted in that way is released in one step
 //! (`form.rs`).
 //!
-//! Documents have a schema of their own: the other dialect refuses them, and this one refuses those of the other.
+//! Documents have a schema of their own: the other dialect refuses them, and this one refuses those of the other
+//! dialect.
 
 mod form;
 mod operations;
@@ -37,23 +40,23 @@ use crate::{
     rules::{Decision, Write},
 };
 
-/// How often an operation looks at the document anew, if others change it in between each time.
+/// How often an operation reads the document again if other clients change it in between each time.
 const ATTEMPTS: u32 = 100;
-/// The longest pause before that, in milliseconds. A part of it is left to chance, so that many do not come at the same
-/// moment again.
+/// The longest pause before that, in milliseconds. A part of it is random, so that many requests do not come at the
+/// same moment again.
 const LONGEST_PAUSE: u64 = 64;
 
-/// The store, where it speaks the classic dialect.
+/// The store, if it uses the classic dialect.
 #[derive(Clone, Copy)]
 pub(super) struct Classic<'a>(&'a MongoStore);
 
-/// Who has to have what a look shows, before it is an answer.
+/// Which members must have the document that a look has read, before it decides an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// A majority: the answer may be that something was granted, released or done before.
+    /// A majority: the answer may be that the lease was granted or released, or the tick done, before.
     Confirmed,
-    /// The primary: the answer to one that finds nothing to do is a refusal. What is written after it is confirmed with
-    /// all that was there before.
+    /// The primary: if the request has nothing to write, its answer is a refusal. If it writes, the write is confirmed
+    /// together with everything that was there before.
     Unconfirmed,
 }
 
@@ -65,7 +68,7 @@ struct Seen {
 }
 
 impl MongoStore {
-    /// The store as one that speaks the classic dialect, if it does.
+    /// The store in its classic dialect, if it uses that.
     pub(super) async fn classic(&self) -> Result<Option<Classic<'_>>, Error> {
         Ok(self.has_classic_dialect().await?.then_some(Classic(self)))
     }
@@ -81,8 +84,8 @@ impl MongoStore {
 }
 
 impl Classic<'_> {
-    /// Lets a rule decide on the document with this id, and carries out what it decides. A document that is not there is
-    /// made only for a rule that may write one.
+    /// Reads the document with this id, lets a rule decide, and writes what the rule has decided. A missing document is
+    /// created only for a rule that may write one.
     async fn decide<R: Form, A>(
         self,
         id: Bson,
@@ -94,7 +97,7 @@ impl Classic<'_> {
             .await
     }
 
-    /// The same after such a look.
+    /// As [`decide`](Self::decide), after this kind of look.
     async fn decide_after<R: Form, A>(
         self,
         how: Look,
@@ -142,7 +145,8 @@ impl Classic<'_> {
     }
 }
 
-/// Pauses before an attempt: not before the first, and longer before each.
+/// Pauses before an attempt. There is no pause before the first attempt, and the longest possible pause grows with
+/// each.
 async fn pause(attempt: u32) {
     if attempt > 0 {
         let longest = 2_u64.saturating_pow(attempt).min(LONGEST_PAUSE);
@@ -150,8 +154,8 @@ async fn pause(attempt: u32) {
     }
 }
 
-/// Asks the server for its time and the document. `None` if there is none, or another request made it at the same
-/// moment.
+/// Asks the server for its time and the document. `None` if the document does not exist, or if another request created
+/// it at the same moment.
 async fn look(
     locks: &Collection<RawDocumentBuf>,
     id: &Bson,
@@ -176,7 +180,7 @@ async fn look(
     }
 }
 
-/// `None`, unless there is a document that is none of this dialect.
+/// `None`, or an error if there is a document that is not of this dialect.
 async fn refused(
     locks: &Collection<RawDocumentBuf>,
     id: &Bson,

@@ -1,4 +1,4 @@
-//! What acknowledges a write, whatever the defaults of the client and the collection are:
+//! Which acknowledgement a write asks for, whatever the defaults of the client and the collection are:
 //!
 //! | write | replica set, sharded cluster | standalone server |
 //! |---|---|---|
@@ -6,14 +6,14 @@
 //! | durable, after `journal(false)` | a majority (`w: "majority"`) | the server (`w: "majority"`) |
 //! | undoable | the primary alone, perhaps before the write is in its journal (`w: 1`) | the server, likewise (`w: 1`) |
 //!
-//! With the journal a durable write survives the loss of any minority, and that all members are killed at once. Two of
-//! its settings look superfluous:
+//! With the journal, a durable write survives the loss of any minority, and that all members are killed at once. Two of
+//! its settings look unnecessary, but are needed:
 //!
-//! - `j: true`, because a majority alone includes the journal only where a replica set was not set up with
+//! - `j: true`, because a majority alone does not include the journal on a replica set that was set up with
 //!   `writeConcernMajorityJournalDefault: false`.
-//! - `w: 1` instead of `w: "majority"` to a standalone server, which is its own majority. Newer versions wait
-//!   for the journal only with `w: 1`. With a majority they leave the wait to replication, of which there is
-//!   none, and acknowledge writes that a kill can take back (`docs/evidence.md`).
+//! - `w: 1` instead of `w: "majority"` for a standalone server, which is its own majority. Newer versions wait for the
+//!   journal only with `w: 1`. With a majority they leave the wait to replication. There is none, so they acknowledge
+//!   writes that a kill can undo (`docs/evidence.md`).
 
 use std::{
     sync::Arc,
@@ -33,11 +33,11 @@ use parking_lot::Mutex;
 use super::error::classify;
 use crate::model::Error;
 
-/// How long the server waits for a majority before it says that there is none. Without a bound it waits for
-/// ever, and keeps the connection busy.
+/// How long the server waits for a majority before it says that there is none. Without a bound it waits without end,
+/// and keeps the connection busy.
 const MAJORITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server counts as standalone until it is asked again. It may have been restarted as a member of
-/// a replica set, where `w: 1` is not enough.
+/// How long a server counts as standalone before the store asks it again. It may have been restarted as a member of a
+/// replica set, where `w: 1` is not enough.
 const STANDALONE_FOR: Duration = Duration::from_secs(10);
 
 /// One collection under the write concerns of the table above. Its reads go to the primary.
@@ -62,7 +62,7 @@ type Known = Option<(Deployment, Instant)>;
 pub(super) enum Deployment {
     Standalone,
     ReplicaSet,
-    /// Commands go through a router.
+    /// A sharded cluster: commands go through a router.
     Sharded,
 }
 
@@ -72,7 +72,7 @@ impl<T: Send + Sync> Collections<T> {
         Self::with(collection, true)
     }
 
-    /// The same, with or without waiting for the journal.
+    /// The same collection, with or without waiting for the journal.
     pub(crate) fn journal(self, journal: bool) -> Self {
         Self::with(&self.majority, journal)
     }
@@ -102,14 +102,14 @@ impl<T: Send + Sync> Collections<T> {
         }
     }
 
-    /// For reads, for commands that write no documents, and for sessions: in a transaction the write concern
-    /// of the transaction counts.
+    /// For reads, for commands that write no documents, and for sessions. In a transaction, the write concern of the
+    /// transaction counts.
     pub(crate) fn reads(&self) -> &Collection<T> {
         &self.majority
     }
 
-    /// The database of the collection, for commands that are built by hand. The driver refuses some of them for a
-    /// client that waits for no answers.
+    /// The database of the collection, for commands that are built by hand. The driver refuses some of them if the
+    /// client has a write concern that waits for no answers.
     pub(crate) fn database(&self) -> Database {
         let options = DatabaseOptions::builder().write_concern(WriteConcern::majority());
         let database = &self.majority.namespace().db;
@@ -117,8 +117,8 @@ impl<T: Send + Sync> Collections<T> {
         client.database_with_options(database, options.build())
     }
 
-    /// For writes that have to be durable. The first call asks the server for its kind. A standalone server is asked
-    /// again now and then.
+    /// For writes that must be durable. The first call asks the server for its kind. A standalone server is asked again
+    /// from time to time.
     pub(crate) async fn durable_writes(&self) -> Result<&Collection<T>, Error> {
         Ok(if self.ask_whether_standalone().await? {
             &self.standalone
@@ -145,18 +145,18 @@ impl<T: Send + Sync> Collections<T> {
 
     /// Whether durable writes go to [`standalone`](Self::standalone).
     async fn ask_whether_standalone(&self) -> Result<bool, Error> {
-        // The two write concerns differ in the wait for the journal, which `journal(false)` does without.
+        // The two write concerns differ only in the wait for the journal, which `journal(false)` switches off.
         Ok(self.journal && self.ask_deployment().await? == Deployment::Standalone)
     }
 
-    /// The kind of deployment behind the client. Asks the server, unless it is known: a standalone server is asked
-    /// again now and then, and others are asked once.
+    /// The kind of deployment behind the client. Asks the server if that is not known. A standalone server is asked
+    /// again from time to time, and others are asked once.
     pub(super) async fn ask_deployment(&self) -> Result<Deployment, Error> {
         let known = *self.known.lock();
         match known {
             Some((Deployment::Standalone, asked)) if asked.elapsed() >= STANDALONE_FOR => {}
-            // Sets and sharded clusters are not asked again. If a standalone server takes the place of a set, it is
-            // sent `w: "majority"` as the set was, and may acknowledge a write before it is in the journal.
+            // Sets and sharded clusters are not asked again. If a standalone server replaces a set, it is still sent
+            // `w: "majority"`, and may acknowledge a write before it is in the journal.
             Some((deployment, _)) => return Ok(deployment),
             None => {}
         }
@@ -188,7 +188,7 @@ fn deployment_of(hello: &Document) -> Deployment {
     }
 }
 
-/// The write concern for replica sets and sharded clusters, as a command has it.
+/// The write concern for replica sets and sharded clusters, as part of a command.
 #[cfg(test)]
 pub(super) fn majority() -> Document {
     written_out(false, true)

@@ -1,7 +1,7 @@
-//! Reads documents as locks and limiters. They are not trusted: each field is checked.
+//! Reads documents as locks and limiters. The code does not trust them: it checks each field.
 //!
-//! The documents are read in their raw form. To build a map of each document, and of each holder in it, would
-//! cost more than all that is done with it (`cpu` in `docs/performance.md`).
+//! The documents are read in their raw form. Building a map of each document, and of each holder in it, would cost more
+//! than everything that is done with it (`cpu` in `docs/performance.md`).
 
 use chrono::{DateTime, Utc};
 use mongodb::bson::{RawBsonRef, RawDocument};
@@ -13,19 +13,20 @@ use crate::{
     store::stored::{self, Field, Fields, Found, time_of},
 };
 
-/// A lock or a limiter, and the server's time, from an answer.
+/// A lock or a limiter from an answer, and the server's time.
 #[derive(Debug)]
 pub(crate) struct Decoded<R = LockRecord> {
     pub(crate) record: R,
     /// The server's time.
     ///
-    /// `None` without the projection. The answer to a retryable write lacks it too, if the driver sent the
-    /// write twice and the server had carried it out the first time: it is then the stored image of the document,
+    /// `None` without the projection. It is also `None` if the driver sent a retryable write twice and the server had
+    /// carried it out the first time. The answer is then the stored image of the document, without the projection (seen
+    /// on 7.0.11).
     /// without the projection (seen on 7.0.11).
     pub(crate) now: Option<DateTime<Utc>>,
 }
 
-/// A lock from a document. [`Found::at`] decides whether the document is damaged, which depends on the time.
+/// Reads a lock from a document. [`Found::at`] decides whether the document is damaged, which depends on the time.
 ///
 /// # Errors
 ///
@@ -35,7 +36,7 @@ pub(crate) fn found(document: &RawDocument, key: &Key) -> Result<Found, Error> {
     stored::lock(&Raw(Some(document)), key)
 }
 
-/// A lock from an answer with `statements::projection`.
+/// Reads a lock from an answer with `statements::projection`.
 ///
 /// # Errors
 ///
@@ -53,14 +54,14 @@ pub(crate) fn lock(answer: &RawDocument, key: &Key) -> Result<Decoded, Error> {
     record.map(|record| Decoded { record, now })
 }
 
-/// A lock as an eviction left it, with the evicted holders.
+/// Reads a lock as an eviction left it, with the evicted holders.
 ///
 /// # Errors
 ///
-/// As for [`lock`], and [`Error::NotALock`] for a document that was not evicted, as its fence is the last one.
+/// As for [`lock`], and [`Error::NotALock`] for a document that was not evicted because it has the last fence.
 pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Error> {
     let Decoded { mut record, now } = lock(answer, key)?;
-    // An earlier eviction may have left that fence: only the time of it tells the two apart.
+    // An earlier eviction may have left that fence. Only its time distinguishes the two.
     if rules::is_last(record.fence) && now.is_some_and(|now| now != record.expires_at) {
         return Err(rules::no_next_fence(key));
     }
@@ -68,7 +69,7 @@ pub(crate) fn eviction(answer: &RawDocument, key: &Key) -> Result<LockRecord, Er
     Ok(record)
 }
 
-/// Requires the server's time, which only an answer out of the driver's retry can lack.
+/// Requires the server's time. Only an answer from the driver's retry can lack it.
 pub(crate) fn timed(
     Decoded { record, now }: Decoded,
 ) -> Result<(LockRecord, DateTime<Utc>), Error> {
@@ -92,12 +93,12 @@ pub(crate) fn shown(answer: &RawDocument) -> &RawDocument {
     }
 }
 
-/// Whether the answer is the stored image of a document: the projection leaves `_id` out, which no document is without.
+/// Whether the answer is the stored image of a document. The projection leaves out `_id`, which every document has.
 fn is_stored_image(answer: &RawDocument) -> bool {
     get(answer, "_id").is_some()
 }
 
-/// A document in its raw form; `None` for an element of a list that is no document.
+/// A document in its raw form; `None` for an element of a list that is not a document.
 struct Raw<'a>(Option<&'a RawDocument>);
 
 impl<'a> Raw<'a> {
@@ -112,7 +113,7 @@ impl<'a> Raw<'a> {
 impl Fields for Raw<'_> {
     fn text(&self, field: &str) -> Field<&str> {
         match self.read(field, Some) {
-            // It sorts before null, and so the server takes it for a text that is missing.
+            // `MinKey` sorts before null, so the server treats it as a missing text.
             Field::Is(RawBsonRef::MinKey) => Field::Missing,
             _ => self.read(field, RawBsonRef::as_str),
         }
@@ -155,11 +156,11 @@ impl Fields for Raw<'_> {
 /// The field that could not be read.
 struct Unreadable(&'static str);
 
-/// A limiter from an answer with `statements::projection`.
+/// Reads a limiter from an answer with `statements::projection`.
 ///
 /// # Errors
 ///
-/// As for [`lock`], with [`Error::NotALimiter`] for what is not a limiter.
+/// As for [`lock`], with [`Error::NotALimiter`] for a document that is not a limiter.
 pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<LimiterRecord>, Error> {
     let record = stored::limiter(&Raw(Some(shown(answer))), key)?;
     let now = now(answer).map_err(|Unreadable(field)| Error::NotALimiter {
@@ -169,7 +170,7 @@ pub(crate) fn limiter(answer: &RawDocument, key: &Key) -> Result<Decoded<Limiter
     Ok(Decoded { record, now })
 }
 
-/// A limiter from its document.
+/// Reads a limiter from its document.
 ///
 /// # Errors
 ///
@@ -190,7 +191,7 @@ fn date(document: &RawDocument, field: &'static str) -> Result<DateTime<Utc>, Un
     value.and_then(utc).ok_or(Unreadable(field))
 }
 
-/// A field of a document. A malformed one counts as missing.
+/// A field of a document. A malformed field counts as missing.
 fn get<'a>(document: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
     document.get(field).ok().flatten()
 }
@@ -203,7 +204,7 @@ fn whole(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// A number of any type. Of a decimal one not all digits are needed: what is that long is no fence.
+/// A number of any type. Of a decimal number not all digits are needed: a number that long is not a fence.
 fn float(value: RawBsonRef<'_>) -> Option<f64> {
     match value {
         RawBsonRef::Double(number) => Some(number),

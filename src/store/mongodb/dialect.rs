@@ -1,4 +1,4 @@
-//! Which dialect a store speaks: whether its changes are pipelines, and whose clock these ask.
+//! The dialects: whether the changes of a store are pipelines, and whose clock they use.
 //!
 //! | deployment | dialect |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | any other sharded cluster | classic |
 //! | any, after [`MongoStore::without_pipelines`] | classic |
 //!
-//! A collection with documents of the classic dialect stays with it when its cluster is upgraded.
+//! A collection with documents of the classic dialect keeps that dialect when its cluster is upgraded.
 
 use super::statement_clock::StatementClock;
 

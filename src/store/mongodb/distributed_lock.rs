@@ -1,4 +1,4 @@
-//! The port of a Java class, for sharing locks with services that run it.
+//! The port of a Java class, to share locks with services that run it.
 
 use std::{fmt, time::Duration};
 
@@ -22,20 +22,19 @@ use crate::{
     runtime,
 };
 
-/// How long one call may take, all of its commands together.
+/// The longest time that one call may take, with all of its commands.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The `MongoDistributedLock` of Java services, on the same documents: `key`, `value`, and `expire`
-/// in milliseconds.
+/// The `MongoDistributedLock` of Java services, on the same documents: `key`, `value`, and `expire` in milliseconds.
 ///
-/// Use it to share locks with a running service that has that class. Otherwise use
-/// [`MongoStore`](crate::MongoStore), which has fences, renewal, guards, and one round trip where
-/// this has two or three. It needs MongoDB 5.1 or newer.
+/// Use it to share locks with a running service that has that class. Otherwise use [`MongoStore`](crate::MongoStore),
+/// which has fences, renewal and guards, and needs one round trip where this one needs two or three. It needs MongoDB
+/// 5.1 or newer.
 ///
-/// The class is published in many copies of one article, "Mongo distributed lock by example": an increment
-/// that returns the new value decides which contender comes first (1 is the winner), and an expired lock is
-/// removed by a delete that is bounded by the expiry. So if two contenders both saw it expired, the slower
-/// cannot remove the lock that the faster has just taken.
+/// The class is published in many copies of one article, "Mongo distributed lock by example". An increment that returns
+/// the new value decides which contender comes first: 1 is the winner. An expired lock is removed by a delete that is
+/// bounded by the expiry. So if two contenders both saw the lock expired, the slower one cannot remove the lock that
+/// the faster one has just taken.
 ///
 /// | Java | here | repaired, and why |
 /// |---|---|---|
@@ -50,13 +49,13 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # What it cannot repair
 ///
-/// The Java services stay as they are. A losing Java service pushes the `expire` of a lock of ours
-/// back, its `releaseLock` frees it, and its clock decides when it takes over. There is no fence.
+/// The Java services stay as they are. If a Java service loses, it moves the `expire` of our lock back. Its
+/// `releaseLock` frees our lock, and its clock decides when it takes over. There is no fence.
 ///
-/// A contender that loses writes too. A lock that is released between the two commands of an acquire, the read that
-/// finds nothing or the delete, and the increment of a contender that came second, is inserted again by that increment.
-/// If that contender is a Java service, which takes the value 2 of its second increment for a loss, the lock is then
-/// held by nobody for a whole expiry.
+/// A contender that loses writes too. Before its increment, an acquire finds no lock, or deletes an expired one. If the
+/// lock is released between that and the increment of a contender that came second, the increment inserts the lock again.
+/// If that contender is a Java service, it takes the value 2 of its second increment for a loss. Then nobody holds the
+/// lock, and nobody can take it for a whole expiry.
 ///
 /// # Example
 ///
@@ -80,8 +79,8 @@ pub struct MongoDistributedLock {
     locks: Collections<Document>,
 }
 
-/// A lock that [`MongoDistributedLock::acquire`] granted. Dropping it releases nothing: the lock then stays
-/// until its expiry.
+/// A lock that [`MongoDistributedLock::acquire`] granted. Dropping it releases nothing: the lock stays until its
+/// expiry.
 #[derive(Clone, Debug)]
 pub struct DistributedLockGrant {
     key: Key,
@@ -101,28 +100,28 @@ impl DistributedLockGrant {
         self.holder
     }
 
-    /// When it ends, on the server's clock.
+    /// When the lock expires, on the server's clock.
     pub fn expires_at(&self) -> DateTime<Utc> {
         self.expires_at
     }
 
-    /// How long the lock may be counted on, by the clock of this process, from the instant before the first
-    /// command was sent.
+    /// How long the holder may still rely on the lock, by the clock of this process, counted from the instant before
+    /// the first command was sent. Zero when that time is over.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
 impl MongoDistributedLock {
-    /// Locks in this collection. Nothing is sent yet.
+    /// Makes locks in this collection. Sends nothing yet.
     pub fn new<T: Send + Sync>(collection: &Collection<T>) -> Self {
         Self {
             locks: Collections::new(collection),
         }
     }
 
-    /// Whether a write has to be in the server's journal before it is acknowledged, as
-    /// [`MongoStore::journal`](crate::MongoStore::journal) says; it has by default.
+    /// Sets whether a write must be in the server's journal before it is acknowledged, as
+    /// [`MongoStore::journal`](crate::MongoStore::journal) says. The default is `true`.
     pub fn journal(mut self, journal: bool) -> Self {
         self.locks = self.locks.journal(journal);
         self
@@ -132,13 +131,13 @@ impl MongoDistributedLock {
     ///
     /// # Errors
     ///
-    /// As [`Error`] says; [`Error::NotPrepared`] if the collection has several documents of one key,
-    /// which the Java class can leave behind (stop the services, remove them, and prepare again), or documents of
-    /// another program.
+    /// [`Error::NotPrepared`] if the collection has documents of another program, or several documents of one key. The
+    /// Java class can leave such documents behind: stop the services, remove the documents, and prepare again.
+    /// Otherwise as [`Error`] says.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop what was sent. A repeated call is harmless.
+    /// The future may be dropped at any point. That does not stop a command that was sent. A repeated call is harmless.
     pub async fn prepare(&self) -> Result<(), Error> {
         let locks = self.locks.clone();
         runtime::call("prepare", CALL_TIMEOUT, async move {
@@ -161,17 +160,16 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// Takes the lock if it is free or expired; `None` if it is held. Java: `getLock`.
+    /// Takes the lock if it is free or has expired; `None` if it is held. Java: `getLock`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`], [`Error::InvalidTtl`] (1 ms to 365 days), and what the server
-    /// answers. After [`Error::TimedOut`] (10 s) the lock may still be taken, until its expiry.
+    /// [`Error::InvalidKey`]; [`Error::InvalidTtl`] unless the ttl is between 1 ms and 365 days; and the error with
+    /// which the server answers. After [`Error::TimedOut`] (10 s) the lock may still be taken, until its expiry.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: an acquire that was sent is carried out, and a lock that it takes stays
-    /// until its expiry.
+    /// Not cancel safe: an acquire that was sent is carried out, and a lock that it takes stays until its expiry.
     pub async fn acquire(
         &self,
         key: impl AsRef<str>,
@@ -197,15 +195,15 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// Removes the lock if it has expired, and says whether it did. Java: `removeExpire`.
+    /// Removes the lock if it has expired. Returns whether it did. Java: `removeExpire`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`], and what the server answers.
+    /// [`Error::InvalidKey`], and the error with which the server answers.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a delete that was sent. A repeated one is harmless.
+    /// The future may be dropped at any point. That does not stop a delete that was sent. A repeated call is harmless.
     pub async fn remove_expired(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let (this, key) = (self.clone(), Key::new(key)?);
         runtime::call("remove expired", CALL_TIMEOUT, async move {
@@ -214,9 +212,9 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// The step that decides: counts the lock's `value` up, and takes the lock if the new value is 1. Java:
-    /// `incrByWithExpire`. [`acquire`](Self::acquire) reads the lock before, so that it writes nothing if the
-    /// lock is held.
+    /// The step that decides: adds 1 to the lock's `value`, and takes the lock if the new value is 1. Java:
+    /// `incrByWithExpire`. [`acquire`](Self::acquire) reads the lock first, so that it writes nothing if the lock is
+    /// held.
     ///
     /// # Errors
     ///
@@ -224,7 +222,7 @@ impl MongoDistributedLock {
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe, as [`acquire`](Self::acquire).
+    /// Not cancel safe, like [`acquire`](Self::acquire).
     pub async fn increment(
         &self,
         key: impl AsRef<str>,
@@ -243,15 +241,15 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// Frees the lock of this grant, and no other; `false` if it was not held any more. Java: `releaseLock`.
+    /// Frees the lock of this grant, and no other. Returns `false` if it was no longer held. Java: `releaseLock`.
     ///
     /// # Errors
     ///
-    /// What the server answers. The release can be repeated.
+    /// The error with which the server answers. The release can be repeated.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a release that was sent.
+    /// The future may be dropped at any point. That does not stop a release that was sent.
     pub async fn release(&self, grant: &DistributedLockGrant) -> Result<bool, Error> {
         let (this, key, holder) = (self.clone(), grant.key.clone(), grant.holder);
         runtime::call("release", CALL_TIMEOUT, async move {
@@ -260,8 +258,8 @@ impl MongoDistributedLock {
         .await
     }
 
-    /// The lock and the server's time, in one command. `$inc` has no place in a pipeline and `$$NOW` none
-    /// outside one, so the increment needs a time that was read before.
+    /// Reads the lock and the server's time, in one command. A pipeline cannot contain `$inc`, and only a pipeline can
+    /// contain `$$NOW`. So the increment needs a time that was read before.
     async fn read(&self, key: &Key) -> Result<LockRead, Error> {
         let lock = doc! { "$lookup": {
             "from": self.locks.reads().name(),
@@ -336,7 +334,7 @@ impl MongoDistributedLock {
         let expires_at = after(now, ttl);
         let holder = Uuid::new_v4();
         let update = doc! {
-            // The literal `$inc` of a double, as Java sends it.
+            // `$inc` of a double, as Java sends it.
             "$inc": { "value": 1.0 },
             "$setOnInsert": {
                 "expire": expires_at.timestamp_millis(),
@@ -356,8 +354,8 @@ impl MongoDistributedLock {
                 Err(error) => {
                     let error = classify_insert(error);
                     if error.is_ambiguous() {
-                        // The lock may have been taken, and the caller has no grant to release it with. If
-                        // the delete fails too, the expiry frees the lock.
+                        // The lock may have been taken, and the caller has no grant to release it with. If the delete
+                        // fails too, the lock is free at its expiry.
                         let _ = self.delete_own(&key, holder).await;
                     }
                     return Err(error);
@@ -375,7 +373,7 @@ impl MongoDistributedLock {
     }
 }
 
-/// Why the unique index cannot be there, by the value of `key` that several documents have.
+/// Why the unique index cannot be created, by the value of `key` that several documents have.
 fn in_the_way(value: &str) -> &'static str {
     if value == "null" {
         "several documents have no field key, as those of MongoStore and of other programs: give these locks a \

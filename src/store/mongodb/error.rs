@@ -1,4 +1,4 @@
-//! The driver's errors, by what their caller can do about them.
+//! The driver's errors, sorted by what their caller can do about them.
 
 use std::io;
 
@@ -33,16 +33,16 @@ pub(crate) const UNKNOWN_EXPRESSION: [i32; 2] = [168, 224];
 const FAILED_TO_PARSE: i32 = 9;
 const TYPE_MISMATCH: i32 = 14;
 
-/// The code of an error about a value that the server does not accept, and its text for a write concern with
-/// `j` on a server without a journal. The code alone is not specific enough.
+/// The code for a value that the server does not accept. The text is that for a write concern with `j` on a server
+/// without a journal, because the code alone is not specific enough.
 const BAD_VALUE: i32 = 2;
 const WITHOUT_JOURNAL: &str = "does not have journaling enabled";
 
 /// Unauthorized, and authentication failed.
 const DENIED: [i32; 2] = [13, 18];
-/// The primary stepped down or shuts down, the network between the servers failed, or time ran out:
-/// the driver's own list of what a retry may mend, and the time limits. And what a router says of a shard without a
-/// primary (133), and of documents that go to another shard (63, 150, 13,388).
+/// The primary stepped down or is shutting down, the network between the servers failed, or time ran out. These are the
+/// driver's own list of errors that a retry may fix, and the time limits; and a router's errors for a shard without a
+/// primary (133) and for documents that move to another shard (63, 150, 13,388).
 const INTERRUPTED: [i32; 20] = [
     6, 7, 50, 63, 64, 89, 91, 133, 134, 150, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602,
     13_388, 13_435, 13_436,
@@ -58,7 +58,7 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
     }
 }
 
-/// Whether the server has no journal that a write could wait for.
+/// Whether the error says that the server has no journal for a write to wait for.
 fn refuses_journal(error: &DriverError) -> bool {
     match &*error.kind {
         ErrorKind::Command(command) => {
@@ -68,13 +68,13 @@ fn refuses_journal(error: &DriverError) -> bool {
     }
 }
 
-/// An error of the driver, told by a sentence: its own text has whole answers of the server in it.
+/// An error of the driver with a sentence as its text, because its own text contains whole answers of the server.
 pub(crate) fn cause(error: DriverError) -> Cause {
     Cause::worded(sentence(&error.kind), error)
 }
 
-/// What the server, or the driver, says of the error. The driver's words for a failed write are all of its fields, also
-/// the server's details of it, in which there may be documents.
+/// The message of the server or the driver. The driver's own text for a failed write has all fields of the error, even
+/// the server's details, which may contain documents.
 pub(crate) fn sentence(kind: &ErrorKind) -> String {
     let (message, code) = match kind {
         ErrorKind::Write(WriteFailure::WriteError(write)) => (&write.message, write.code),
@@ -86,13 +86,13 @@ pub(crate) fn sentence(kind: &ErrorKind) -> String {
     format!("{message} (code {code})")
 }
 
-/// Whether two upserts met: both inserted a document with the same value of this field.
+/// Whether two upserts collided: both inserted a document with the same value of this field.
 pub(crate) fn is_race(error: &DriverError, field: &str) -> bool {
     code(error) == Some(DUPLICATE_KEY)
         && duplicate(&sentence(&error.kind)).is_none_or(|it| it.field == field)
 }
 
-/// The same of one statement among many, whose documents have their keys in `_id`.
+/// As [`is_race`], for one statement among many, whose documents have their keys in `_id`.
 pub(crate) fn is_statement_race(error: &Document) -> bool {
     error.get("code").and_then(integer) == Some(DUPLICATE_KEY.into())
         && duplicate(error.get_str("errmsg").unwrap_or_default()).is_none_or(|it| it.field == "_id")
@@ -109,7 +109,7 @@ pub(crate) struct Duplicate<'a> {
     pub(crate) value: &'a str,
 }
 
-/// What the server's text for a duplicate key says; `None` if it is none.
+/// Reads the server's text for a duplicate key; `None` if it is another text.
 pub(crate) fn duplicate(text: &str) -> Option<Duplicate<'_>> {
     let (index, rest) = text.split_once(" index: ")?.1.split_once(" dup key: { ")?;
     let (field, rest) = rest.split_once(": ")?;
@@ -121,7 +121,7 @@ pub(crate) fn duplicate(text: &str) -> Option<Duplicate<'_>> {
     })
 }
 
-/// The error if a unique index on another field than `_id` refuses a lock.
+/// The error if a unique index on a field other than `_id` refuses a lock.
 fn of_another_index(text: &str) -> Option<Error> {
     let duplicate = duplicate(text).filter(|it| it.field != "_id")?;
     Some(Error::NotPrepared {
@@ -130,7 +130,7 @@ fn of_another_index(text: &str) -> Option<Error> {
     })
 }
 
-/// Why a unique index must not be on a collection of locks.
+/// Why a collection of locks must not have this unique index.
 pub(crate) fn unique_index(name: &str) -> String {
     format!(
         "its unique index {name} refuses all locks but one, because they have not its fields: drop it, or give the \
@@ -138,8 +138,7 @@ pub(crate) fn unique_index(name: &str) -> String {
     )
 }
 
-/// Classifies an error by what the caller can do about it. When in doubt, the request may have been carried
-/// out.
+/// Classifies an error by what the caller can do about it. In doubt, the request may have been carried out.
 pub(crate) fn classify(error: DriverError) -> Error {
     let store = STORE;
     let unwritten = error.contains_label(NO_WRITES_PERFORMED);
@@ -165,14 +164,14 @@ pub(crate) fn classify(error: DriverError) -> Error {
         ErrorKind::Io(ref io) if unwritten || never_connected(io) => {
             Error::Unreachable { store, source }
         }
-        // The write was made on the primary, and not confirmed by a majority in time.
+        // The primary made the write, and a majority did not confirm it in time.
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => {
             Error::Interrupted { store, source }
         }
         _ if retryable || number.is_some_and(|number| INTERRUPTED.contains(&number)) => {
             Error::Interrupted { store, source }
         }
-        // The server refused the request, or the driver did before it sent anything.
+        // The server refused the request, or the driver refused it before it sent anything.
         ErrorKind::Command(_)
         | ErrorKind::Write(_)
         | ErrorKind::InvalidArgument { .. }
@@ -181,12 +180,12 @@ pub(crate) fn classify(error: DriverError) -> Error {
         | ErrorKind::SessionsNotSupported
         | ErrorKind::Custom(_)
         | ErrorKind::Shutdown => Error::Store { store, source },
-        // The connection broke, was taken away, or gave an answer that makes no sense.
+        // The connection broke, was closed by the pool, or gave an answer that makes no sense.
         _ => Error::Interrupted { store, source },
     }
 }
 
-/// Whether the engine takes no pipelines in updates, as Amazon DocumentDB.
+/// Whether the engine does not support pipelines in updates, as Amazon DocumentDB.
 fn refuses_pipelines(code: i32, text: &str) -> bool {
     [FAILED_TO_PARSE, TYPE_MISMATCH, 0].contains(&code)
         && (text.contains("must be of BSON type object")
@@ -202,7 +201,7 @@ fn no_pipelines() -> Error {
     }
 }
 
-/// The same for a change that may insert a lock or a limiter.
+/// As [`classify`], for a change that may insert a lock or a limiter.
 pub(crate) fn classify_insert(error: DriverError) -> Error {
     let other = match code(&error) {
         Some(DUPLICATE_KEY) => of_another_index(&sentence(&error.kind)),
@@ -211,8 +210,8 @@ pub(crate) fn classify_insert(error: DriverError) -> Error {
     other.unwrap_or_else(|| classify(error))
 }
 
-/// Whether the server refused the credentials. After the first refusal the driver takes the server for lost
-/// until its next heartbeat, for up to 10 s. Until then only the text of its errors has the reason.
+/// Whether the server refused the credentials. After the first refusal the driver treats the server as unavailable
+/// until its next heartbeat, for up to 10 s. Until then only the text of its errors contains the reason.
 fn refused(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Authentication { .. } => true,
@@ -225,11 +224,10 @@ fn refused(kind: &ErrorKind) -> bool {
     }
 }
 
-/// The error as one of the driver, so that `?` carries it out of a transaction's callback.
+/// Makes an error of the driver, so that `?` can return it from the callback of a transaction.
 ///
-/// [`Error::TransactionAborted`] becomes the driver's original error, with the labels by which `and_run` of
-/// the driver runs the transaction again. Any other error is wrapped, and `get_custom::<leasehold::Error>()`
-/// gives it back.
+/// [`Error::TransactionAborted`] becomes the driver's original error, with the labels by which `and_run` of the driver
+/// runs the transaction again. Any other error is wrapped, and `get_custom::<leasehold::Error>()` returns it.
 impl From<Error> for DriverError {
     fn from(error: Error) -> Self {
         match &error {

@@ -1,4 +1,4 @@
-//! The user's own documents, written under a fence.
+//! The application's own documents, written under a fence.
 
 pub(crate) mod actions;
 mod send;
@@ -24,11 +24,11 @@ use crate::model::{Error, Fence};
 
 /// Writes to the application's own collection that are refused once a later holder has written.
 ///
-/// A lease alone cannot stop a holder that was paused past its expiry and then goes on: only the document
-/// itself can tell that its write comes after that of the next holder. So each document keeps the newest
-/// fence that it has seen, in the field [`Fence::FIELD`]. Each write is one atomic statement that matches the
-/// document only if it has seen no newer fence, and that records its own. A write that comes too late is
-/// [`Error::Fenced`]. This works on any deployment, a standalone server too.
+/// A lease alone cannot stop a holder that was paused past its expiry and then goes on. Only the document itself can
+/// tell that the write comes after that of the next holder. So each document keeps the newest fence that it has seen,
+/// in the field [`Fence::FIELD`]. Each write is one atomic statement, which matches the document only if it has seen no
+/// newer fence, and which records its own fence. A write that comes too late fails with [`Error::Fenced`]. This works
+/// on any deployment, even a standalone server.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -37,7 +37,7 @@ use crate::model::{Error, Fence};
 /// # async fn example(leases: Leases, accounts: Collection<Document>) -> Result<(), leasehold::Error> {
 /// let lease = leases.acquire("account:7", Duration::from_secs(30)).await?;
 /// let guarded = GuardedCollection::new(&accounts, lease.fence());
-/// // First the fence, then the read.
+/// // Claim first: from here on no earlier holder can write.
 /// let Some(account) = guarded.claim(7).await? else {
 ///     return Ok(());
 /// };
@@ -49,61 +49,57 @@ use crate::model::{Error, Fence};
 ///
 /// # Read, modify, write
 ///
-/// **Claim a document before you read it:** [`claim`](GuardedCollection::claim) records the fence in the
-/// document and returns the document, in one step. After a plain read a holder that was paused could still
-/// write before the new one does, and the new one would compute with old values. After a claim no earlier
-/// holder can write any more.
+/// **Claim a document before you read it.** [`claim`](GuardedCollection::claim) records the fence in the document and
+/// returns the document, in one step. After a claim no earlier holder can write any more. After a plain read, a holder
+/// that was paused could still write before the new holder does, and the new holder would compute with old values.
 ///
-/// A document that does not exist keeps no fence. [`claim_or_insert`](GuardedCollection::claim_or_insert)
-/// creates it with the claim.
+/// A document that does not exist keeps no fence. [`claim_or_insert`](GuardedCollection::claim_or_insert) creates it
+/// with the claim.
 ///
-/// # What it guarantees, and what not
+/// # What it guarantees, and what it does not
 ///
-/// - It holds for a document that is written under leases of **one key, exclusive ones**. Shared leases of a
-///   key, and those with permits, are held at the same time with fences of their own, and would fence each
-///   other off: do not use it with them. [`Lease::upgrade`](crate::Lease::upgrade) gives a new fence.
-/// - **[Reentrant](crate::Acquire::reentrant) leases have the fence of their owner.** If a process is
-///   restarted under the same owner name, and acquires the key while a lease of the paused process is live,
-///   both have the same fence, and neither fences the other off. Use an owner name that is new for each run
-///   of the process, as the default is, or do not use `reentrant` here.
-/// - **All writers must guard and stamp.** A writer that knows nothing of fences is not stopped, and one that
-///   replaces the whole document drops the fence with it. So the guarantee holds only from the moment when
-///   all writers guard and stamp, and new writers have to do so from their first day. Documents that existed
+/// - A document must be written under **exclusive leases of one key**. Several shared leases of a key, or several
+///   leases with permits, exist at the same time with different fences, and would stop each other's writes. Do not use
+///   it with them. [`Lease::upgrade`](crate::Lease::upgrade) gives a new fence.
+/// - **[Reentrant](crate::Acquire::reentrant) leases have the fence of their owner.** If a process is restarted with
+///   the same owner name, and acquires the key while a lease of the paused process is live, both have the same fence,
+///   and neither stops the other. Use an owner name that is new for each run of the process, as the default is, or do
+///   not use `reentrant` here.
+/// - **All writers must guard and stamp.** A writer that ignores fences is not stopped, and a writer that replaces the
+///   whole document drops the fence. So the guarantee begins when all writers guard and stamp. Documents that existed
 ///   before are matched, and have a fence from the first guarded write on.
-/// - **Deleting a document deletes its fence**, and a missing document has no fence to compare with: a stale
-///   holder may insert it anew. Keep a tombstone instead (an update that marks it as deleted), or write in a
+/// - **Deleting a document deletes its fence**, and a missing document has no fence to compare with: a stale holder may
+///   insert it again. Keep a tombstone instead (an update that marks the document as deleted), or write in a
 ///   transaction with [`Lease::enforce`](crate::Lease::enforce).
-/// - With a filter by `_id` a stale holder always gets [`Error::Fenced`]. With any other filter it may match
-///   no document, because the newer holder has changed the fields in the filter. The result then is that
-///   nothing was matched.
-/// - Whatever the collection's write concern, a write is acknowledged when it is in the journal of a
-///   majority, or of the standalone server, as a lock is. One that a single member has confirmed can be
-///   rolled back, one that is in no journal is lost with a kill, and the fence with it. To know which of the
-///   two it is, the first write asks the server (`hello`). In a transaction the transaction's own write
-///   concern counts: set it to a majority and the journal, as [`Lease::enforce`](crate::Lease::enforce) says.
-/// - **The fence of the same holder passes again**, so its own writes are not put in order. A write whose
-///   future was dropped, or that was given up after a time, may be carried out after the next one of the same
-///   holder. If the answer was lost ([`Error::is_ambiguous`]) the write may be repeated. A repeated `$set` is
-///   harmless if nothing else was written since; an `$inc` counts twice, unless the filter has the state from
-///   before.
-/// - **The field must be ours.** A value in it that is no number stops no write, and the first guarded write
+/// - With a filter by `_id` a stale holder always gets [`Error::Fenced`]. With any other filter it may match no
+///   document, because the newer holder has changed the fields in the filter. The result is then that nothing was
+///   matched.
+/// - Whatever the write concern of the collection is, a write is acknowledged when it is in the journal of a majority,
+///   or of the standalone server, like a lock. A write that only one member has confirmed can be rolled back, and a
+///   write that is in no journal is lost with a kill, and the fence with it. The first write asks the server (`hello`)
+///   which of the two it is. In a transaction the transaction's own write concern counts: set it to a majority and the
+///   journal, as [`Lease::enforce`](crate::Lease::enforce) says.
+/// - **A document accepts another write with the same fence**, so the holder's own writes are not put in order. A write
+///   whose future was dropped, or that timed out, may be carried out after the next write of the same holder. If the
+///   answer was lost ([`Error::is_ambiguous`]) the write may be repeated. A repeated `$set` is harmless if nothing else
+///   was written since. A repeated `$inc` counts twice, unless the filter contains the state from before.
+/// - **Nothing else may use the field.** A value in it that is not a number stops no write, and the first guarded write
 ///   replaces it with the fence.
 ///
-/// The type `T` must accept the field, so it cannot have serde's `deny_unknown_fields`. If a document cannot
-/// be read as `T`, the error is [`Error::Store`], with the error of `bson` as its source, and the write has
-/// been carried out.
+/// The type `T` must accept the field, so it cannot have serde's `deny_unknown_fields`. If a document cannot be read as
+/// `T`, the error is [`Error::Store`], with the error of `bson` as its source. The write has been carried out then.
 ///
 /// # Errors
 ///
-/// [`Error::Fenced`] if the document has seen a newer fence: nothing was written, and nothing more should be.
-/// A missing document is no error: nothing is matched, or the result is `None`. Otherwise the error with
+/// [`Error::Fenced`] if the document has seen a newer fence. Nothing was written, and the holder should write nothing
+/// more. A missing document is not an error: nothing is matched, or the result is `None`. Otherwise the error with
 /// which the server answers, with the driver's error as its source.
 ///
 /// # Cancel safety
 ///
-/// A write runs to its end in a task of its own; if its future is dropped, only the waiting stops. It waits
-/// for an answer without a limit: put `tokio::time::timeout` around it. With a session it runs in the
-/// caller's task, as the driver's own writes do.
+/// The future of a write may be dropped at any point. The write itself runs to its end in a task of its own, and waits
+/// for an answer without a limit; use `tokio::time::timeout` to wait for a shorter time. A write in a session runs in
+/// the caller's task, as the driver's own writes do, and is not cancel safe.
 pub struct GuardedCollection<T: Send + Sync> {
     documents: Collections<Document>,
     types: PhantomData<fn() -> T>,
@@ -111,8 +107,8 @@ pub struct GuardedCollection<T: Send + Sync> {
 }
 
 impl<T: Send + Sync> GuardedCollection<T> {
-    /// Guards the documents of this collection with the fence of a lease, or with one that another process
-    /// passed on.
+    /// Guards the documents of this collection with the fence of a lease, perhaps one that another process passed on.
+    /// Sends nothing yet.
     pub fn new(collection: &Collection<T>, fence: Fence) -> Self {
         Self {
             documents: Collections::new(collection),
@@ -121,21 +117,22 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    /// Whether a write has to be in the server's journal before it is acknowledged; it has by default. A
-    /// server without a journal refuses that with [`Error::NoJournal`]. With `false` a server that is killed
-    /// may come back without writes that it has acknowledged, and without their fences.
+    /// Sets whether a write must be in the server's journal before it is acknowledged. The default is `true`. A server
+    /// without a journal refuses that with [`Error::NoJournal`].
+    ///
+    /// With `false`, a server that is killed may come back without writes that it has acknowledged, and without their
+    /// fences.
     pub fn journal(mut self, journal: bool) -> Self {
         self.documents = self.documents.journal(journal);
         self
     }
 
-    /// The fence of every write.
+    /// The fence that each write carries.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// Updates one document: by an update document or a pipeline, [stamped](Fence::stamp) with the
-    /// fence.
+    /// Updates one document, by an update document or a pipeline. The update is [stamped](Fence::stamp) with the fence.
     pub fn update_one(
         &self,
         filter: Document,
@@ -144,7 +141,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         self.changed(filter, Ok(Change::Update(self.fence.stamp(update))))
     }
 
-    /// Replaces one document. The fence is added to the replacement, or overwrites the one in it.
+    /// Replaces one document. The fence is added to the replacement, and overwrites a fence that is in it.
     pub fn replace_one(&self, filter: Document, replacement: &T) -> GuardedUpdate<'static>
     where
         T: Serialize,
@@ -154,7 +151,7 @@ impl<T: Send + Sync> GuardedCollection<T> {
         self.changed(filter, document.map(replaced))
     }
 
-    /// Updates one document, and returns the updated document.
+    /// Updates one document, and returns it as it is after the update. `None` if no document was matched.
     pub fn find_one_and_update(
         &self,
         filter: Document,
@@ -171,18 +168,28 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    /// Records the fence in the document with this `_id`, changes nothing else, and returns the document: the
-    /// read of a holder that is going to write. From then on no earlier holder can write to the document.
-    /// `None` if there is none.
+    /// Records the fence in the document with this `_id`, changes nothing else, and returns the document. `None` if the
+    /// document does not exist.
     ///
-    /// To claim a document by another field than its `_id`, use
-    /// [`find_one_and_update`](Self::find_one_and_update) with an empty update.
+    /// A holder that is going to write reads the document by this. From then on no earlier holder can write to it. To
+    /// claim a document by a field other than its `_id`, use [`find_one_and_update`](Self::find_one_and_update) with an
+    /// empty update.
     pub fn claim(&self, id: impl Into<Bson>) -> GuardedFind<'static, T> {
         self.find_one_and_update(by_id(id), Document::new())
     }
 
-    /// As [`claim`](Self::claim), but if there is no document, `first` is inserted, with this `_id`, whatever
-    /// its own is.
+    /// As [`claim`](Self::claim), but a missing document is inserted: `first`, with the `_id` of this call instead of
+    /// its own.
+    ///
+    /// ```no_run
+    /// # use leasehold::{Error, Fence, mongodb::GuardedCollection};
+    /// # use mongodb::{Collection, bson::{Document, doc}};
+    /// # async fn example(accounts: Collection<Document>, fence: Fence) -> Result<(), Error> {
+    /// let accounts = GuardedCollection::new(&accounts, fence);
+    /// let account = accounts.claim_or_insert(7, &doc! { "balance": 0_i64 }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn claim_or_insert(&self, id: impl Into<Bson>, first: &T) -> GuardedFind<'static, T>
     where
         T: Serialize,
@@ -209,9 +216,9 @@ impl<T: Send + Sync> GuardedCollection<T> {
 
     /// Inserts a document, with the fence in it.
     ///
-    /// A missing document has no fence, so a stale holder may insert it. If the document exists, the error is
-    /// [`Error::Fenced`] if it has seen a newer fence, and otherwise that of a duplicate key, as without a
-    /// guard.
+    /// A missing document has no fence, so a stale holder may insert it. If the document exists and has seen a newer
+    /// fence, the error is [`Error::Fenced`]. If it exists otherwise, the error is that of a duplicate key, as without
+    /// a guard.
     pub fn insert_one(&self, document: &T) -> GuardedInsert<'static>
     where
         T: Serialize,
@@ -233,7 +240,8 @@ impl<T: Send + Sync> GuardedCollection<T> {
         }
     }
 
-    /// Removes one document, and its fence with it ([`GuardedCollection`] says what that means).
+    /// Removes one document, and its fence with it. A stale holder may then insert the document again: [see
+    /// above](GuardedCollection#what-it-guarantees-and-what-it-does-not).
     pub fn delete_one(&self, filter: Document) -> GuardedDelete<'static> {
         let target = self.target(filter, Creates::Nothing);
         GuardedDelete {
@@ -260,14 +268,14 @@ impl<T: Send + Sync> GuardedCollection<T> {
     }
 }
 
-/// With `$eq`, because an `_id` may be a document, which would otherwise be read as operators.
+/// A filter by `_id`. It has an `$eq`, because an `_id` may be a document, which would otherwise be read as operators.
 fn by_id(id: impl Into<Bson>) -> Document {
     doc! { "_id": { "$eq": id.into() } }
 }
 
 impl<T: Send + Sync> fmt::Debug for GuardedCollection<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the client, whose options hold the credentials.
+        // The client is left out, because its options contain the credentials.
         f.debug_struct("GuardedCollection")
             .field(
                 "collection",

@@ -1,7 +1,7 @@
 //! The statements of `docs/protocol/mongodb.md`, as the shell takes them.
 //!
-//! A plain snapshot of the statements would be JSON, which has no form of the shell for a long or a date, and it would
-//! repeat the expressions that many statements contain. The page has each of those once, under a name.
+//! A plain snapshot of the statements would be JSON. JSON cannot write a long or a date as the shell does, and it would
+//! repeat the expressions that many statements contain. The page has each of those expressions once, under a name.
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::store::protocol_pages::{self as fixed, Statement, Tree};
 
-/// The statements that stand on the page as patches, each with the one that it resembles.
+/// The statements that the page shows as patches, each with the statement that it resembles.
 const PATCHES: [(&str, &str); 6] = [
     ("const holdersMakeSense", "const allMakeSense"),
     ("acquire handover", "acquire"),
@@ -35,7 +35,7 @@ fn parts() -> Vec<(&'static str, Bson)> {
     parts.chain(others).collect()
 }
 
-/// A value in which these parts stand by their names.
+/// A value in which these expressions are replaced by their names.
 fn tree(value: &Bson, parts: &[(&str, Bson)]) -> Tree {
     if let Some((name, _)) = parts.iter().find(|(_, part)| part == value) {
         return Tree::Leaf((*name).to_owned());
@@ -118,7 +118,7 @@ fn update_with(update: Vec<Document>, concern: Document) -> String {
     )
 }
 
-/// The changes of many keys, and the look at what they left.
+/// The changes of many keys, and the read of the documents after them.
 fn batch(statements: Vec<Document>) -> String {
     batch_with(statements, majority())
 }

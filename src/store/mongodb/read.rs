@@ -55,12 +55,12 @@ impl MongoStore {
                 continue;
             };
             if !id.starts_with(request.filter.wanted_prefix()) {
-                // Keys come in order: behind the first one without the prefix there is none with it, so this
-                // page is the last.
+                // The keys are in order: after the first key without the prefix no key has it, so this page is the
+                // last.
                 looked_at = 0;
                 break;
             }
-            // A document whose id is no key is no lock.
+            // A document whose id is not a key is not a lock.
             let Ok(key) = Key::new(id) else { continue };
             let lock = decode::lock(document, &key).and_then(timed);
             listing::add(&mut page, key, lock, &request.filter);

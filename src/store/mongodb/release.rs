@@ -1,16 +1,21 @@
-//! Releases: single ones by a command each, many plain ones by one statement for all.
+//! Releases: a single one by one command, many plain ones by one statement for all.
 //!
-//! That statement matches only documents that one of the leases has by itself, each at most once. So if the number of
-//! changed documents is that of the leases, each was released. Otherwise the documents are read: the statement leaves
-//! the lease in those that it has changed.
+//! That statement matches only documents with one of the leases as their sole holder, each document at most once. So if
+//! it changed as many documents as there are leases, each lease was released. Otherwise the documents are read: the
+//! statement writes the lease into those that it has changed.
 //!
-//! Others may change a document between the statement and the look at it. Then it does not tell whether the lease was
-//! released, or had been evicted before. An eviction leaves the lease too, until the next grant. A holder that has had
-//! the key for longer was there instead of the lease. The server also counts the changed documents. If all of them are
-//! accounted for, the undecided leases were not released; if as many are missing as leases are undecided, all of these
-//! were. Otherwise the answer is [`Error::Interrupted`]. A retry hears that the lease is no holder, and its caller takes
-//! its own release for the reason: a release that was carried out is not told as a loss. The price is that a loss of the
-//! last minutes may be told as a release, where others have changed the document of another release at the same moment.
+//! Others may change a document between the statement and the read. The document then does not always tell whether the
+//! lease was released, or was not there any more:
+//!
+//! - An eviction also leaves the lease in the document, until the next grant.
+//! - A holder that has had the key since before the statement was there instead of the lease.
+//! - The server also counts the changed documents. If the releases that the documents show are as many, the undecided
+//!   leases were not released. If as many more were changed as there are undecided leases, all of them were.
+//!
+//! Otherwise the answer is [`Error::Interrupted`]. A retry then gets the answer that the lease is not a holder, and its
+//! caller assumes that its own release is the reason, so a release that was carried out is not reported as a loss. The
+//! price: a loss in the last minutes may be reported as a release, if others have changed the document of another
+//! release at the same moment.
 
 use std::time::Duration;
 
@@ -32,20 +37,20 @@ use crate::{
     store::explained,
 };
 
-/// How long a change may wait on the server after it has taken the time that it writes. It waits for a transaction that
-/// has touched the document, which the server ends after `transactionLifetimeLimitSeconds`, 60 s by default. It looks for
-/// such transactions every half of that time.
+/// How long a change may wait on the server after the server has taken the time that the change writes. It waits for a
+/// transaction that has touched the document. The server ends a transaction after `transactionLifetimeLimitSeconds`, 60
+/// s by default, and looks for such transactions at half that interval.
 const STALL: Duration = Duration::from_secs(120);
 
-/// What became of one of many releases.
+/// The result of one release among many.
 enum Outcome {
     /// The statement has released it.
     Released,
-    /// The lease is still there: in a list of holders, which the statement leaves alone.
+    /// The lease is still there, in a list of holders, which the statement does not change.
     There,
-    /// The statement has not released it: the key was free or another's before.
+    /// The statement has not released it: the key was free before, or another lease held it.
     NotHeld,
-    /// The document may have been changed since, or removed.
+    /// Unknown: the document may have been changed or removed since.
     Overwritten,
 }
 
@@ -56,7 +61,7 @@ impl MongoStore {
             .await
     }
 
-    /// Releases a lease if it is in the document of its key, beside others or not.
+    /// Releases a lease if it is in the document of its key, as the sole holder or beside others.
     pub(super) async fn release_beside(
         &self,
         request: &ReleaseRequest,
@@ -74,8 +79,8 @@ impl MongoStore {
         Ok(ReleaseAnswer::NotHeld)
     }
 
-    /// Releases a lease under which a tick was done. The answer to a repeated request is confirmed by a majority, as is a
-    /// change: the server waits for that also if it had nothing to change.
+    /// Releases a lease under which a tick was done. A majority confirms the answer to a repeated request, as it
+    /// confirms a change: the server waits for that even if it had nothing to change.
     async fn release_done(&self, request: &ReleaseRequest) -> Result<ReleaseAnswer, Error> {
         let update = statements::release(request, self.retention);
         let found = self.change(&request.key, update, false).await?;
@@ -83,8 +88,8 @@ impl MongoStore {
         Ok(rules::answer_release_done(record.as_ref(), request))
     }
 
-    /// Whether a release is one of many that may go by one statement: of an exclusive lease, without a minimum hold,
-    /// and one that a failover may undo.
+    /// Whether a release may go by one statement with others: it is of an exclusive lease, has no minimum hold, and a
+    /// failover may undo it.
     pub(super) fn is_plain(&self, request: &ReleaseRequest) -> bool {
         request.likely_sole && request.is_undoable() && !self.durable_releases
     }
@@ -102,7 +107,7 @@ impl MongoStore {
         }
         let keys = requests.iter().map(|request| request.key.as_str());
         let documents = self.documents(keys.collect()).await.map_err(unread)?;
-        // What was written after the statement has a time that is at most this long ago.
+        // The time in a change that was written after the statement is at most this long ago.
         let since = sent.elapsed() + STALL;
         let outcomes: Vec<_> = requests
             .iter()
@@ -116,7 +121,7 @@ impl MongoStore {
         };
         let released = count(|it| matches!(it, Ok(Outcome::Released)));
         let unknown = count(|it| matches!(it, Ok(Outcome::Overwritten) | Err(_)));
-        // How many of the unknown ones were released.
+        // How many of the unknown leases were released.
         let hidden = changed
             .number()
             .and_then(|changed| changed.checked_sub(released));
@@ -142,8 +147,7 @@ impl MongoStore {
         Ok(join_all(answers).await)
     }
 
-    /// Sends a release, and returns whether it changed the document. A release that finds its lease always
-    /// does.
+    /// Sends a release, and returns whether it changed the document. A release that finds its lease always changes it.
     async fn update(&self, request: &ReleaseRequest, update: Vec<Document>) -> Result<bool, Error> {
         let locks = if request.is_undoable() && !self.durable_releases {
             self.locks.undoable_writes()
@@ -162,8 +166,8 @@ impl MongoStore {
     }
 }
 
-/// What became of one of many releases, by the document after the statement. What others have written since then has a
-/// time that is at most this long ago.
+/// The result of one release among many, by the document after the statement. Changes by others since then have a time
+/// that is at most `since` ago.
 fn outcome(
     request: &ReleaseRequest,
     document: &RawDocument,
@@ -182,7 +186,7 @@ fn outcome(
     if evicted.is_ok_and(|evicted| evicted.iter().any(is_mine)) {
         return Ok(Outcome::NotHeld);
     }
-    // Without holders, this is when the last of them left.
+    // Without holders, this is the time when the last of them left.
     let left = record.expires_at;
     let times = record.holders.iter().map(|holder| holder.acquired_at);
     let unchanged_since = times.min().unwrap_or(left);

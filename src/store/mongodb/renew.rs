@@ -1,13 +1,13 @@
-//! Renewals: one by a command that answers with the document, many by one command for all.
+//! Renewals: a single one by a command that answers with the document, many by one command for all.
 //!
-//! Leases whose holder knows of their grant that it is exclusive (`request.known`) are renewed by one statement for all
-//! of a ttl, whose filter names the keys and the leases. The statement matches only documents whose sole holder is one
-//! of the leases, each at most once. So if the number of changed documents is that of the leases, each was renewed, and
-//! no document has to be read. Otherwise the documents are read, and each lease that is live there and not
-//! renewed is sent again, in a statement of its own.
+//! If the holder knows that its grant is exclusive (`request.known`), its lease is renewed by one statement for all
+//! leases with the same ttl. The filter names the keys and the leases. The statement matches only documents whose sole
+//! holder is one of the leases, each document at most once. So if it changed as many documents as there are leases,
+//! each lease was renewed, and no document has to be read. Otherwise the documents are read, and each lease that is
+//! live and was not renewed is sent again, in a statement of its own.
 //!
-//! A router of a sharded cluster may carry out such a statement more than once on one document, and not at
-//! all on another, while a chunk moves: there the number proves nothing, and the documents are always read.
+//! While a chunk moves, a router of a sharded cluster may carry out such a statement more than once on one document,
+//! and not at all on another. There the number proves nothing, and the documents are always read.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
     rules,
 };
 
-/// Slack for comparing the server's clock with ours when judging whether the ttl is fresh.
+/// How much the server's clock and ours may differ when the code decides whether a ttl was renewed just now.
 const CLOCK_SLACK: Duration = Duration::from_millis(10);
 
 impl MongoStore {
@@ -54,7 +54,7 @@ impl MongoStore {
     ) -> Result<RenewAnswers, Error> {
         let mut renewals: Vec<_> = requests.iter().map(Renewal::of).collect();
         self.renew_together(&mut renewals).await?;
-        // If the second command fails, the answers of the first still count.
+        // If the second command fails, the answers of the first one still count.
         let failed = self.renew_singly(&mut renewals).await.err();
         let unanswered = || {
             Err(failed.clone().unwrap_or(Error::Interrupted {
@@ -66,8 +66,8 @@ impl MongoStore {
         Ok(answers.map(|it| it.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Renews the leases whose grants are known, by one statement for each ttl. Those that have to be sent
-    /// singly are left without an answer.
+    /// Renews the leases whose grants are known, by one statement for each ttl. Leases that must be sent singly get no
+    /// answer here.
     async fn renew_together(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_known = |renewal: &&mut Renewal<'_>| renewal.request.known.is_some();
         let together: Vec<_> = renewals.iter_mut().filter(is_known).collect();
@@ -111,7 +111,7 @@ impl MongoStore {
         Ok(())
     }
 
-    /// Renews the leases without an answer, by one statement each. The documents tell the outcome, see
+    /// Renews the leases without an answer, by one statement each. The documents tell the result, see
     /// [`rules::answer_renew`].
     async fn renew_singly(&self, renewals: &mut [Renewal<'_>]) -> Result<(), Error> {
         let is_open = |renewal: &&mut Renewal<'_>| renewal.answer.is_none();
@@ -128,7 +128,7 @@ impl MongoStore {
         let BulkResult { failed, documents } = self.change_many(statements, keys.collect()).await?;
         for (number, Renewal { request, answer }) in singly.into_iter().enumerate() {
             *answer = Some(match failed.get(&number) {
-                // After a failed statement the document may show the lease as it was before, live and not renewed.
+                // After a failed statement, the document may show the lease as it was before: live, and not renewed.
                 Some(error) => {
                     let error = statement_failed(error);
                     Err(self.explain_failure(&request.key, error).await)
@@ -158,8 +158,8 @@ impl<'a> Renewal<'a> {
     }
 }
 
-/// The answer to a renewal of which the number of changed documents proves that it was carried out: the lease lives for
-/// its ttl from then on. `None` if the holder knows nothing of the grant.
+/// The answer to a renewal if the number of changed documents proves that it was carried out: the lease lives for its
+/// ttl from `now` on. `None` if the holder does not know its grant.
 fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     let known = request.known?;
     Some(RenewAnswer::Renewed(Grant {
@@ -170,8 +170,8 @@ fn counted(request: &RenewRequest, now: DateTime<Utc>) -> Option<RenewAnswer> {
     }))
 }
 
-/// The answer without an expiry that a majority may not have confirmed: the document may show a later renewal of the
-/// same lease, which is still under way.
+/// The answer, without an expiry that a majority may not have confirmed: the document may show a later renewal of the
+/// same lease that is still under way.
 fn confirmed(answer: RenewAnswer, request: &RenewRequest) -> RenewAnswer {
     match answer {
         RenewAnswer::Renewed(grant) => RenewAnswer::Renewed(Grant {
@@ -182,13 +182,12 @@ fn confirmed(answer: RenewAnswer, request: &RenewRequest) -> RenewAnswer {
     }
 }
 
-/// Whether a lease that is live was renewed by the statement that was sent at this instant, or by another one
-/// since.
+/// Whether a live lease was renewed by the statement that was sent at this instant, or by another one since.
 fn is_renewed(grant: &Grant, request: &RenewRequest, sent: Instant) -> bool {
     grant.expires_in() + sent.elapsed() + CLOCK_SLACK >= request.ttl
 }
 
-/// The answer to a renewal, from the document as a find shows it, and the server's time.
+/// Reads the answer to a renewal from the document of a find, and the server's time.
 fn looked_at(
     document: Option<&RawDocument>,
     request: &RenewRequest,

@@ -1,18 +1,18 @@
-//! Whose clock a statement asks.
+//! Whose clock a statement uses.
 //!
-//! Statements are written with `$$NOW`, the time of the process that takes the command from the client. That is the
-//! server with the document, unless a router of a sharded cluster stands between: then it is the router's time. Routers
-//! often run beside the applications, so their clocks are those of the clients again. There a statement gets, in the
-//! place of `$$NOW`, an expression that the shard evaluates.
+//! Statements are written with `$$NOW`. That is the time of the process that gets the command from the client: the
+//! server with the document, or a router of a sharded cluster. Routers often run beside the applications, so their
+//! clocks are the clocks of the clients. There, `$$NOW` is replaced by an expression that the shard evaluates.
 //!
-//! Such an expression gives another time whenever it is evaluated, so an update binds it to a variable once. The time
+//! Such an expression has another value each time it is evaluated, so an update binds it to a variable once. The time
+//! in the answer is later by as long as the server takes for the update.
 //! that an answer shows is later by as long as the server takes for the update.
 
 use mongodb::bson::{Bson, Document, doc};
 
 use super::statements;
 
-/// What gives a statement its time.
+/// Where a statement gets its time from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatementClock {
     /// `$$NOW`.
@@ -22,7 +22,7 @@ pub(super) enum StatementClock {
 }
 
 const NOW: &str = "$$NOW";
-/// The variable that has the time of the shard in an update or a condition.
+/// The variable with the time of the shard, in an update or a condition.
 const BOUND: &str = "$$clock";
 
 impl StatementClock {
@@ -53,7 +53,7 @@ impl StatementClock {
         statement
     }
 
-    /// A filter with this clock. Only its `$expr` has a time in it.
+    /// A filter with this clock. Only its `$expr` contains a time.
     pub(super) fn filter(self, mut filter: Document) -> Document {
         if self != Self::Command
             && let Some(condition) = filter.remove("$expr")
@@ -63,7 +63,7 @@ impl StatementClock {
         filter
     }
 
-    /// What an answer shows: see [`statements::projection`].
+    /// What an answer contains: see [`statements::projection`].
     pub(super) fn projection(self) -> Document {
         let mut shown = statements::projection();
         if self != Self::Command {
@@ -84,12 +84,12 @@ impl StatementClock {
     }
 }
 
-/// The expression with the variable in the place of `$$NOW`.
+/// The expression, with the variable instead of `$$NOW`.
 fn with_bound(value: Bson) -> Bson {
     match value {
         Bson::String(text) if text == NOW => BOUND.into(),
         Bson::Array(items) => items.into_iter().map(with_bound).collect(),
-        // What stands there is text of a user.
+        // A literal is a text of a user.
         Bson::Document(document) if document.contains_key("$literal") => document.into(),
         Bson::Document(document) => {
             let replaced = |(field, value)| (field, with_bound(value));
@@ -136,7 +136,7 @@ mod tests {
         let update = Bson::from(clock.update(acquire())).to_string();
         assert_eq!(update.matches(asks).count(), 1, "{update}");
         assert!(update.contains(BOUND));
-        // The owner is called so, and stays.
+        // This is the name of an owner, and stays.
         let owners = update.matches(r#""$literal": "$$NOW""#).count();
         assert_eq!(update.matches(NOW).count(), owners, "{update}");
         let expired = clock.filter(statements::expired(&Key::new(NOW).unwrap()));

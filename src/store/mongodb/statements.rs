@@ -1,13 +1,13 @@
 //! The rules as statements of MongoDB: pure functions from a request to what is sent.
 //!
-//! Each change is an update pipeline of one `$replaceWith`. The filter of a change of one document is on `_id` alone:
-//! the server then takes its shortest path to the document, which a condition in the filter would lose. The statements
-//! for many documents, `renew_together` and `release_together`, filter on `lease` too. All other conditions are in the
-//! pipeline. If they do not hold, the pipeline returns `$$ROOT`, which the server recognises as no change and does not
-//! write. Only `release_or_fail` fails instead.
+//! Each change is an update pipeline with one `$replaceWith`. The filter of a change of one document contains only
+//! `_id`, so that the server takes its shortest path to the document; with a condition in the filter it would not. The
+//! statements for many documents, `renew_together` and `release_together`, also filter on `lease`. All other conditions
+//! are in the pipeline. If they are false, the pipeline returns `$$ROOT`, which the server recognises as no change and
+//! does not write. Only `release_or_fail` fails instead.
 //!
-//! In a pipeline, text that comes from outside always stands in `$literal`: a key such as `$fence` would
-//! otherwise be read as a path.
+//! In a pipeline, text from outside is always in a `$literal`: a key such as `$fence` would otherwise be read as a
+//! path.
 
 mod done;
 mod expressions;
@@ -53,7 +53,7 @@ pub(crate) fn projection() -> Document {
     doc! { "_id": 0, "document": "$$ROOT", "now": "$$NOW" }
 }
 
-/// Gives up the place of a process.
+/// Removes the place of a process.
 pub(crate) fn leave(waiter: WaiterId) -> Vec<Document> {
     let waits = doc! { "$in": [waiter.to_string(), { "$ifNull": ["$waiters.waiter", []] }] };
     let waits = doc! { "$and": [{ "$isArray": "$waiters" }, waits, is_known()] };
@@ -83,8 +83,8 @@ pub(crate) fn evict(retention: Duration) -> Vec<Document> {
     } } }]
 }
 
-/// The documents of a page: those after a key, from the first that begins with the prefix. Keys are compared
-/// by their bytes, so all keys with the prefix stand together.
+/// The documents of a page: those after a key, beginning with the first key that has the prefix. Keys are compared by
+/// their bytes, so all keys with the prefix are next to each other.
 pub(crate) fn page(request: &ListRequest) -> Document {
     let filter = &request.filter;
     let mut wanted = keys_of_page(request);
@@ -99,7 +99,7 @@ pub(crate) fn page(request: &ListRequest) -> Document {
     wanted
 }
 
-/// The keys after those of the page before.
+/// The range of keys of a page.
 pub(crate) fn keys_of_page(request: &ListRequest) -> Document {
     let mut keys = doc! { "$gte": request.filter.wanted_prefix() };
     if let Some(after) = &request.after {
@@ -109,12 +109,12 @@ pub(crate) fn keys_of_page(request: &ListRequest) -> Document {
     doc! { "_id": keys }
 }
 
-/// The document of this key, if it may be removed.
+/// Matches the document of this key if it may be removed.
 pub(crate) fn expired(key: &Key) -> Document {
     doc! { "_id": key.as_str(), "schema": SCHEMA, "$expr": removable(Duration::ZERO) }
 }
 
-/// Every lock that may be removed after this retention.
+/// Matches every lock that may be removed with this retention.
 pub(crate) fn expired_since(retention: Duration) -> Document {
     doc! { "schema": SCHEMA, "$expr": removable(retention) }
 }
@@ -129,14 +129,14 @@ fn removable(retention: Duration) -> Document {
     ] }
 }
 
-/// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it.
-/// Each mark is a new one, because a mark that is there already would change nothing.
+/// Writes a mark to the document of a lock. Nothing depends on the mark, and other changes keep or drop it. Each mark
+/// is a new one, because writing the same mark again would change nothing.
 pub(crate) fn touch(mark: ObjectId) -> Vec<Document> {
     let touched = doc! { "$mergeObjects": ["$$ROOT", { "touched": mark }] };
     replace_if(is_known(), touched)
 }
 
-/// Whether the document is a lock whose holders make sense.
+/// Whether the document is a lock with valid holders.
 fn is_known() -> Document {
     doc! { "$let": {
         "vars": { "all": holders() },
@@ -144,8 +144,8 @@ fn is_known() -> Document {
     } }
 }
 
-/// The expressions that stand in many statements, by the names that `docs/protocol/mongodb.md` has for them. An
-/// expression may contain those that come before it.
+/// The expressions that many statements contain, by the names that `docs/protocol/mongodb.md` gives them. An expression
+/// may contain those before it.
 #[cfg(test)]
 pub(crate) fn parts(
     key: &Key,

@@ -1,4 +1,4 @@
-//! A lock's document in a transaction of the user.
+//! A lock's document in a transaction of the application.
 
 use chrono::{DateTime, Utc};
 use mongodb::{
@@ -16,18 +16,18 @@ use super::{
 };
 use crate::model::{Error, Key, LockRecord};
 
-/// The error of a standalone server for the number of a transaction.
+/// The error of a standalone server for a command with a transaction number.
 const ILLEGAL_OPERATION: i32 = 20;
 const NO_TRANSACTIONS: &str =
     "a standalone server has no transactions; a replica set has, also one of a single member";
-/// Parts of the driver's messages for a second start of a transaction, and for any start on a standalone
-/// server. Nothing else tells the two errors apart.
+/// Parts of the driver's messages: for a second start of a transaction, and for any start on a standalone server.
+/// Nothing else distinguishes the two errors.
 const IN_PROGRESS: &str = "already in progress";
 const UNSUPPORTED: &str = "not supported by this deployment";
 
 impl MongoStore {
-    /// Writes a mark to the document of a lock within a transaction, and returns the lock. `None` if there is
-    /// no document.
+    /// Writes a mark to the document of a lock within a transaction, and returns the lock. `None` if the document does
+    /// not exist.
     pub(crate) async fn touch(
         &self,
         key: &Key,
@@ -49,8 +49,8 @@ impl MongoStore {
     }
 }
 
-/// An error unless the session is in a transaction, which the driver tells only when another one is started.
-/// Outside of a transaction the lease would be checked, and nothing would keep its document from changing.
+/// Fails unless the session is in a transaction. The driver tells that only when another one is started. Outside of a
+/// transaction the lease would be checked, but nothing would keep its document from changing.
 pub(crate) async fn ensure_in_transaction(
     session: &mut ClientSession,
     key: &Key,
@@ -71,7 +71,7 @@ pub(crate) async fn ensure_in_transaction(
         ErrorKind::Transaction { message, .. } if message.contains(UNSUPPORTED) => {
             Err(not_enforceable(key, NO_TRANSACTIONS))
         }
-        // With any other refusal to start one the session is in no transaction, and the error says why.
+        // With any other refusal to start a transaction the session is in none, and the error says why.
         ErrorKind::Transaction { .. } => Err(Error::Store {
             store: STORE,
             source: cause(error),
@@ -89,9 +89,9 @@ fn refusal(error: DriverError, key: &Key) -> Error {
     }
 }
 
-/// Makes the server abort the transaction, while the driver takes it for active: so all that the session
-/// still sends is refused. After an abort by the driver, later writes of the session would be carried out at
-/// once, outside of any transaction.
+/// Makes the server abort the transaction, while the driver still treats it as active, so that everything that the
+/// session still sends is refused. If the driver aborted it, later writes of the session would be carried out at once,
+/// outside of any transaction.
 pub(crate) async fn give_up(session: &mut ClientSession) {
     let admin = session.client().database("admin");
     let abort = doc! { "abortTransaction": 1 };
@@ -99,7 +99,7 @@ pub(crate) async fn give_up(session: &mut ClientSession) {
         Ok(_) => {}
         // The session has no transaction, or an error has ended it.
         Err(error) if code(&error).is_some() => {}
-        // The server cannot be reached. After an abort by the driver at least this session commits nothing.
+        // The server cannot be reached. After an abort by the driver, this session at least commits nothing.
         Err(_) => drop(session.abort_transaction().await),
     }
 }

@@ -1,14 +1,14 @@
-//! The documents of the classic dialect, and the updates that write them. They are these, under one `_id` and with the
-//! fields `schema`, `version` and `fence`:
+//! The documents of the classic dialect, and the updates that write them. Each document has one of these forms, under
+//! one `_id` and with the fields `schema`, `version` and `fence`:
 //!
 //! | form | fields | what it says |
 //! |---|---|---|
-//! | new | none | an upsert has made the document, and nothing was decided yet; its fence is 0 |
-//! | free | `free`, `released_at` | nobody has the key, nobody waits for it, and no tick is done |
-//! | stamped | `lease`, `owner`, `note`, `ttl`, `acquired_at`, `renewed_at` | a sole holder; the server has stamped the times, and the lease expires at `renewed_at` and `ttl` milliseconds |
-//! | state | `state` | whatever else a lock or a limiter may be, as the other dialect has it in a whole document |
+//! | new | none | an upsert has created the document, and nothing was decided yet; its fence is 0 |
+//! | free | `free`, `released_at` | nobody holds the key, no process waits for it, and no tick is done |
+//! | stamped | `lease`, `owner`, `note`, `ttl`, `acquired_at`, `renewed_at` | a sole holder; the server has stamped the times, and the lease expires `ttl` milliseconds after `renewed_at` |
+//! | state | `state` | any other state of a lock or a limiter, in the form of a whole document of the other dialect |
 //!
-//! Invariant: each change writes a new `version`, so a compare-and-set on it changes the document that was seen, or
+//! Invariant: each change writes a new `version`. So a compare-and-set on it changes the document that was seen, or
 //! nothing.
 
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::{
 /// The version of the format of the documents.
 pub(super) const CLASSIC_SCHEMA: &str = "leasehold.classic.1";
 
-/// The fields of all forms. A change keeps none of them that it does not write.
+/// The fields of all forms. A change removes those that it does not write.
 const FIELDS: [&str; 9] = [
     "free",
     "released_at",
@@ -44,16 +44,16 @@ const FIELDS: [&str; 9] = [
     "state",
 ];
 
-/// A record that the documents keep.
+/// A record that a document contains.
 pub(super) trait Form: Sized {
     /// The record in a document; `None` if the document is new.
     fn read(document: &RawDocument, key: &Key, now: DateTime<Utc>) -> Result<Option<Self>, Error>;
 
-    /// The fields that say this, and the fence. `before` is the document as it was.
+    /// The fields for this record, and the fence. `before` is the document as it was.
     fn fields(&self, before: &RawDocument) -> (Document, i64);
 }
 
-/// An update that leaves nothing of the document but these fields, beside those that all forms have.
+/// An update after which the document has these fields, and those of every form, and no others.
 pub(super) fn written<R: Form>(record: &R, before: &RawDocument) -> Document {
     let (mut fields, fence) = record.fields(before);
     let gone = gone(&fields);
@@ -66,7 +66,7 @@ fn gone(kept: &Document) -> Document {
     gone.map(|field| ((*field).to_owned(), "".into())).collect()
 }
 
-/// The lock that an exclusive request is granted if the document is free, as a filter and an update.
+/// The grant of an exclusive request on a free document, as a filter and an update.
 pub(super) fn stamped_grant(request: &AcquireRequest) -> (Document, Document) {
     let filter = doc! {
         "_id": request.key.as_str(),
@@ -164,7 +164,7 @@ impl Form for LockRecord {
             return (doc! { "free": true, "released_at": at }, fence);
         }
         let mut state = doc! { "schema": SCHEMA, "fence": fence };
-        // Holders that have all expired before the key was released are no reason for it to be held.
+        // If all holders expired before the key was released, they do not hold it.
         let is_held = self
             .holders
             .iter()

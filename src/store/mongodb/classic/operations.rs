@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// How many requests of one call are under way at a time.
+/// The most requests of one call that are under way at the same time.
 const AT_ONCE: usize = 16;
 
 impl Classic<'_> {
@@ -34,7 +34,7 @@ impl Classic<'_> {
         let is_plain = request.access == Access::Exclusive
             && request.in_place_of.is_none()
             && request.tick.is_none()
-            // Who waits has seen that there is a queue.
+            // A process that has a place has seen that there is a queue.
             && request.place == KnownPlace::None;
         if is_plain
             && request.fresh
@@ -45,7 +45,7 @@ impl Classic<'_> {
         }
         let may_insert = request.in_place_of.is_none();
         let rule = |record: Option<&LockRecord>, now| rules::acquire(record, request, now);
-        // The lease of a fresh request was not granted before.
+        // No earlier request can have been granted the lease of a fresh request.
         let how = match request.fresh && request.tick.is_none() {
             true => Look::Unconfirmed,
             false => Look::Confirmed,
@@ -54,7 +54,7 @@ impl Classic<'_> {
             .await?
     }
 
-    /// Takes a free key in one step. `None` if it is not free, or new.
+    /// Takes a free key in one step. `None` if it is not free, or if its document is new.
     async fn acquire_free(self, request: &AcquireRequest) -> Result<Option<Grant>, Error> {
         let (filter, update) = stamped_grant(request);
         let locks = self.0.locks.durable_writes().await?;
@@ -149,7 +149,7 @@ impl Classic<'_> {
         self.remove(id(key), key, Duration::ZERO).await
     }
 
-    /// Removes a lock that is dead for this long.
+    /// Removes the document of a lock that has been dead for `retention`.
     pub(super) async fn remove(
         self,
         id: Bson,
@@ -158,7 +158,7 @@ impl Classic<'_> {
     ) -> Result<bool, Error> {
         let rule = |record: Option<&LockRecord>, now| match record {
             Some(_) => rules::remove_expired(record, retention, now),
-            // A new document, about which nobody has decided anything.
+            // The document is new, and nothing was decided about it yet.
             None => Decision {
                 write: Write::Remove,
                 answer: false,
@@ -167,7 +167,7 @@ impl Classic<'_> {
         self.decide(id, key, false, rule).await
     }
 
-    /// Each request goes by itself, and several at a time.
+    /// Sends each request by itself, several at a time.
     pub(in super::super) async fn batch(
         self,
         requests: &[BatchRequest],
@@ -191,7 +191,7 @@ impl Classic<'_> {
     }
 }
 
-/// Awaits these, several at a time, and gives their outcomes in their order. One that takes long holds up none that
+/// Awaits these futures, several at a time, and returns their results in order. A slow one does not delay those that
 /// begin after it.
 async fn in_order<T>(work: Vec<impl Future<Output = T>>) -> Vec<T> {
     let numbered = work.into_iter().enumerate();

@@ -26,7 +26,7 @@ impl Classic<'_> {
         let mut wanted = statements::keys_of_page(request);
         wanted.insert("schema", CLASSIC_SCHEMA);
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-        // The time comes first: a lease that is renewed after it is live by it.
+        // The time is read first: a lease that is renewed after that is still live at that time.
         let now = self.time_of(wanted.clone(), limit).await?;
         let locks = self.0.locks.reads();
         let found = locks.find(wanted).sort(doc! { "_id": 1 }).limit(limit);
@@ -39,12 +39,12 @@ impl Classic<'_> {
                 continue;
             };
             if !id.starts_with(request.filter.wanted_prefix()) {
-                // Behind the first key without the prefix there is none with it, so this page is the last.
+                // After the first key without the prefix no key has it, so this page is the last.
                 looked_at = 0;
                 break;
             }
             let Ok(key) = Key::new(id) else { continue };
-            // A document that is new says nothing yet.
+            // A new document is not a lock yet.
             match LockRecord::read(document, &key, now).transpose() {
                 Some(lock) => {
                     let lock = lock.map(|lock| (lock, now));
@@ -59,7 +59,7 @@ impl Classic<'_> {
         Ok(page)
     }
 
-    /// The time of the server that keeps the first lock of a page; the earliest that there is if the page has none.
+    /// The time of the server that keeps the first lock of a page. The earliest possible time if the page has no lock.
     async fn time_of(self, wanted: Document, limit: i64) -> Result<DateTime<Utc>, Error> {
         let locks = self.0.locks.reads();
         let ids = locks.find(wanted).projection(doc! { "_id": 1 });
@@ -72,7 +72,7 @@ impl Classic<'_> {
             let Ok(key) = key else { continue };
             match look(locks, &key.as_str().into(), &key, false).await {
                 Ok(Some(seen)) => return Ok(seen.now),
-                // It was removed meanwhile, or makes no sense.
+                // The document was removed meanwhile, or is not a lock.
                 Ok(None) | Err(Error::NotALock { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -80,7 +80,7 @@ impl Classic<'_> {
         Ok(DateTime::<Utc>::MIN_UTC)
     }
 
-    /// Removes what is dead for this long. Each document is judged by the clock of the server that keeps it.
+    /// Removes what has been dead for `retention`. Each document is judged by the clock of the server that keeps it.
     pub(in super::super) async fn purge(self, retention: Duration) -> Result<u64, Error> {
         let locks = self.0.locks.reads();
         let all = locks.find(doc! { "schema": CLASSIC_SCHEMA });
@@ -107,7 +107,7 @@ impl Classic<'_> {
             };
             match is_removed {
                 Ok(is_removed) => removed += u64::from(is_removed),
-                // A document that makes no sense, or is of a later version, stays, and is no reason to leave the others.
+                // A document that is invalid, or of a later version, stays, and does not stop the removal of others.
                 Err(
                     Error::NotALock { .. }
                     | Error::NotALimiter { .. }

@@ -11,7 +11,7 @@ fn date(millis: i64) -> Bson {
     Date::from_millis(millis).into()
 }
 
-/// A lock with one lease, as it is stored flat.
+/// A lock with one lease, whose fields are fields of the document.
 fn flat(lease: LeaseId) -> Document {
     doc! {
         "_id": "k", "schema": SCHEMA, "fence": 7_i64, "lease": lease.to_string(), "owner": "me",
@@ -29,7 +29,7 @@ fn several(lease: LeaseId) -> Document {
     }
 }
 
-/// The answer with this document, and with the time that stands in it here.
+/// The answer with this document, and with the time that this function gives it.
 fn raw(document: &Document) -> RawDocumentBuf {
     let mut document = document.clone();
     let answer = match document.remove("now") {
@@ -87,7 +87,7 @@ fn only_the_answer_to_an_eviction_looks_at_who_was_evicted() {
     }
 }
 
-/// Another program may have added fields to a lock that have the names of those of an answer.
+/// Another program may have added fields to a lock that have the names of fields of an answer.
 #[test]
 fn a_stored_image_is_not_taken_for_an_answer_with_the_time() {
     let lease = LeaseId::random();

@@ -59,14 +59,14 @@ fn an_update_cannot_weaken_the_fence() {
             assert!(!format!("{kept}").contains("part"), "{kept}");
         }
     }
-    // A name that only begins like that of the fence is another field.
+    // A field whose name only begins like that of the fence is another field.
     let other = doc! { "$inc": { "leasehold_fences": 1 } };
     assert!(stamped(other).contains_key("$inc"));
 }
 
 #[test]
 fn what_is_no_update_stays_none() {
-    // The driver refuses the first, and the server the others.
+    // The driver refuses the first of these, and the server the others.
     let replacement = stamped(doc! { "a": 1 });
     assert_eq!(replacement.keys().next().unwrap(), "a");
     assert_eq!(stamped(doc! { "$set": 5 }), doc! { "$set": 5 });

@@ -18,15 +18,18 @@ use super::{
 };
 use crate::model::Error;
 
-/// The parts of every guarded write.
+/// The methods that every guarded write has.
 macro_rules! in_sessions {
     ($action:ident $(<$of:ident>)?) => {
         impl<'a $(, $of: Send + Sync)?> $action<'a $(, $of)?> {
-            /// Carries the write out in this session, and so in its transaction, if it is in one.
+            /// Carries out the write in this session, and so in its transaction if the session is in one.
             ///
-            /// The error [`Error::TransactionAborted`] then means that the whole transaction can be run
-            /// again. The write runs in the caller's own task, because it borrows the session: if the future
-            /// is dropped midway, the session is of no use any more.
+            /// The error [`Error::TransactionAborted`] then means that the whole transaction can be run again.
+            ///
+            /// # Cancel safety
+            ///
+            /// Not cancel safe: the write runs in the caller's own task, because it borrows the session. If the future
+            /// is dropped midway, the session can no longer be used.
             pub fn session(mut self, session: impl Into<&'a mut ClientSession>) -> Self {
                 self.session = Some(session.into());
                 self
@@ -35,7 +38,7 @@ macro_rules! in_sessions {
     };
 }
 
-/// The parts of the guarded writes that give back the driver's own result.
+/// The parts of the guarded writes that return the driver's own result.
 macro_rules! guarded {
     ($action:ident, $statement:ty, $output:ty) => {
         in_sessions!($action);
@@ -51,8 +54,12 @@ macro_rules! guarded {
     };
 }
 
-/// An update or a replacement of one document, made by
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
+/// An update or a replacement of one document, made by [`update_one`](crate::mongodb::GuardedCollection::update_one) or
+/// [`replace_one`](crate::mongodb::GuardedCollection::replace_one). Awaiting it sends the write, and gives the driver's
+/// `UpdateResult`.
+///
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedUpdate<'a> {
     pub(super) statement: Result<Update, Error>,
@@ -60,18 +67,29 @@ pub struct GuardedUpdate<'a> {
 }
 
 impl GuardedUpdate<'_> {
-    /// Inserts the document if there is none.
+    /// Inserts the document if it does not exist.
     ///
     /// The filter must have a top-level `_id` with the value of the document. Otherwise the error is
-    /// [`Error::InvalidUpsert`], and nothing is sent. With the `_id` the insert of a stale holder conflicts
-    /// with the existing document, and the holder gets [`Error::Fenced`], instead of inserting a second
-    /// document.
+    /// [`Error::InvalidUpsert`], and nothing is sent. With the `_id`, the insert of a stale holder conflicts with the
+    /// existing document. The holder then gets [`Error::Fenced`], instead of inserting a second document.
     ///
-    /// On a sharded collection whose shard key is not `_id`, an `_id` is unique on its shard only: there
-    /// the filter must have the shard key as well, also by equality, and no document may change it.
+    /// On a sharded collection whose shard key is not `_id`, an `_id` is unique on its shard only. There the filter
+    /// must also have the shard key, by equality, and no document may change it.
     ///
-    /// In a session nothing is sent twice: if two writers insert the document at the same time, one of them
-    /// may get the error of a duplicate key.
+    /// In a session nothing is sent twice. If two writers insert the document at the same time, one of them may get the
+    /// error of a duplicate key.
+    ///
+    /// ```no_run
+    /// # use leasehold::{Error, Fence, mongodb::GuardedCollection};
+    /// # use mongodb::{Collection, bson::{Document, doc}};
+    /// # async fn example(accounts: Collection<Document>, fence: Fence) -> Result<(), Error> {
+    /// GuardedCollection::new(&accounts, fence)
+    ///     .update_one(doc! { "_id": 7 }, doc! { "$set": { "balance": 0_i64 } })
+    ///     .upsert()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn upsert(mut self) -> Self {
         if let Ok(update) = &mut self.statement {
             update.target.creates = Creates::Upsert;
@@ -130,8 +148,14 @@ impl Statement for Update {
     }
 }
 
-/// A write: it updates one document, or records the fence in it, and returns the document as it is after that. Made by
-/// [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
+/// A write that updates one document, or only records the fence in it, and returns the document as it is after that.
+/// Made by [`claim`](crate::mongodb::GuardedCollection::claim),
+/// [`claim_or_insert`](crate::mongodb::GuardedCollection::claim_or_insert) or
+/// [`find_one_and_update`](crate::mongodb::GuardedCollection::find_one_and_update). Awaiting it sends the write, and
+/// gives `None` if no document was matched.
+///
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedFind<'a, T: Send + Sync> {
     pub(super) statement: Result<FindAndUpdate, Error>,
@@ -140,7 +164,7 @@ pub struct GuardedFind<'a, T: Send + Sync> {
 }
 
 impl<T: Send + Sync> GuardedFind<'_, T> {
-    /// Inserts the document if there is none, as [`GuardedUpdate::upsert`] does.
+    /// Inserts the document if it does not exist, under the conditions of [`GuardedUpdate::upsert`].
     pub fn upsert(mut self) -> Self {
         if let Ok(find) = &mut self.statement {
             find.target.creates = Creates::Upsert;
@@ -171,8 +195,8 @@ pub(super) struct FindAndUpdate {
     pub(super) update: UpdateModifications,
 }
 
-/// The driver returns the raw document, which is then read as the type of the application. If the driver read
-/// it, the error of a document that does not fit the type would look like that of a lost answer.
+/// The driver returns the raw document, which is then read as the application's type. If the driver read it, the error
+/// of a document that does not fit the type would look like that of a lost answer.
 impl Statement for FindAndUpdate {
     type Answer = Option<RawDocumentBuf>;
 
@@ -201,7 +225,11 @@ impl Statement for FindAndUpdate {
     }
 }
 
-/// A new document, made by [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
+/// An insert of one document, made by [`insert_one`](crate::mongodb::GuardedCollection::insert_one). Awaiting it sends
+/// the write, and gives the driver's `InsertOneResult`.
+///
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedInsert<'a> {
     pub(super) statement: Result<Insert, Error>,
@@ -239,7 +267,11 @@ impl Statement for Insert {
     }
 }
 
-/// A removal of one document, made by [`GuardedCollection`](crate::mongodb::GuardedCollection). Await it.
+/// A removal of one document, made by [`delete_one`](crate::mongodb::GuardedCollection::delete_one). Awaiting it sends
+/// the write, and gives the driver's `DeleteResult`.
+///
+/// [`GuardedCollection`](crate::mongodb::GuardedCollection) says which errors there are, and what a dropped future
+/// means.
 #[must_use = "nothing is sent until it is awaited"]
 pub struct GuardedDelete<'a> {
     pub(super) statement: Result<Delete, Error>,

@@ -31,15 +31,15 @@ pub(super) trait Statement: Send + Sync + 'static {
         session: Option<&mut ClientSession>,
     ) -> impl Future<Output = Result<Self::Answer, DriverError>> + Send;
 
-    /// Whether the statement has written a document, by its answer.
+    /// Whether the answer says that the statement has written a document.
     fn has_written(answer: &Self::Answer) -> bool;
 }
 
-/// The documents that a write is for, and its fence.
+/// The documents that a write is meant for, and its fence.
 pub(super) struct Target {
     pub(super) documents: Collections<Document>,
     pub(super) fence: Fence,
-    /// The filter of the user.
+    /// The filter of the caller.
     pub(super) filter: Document,
     pub(super) creates: Creates,
 }
@@ -52,7 +52,7 @@ pub(super) enum Creates {
     Insert,
 }
 
-/// Carries out a statement: in the session of the user, or in a task of its own, to its end.
+/// Carries out a statement: in the session of the caller, or to its end in a task of its own.
 pub(super) async fn carry_out<S: Statement>(
     statement: Result<S, Error>,
     session: Option<&mut ClientSession>,
@@ -64,14 +64,14 @@ pub(super) async fn carry_out<S: Statement>(
     }
     match session {
         Some(session) => {
-            // The error of a duplicate key would end the transaction, and its reason could not be looked up
-            // any more. So the fence is checked before.
+            // The error of a duplicate key would end the transaction, and its reason could no longer be looked up. So
+            // the fence is checked before the write.
             if target.creates != Creates::Nothing {
                 target.refuse_if_overtaken(Some(&mut *session)).await?;
             }
             write(&statement, Some(session)).await
         }
-        // The write itself has no time limit: the caller may stop waiting for it.
+        // The write itself has no time limit. The caller may stop waiting for it.
         None => {
             let work = async move { write(&statement, None).await };
             runtime::call("a guarded write", Duration::MAX, work).await
@@ -98,9 +98,9 @@ async fn write<S: Statement>(
             }
             Err(error) => error,
         };
-        // After a duplicate key: the document is there, and the guarded filter did not match it. Either it
-        // has seen a newer fence, or it was inserted just now, or another document has the same value in a
-        // unique index.
+        // A duplicate key means that the document exists, and the guarded filter did not match it. Either the document
+        // has seen a newer fence, or it was inserted just now, or another document has the same value in a unique
+        // index.
         if target.creates == Creates::Nothing || code(&error) != Some(DUPLICATE_KEY) {
             return Err(classify(error));
         }
@@ -108,8 +108,8 @@ async fn write<S: Statement>(
         match target.refuse_if_overtaken(session.as_deref_mut()).await {
             Err(fenced @ Error::Fenced { .. }) => return Err(fenced),
             Ok(()) if again => {}
-            // The first error counts. In a transaction, which it has ended, the look fails as well, with an
-            // error that would have the transaction run again for ever.
+            // The first error counts. In a transaction, which that error has ended, the read fails as well, with an
+            // error after which the transaction would be run again without end.
             _ => return Err(classify(error)),
         }
     }
@@ -124,7 +124,7 @@ impl Target {
         self.creates == Creates::Upsert
     }
 
-    /// An error if a document that the write is for has seen a newer fence.
+    /// Fails if a document that the write is meant for has seen a newer fence.
     async fn refuse_if_overtaken(&self, session: Option<&mut ClientSession>) -> Result<(), Error> {
         let find = self
             .documents
@@ -144,8 +144,8 @@ impl Target {
         }
     }
 
-    /// A filter for the documents that the write is for. If the filter of the user names an `_id`, the rest
-    /// of it is left out, because a newer holder may have changed those fields.
+    /// A filter for the documents that the write is meant for. If the filter of the caller names an `_id`, the rest of
+    /// it is left out, because a newer holder may have changed those fields.
     fn meant(&self) -> Document {
         match pinned(&self.filter) {
             Some(id) => doc! { "_id": { "$eq": id.clone() } },
@@ -154,7 +154,7 @@ impl Target {
     }
 }
 
-/// The one `_id` that a filter compares for equality, if it does.
+/// The `_id` that a filter compares for equality, if it has exactly one.
 fn pinned(filter: &Document) -> Option<&Bson> {
     match filter.get("_id")? {
         Bson::RegularExpression(_) => None,
@@ -195,8 +195,7 @@ mod tests {
         }
     }
 
-    /// The two major versions of `bson` construct a `Regex` in different ways, and deserialize it in the
-    /// same.
+    /// The two major versions of `bson` construct a `Regex` in different ways, and deserialize it in the same way.
     fn serde_regex(pattern: &str) -> Regex {
         let json = serde_json::json!({
             "$regularExpression": { "pattern": pattern, "options": "" },

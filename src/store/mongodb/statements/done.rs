@@ -1,4 +1,4 @@
-//! The rules of jobs that run once a tick as update pipelines of MongoDB.
+//! The rules of jobs that run once per tick, as update pipelines of MongoDB.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::{
     model::{LeaseId, Tick, TickKind},
 };
 
-/// Whether the document says of no tick that it is done.
+/// Whether the document has no done tick.
 fn is_missing() -> Document {
     doc! { "$in": [{ "$type": "$done" }, ["missing", "null", "undefined"]] }
 }
 
-/// Whether what is done has a kind, a tick and an end that make sense.
+/// Whether the done tick has a valid kind, number and end.
 fn makes_sense() -> Document {
     let kinds = TickKind::ALL.map(|kind| Bson::from(kind.as_str())).to_vec();
     doc! { "$and": [
@@ -31,13 +31,13 @@ fn makes_sense() -> Document {
     ] }
 }
 
-/// Whether what is done does not keep the document any more.
+/// Whether the done tick no longer keeps the document.
 pub(super) fn is_forgotten() -> Document {
     let is_over = doc! { "$and": [makes_sense(), { "$lte": ["$done.until", "$$NOW"] }] };
     doc! { "$or": [is_missing(), is_over] }
 }
 
-/// The statement of an acquire, if this tick is still to be done; otherwise it changes nothing.
+/// The statement of an acquire, which changes nothing if this tick is done already.
 pub(super) fn if_to_be_done(statement: Vec<Document>, tick: Option<Tick>) -> Vec<Document> {
     let Some(tick) = tick else {
         return statement;
@@ -55,7 +55,7 @@ pub(super) fn if_to_be_done(statement: Vec<Document>, tick: Option<Tick>) -> Vec
     statement.into_iter().map(only).collect()
 }
 
-/// Drops a live lease, and writes which tick was done under it, unless a later one is done.
+/// Removes a live lease, and writes which tick was done under it, unless a later one is done.
 pub(super) fn release_done_or(
     request: &ReleaseRequest,
     done: DoneTick,
@@ -86,11 +86,11 @@ pub(super) fn release_done_or(
     } } }]
 }
 
-/// The fields that a tick leaves that is done. The document is not cleaned up before it may be forgotten; the expiries of
-/// other holders are in the clean-up date already, which never goes down.
+/// The fields that a done tick leaves in the document. The document is not cleaned up before the tick may be forgotten.
+/// The clean-up date includes the expiries of other holders already, and never goes down.
 fn written(done: DoneTick, lease: LeaseId, by: &str) -> Document {
     let kept_for = millis(done.kept_for).min(MAX_DURATION_MILLIS);
-    // What an earlier caller was promised holds.
+    // The time that an earlier caller was promised still holds.
     let before = doc! { "$cond": [makes_sense(), "$done.until", Bson::Null] };
     let until = doc! { "$max": [before, { "$add": ["$$NOW", kept_for] }] };
     doc! {

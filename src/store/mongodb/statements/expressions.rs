@@ -1,4 +1,4 @@
-//! Expressions that all statements are made of: conditions and values as MongoDB evaluates them.
+//! Expressions that all statements are made of: conditions and values that MongoDB evaluates.
 
 use std::time::Duration;
 
@@ -7,13 +7,12 @@ use mongodb::bson::{self, Bson, Document, doc};
 
 use crate::model::{FENCE_END, Key, LeaseId, Mode, SCHEMA};
 
-/// The longest duration that a statement has, a thousand years: with it sums and differences stay within the range of
-/// dates.
+/// The longest duration in a statement, a thousand years. With it, sums and differences stay within the range of dates.
 pub(super) const MAX_DURATION_MILLIS: i64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
 
-/// Clean-up dates go up in steps of a power of ten milliseconds. This is the greatest exponent: 1,000 s.
+/// Clean-up dates increase in steps of a power of ten milliseconds. This is the greatest exponent: 1,000 s.
 const MAX_STEP_DIGITS: u32 = 6;
-/// The latest date that a duration is added to, the end of the year 9999.
+/// The latest date to which a duration is added: the end of the year 9999.
 const MAX_DATE: bson::DateTime = bson::DateTime::from_millis(253_402_300_799_999);
 
 /// The form of a lease id.
@@ -31,16 +30,16 @@ pub(super) fn replace_or(
     vec![doc! { "$replaceWith": { "$cond": [condition, replacement, otherwise] } }]
 }
 
-/// Whether the document is a lock. The document of another program, one that a later version wrote, and one with a
-/// fence or an expiry that makes no sense are none.
+/// Whether the document is a lock. A document of another program, one that a later version wrote, and one with an
+/// invalid fence or expiry are not.
 ///
-/// Numbers sort behind what is missing and before everything else but `MinKey`, so that the comparisons also tell the
+/// A number sorts after a missing value and before everything else but `MinKey`, so the comparisons also check the
 /// type.
 pub(super) fn is_lock() -> Document {
     is_lock_below(FENCE_END)
 }
 
-/// Whether the document is a lock whose fence is followed by another one.
+/// Whether the document is a lock whose fence is not the last one.
 pub(super) fn has_next_fence() -> Document {
     is_lock_below(FENCE_END - 1)
 }
@@ -54,7 +53,7 @@ fn is_lock_below(fence: i64) -> Document {
     ] }
 }
 
-/// Whether the document was made by this upsert: then it has nothing but `_id`.
+/// Whether this upsert has created the document. It then has nothing but `_id`.
 pub(super) fn is_new(key: &Key) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": literal(key.as_str()) }] }
 }
@@ -74,7 +73,7 @@ pub(super) fn is_sole(lease: LeaseId) -> Document {
     doc! { "$eq": ["$lease", lease.to_string()] }
 }
 
-/// The holders as a list, also if there is only one or none. Not a list if the document does not tell who has the
+/// The holders as a list, even if there is only one or none. Not a list if the document does not tell who holds the
 /// key.
 pub(super) fn holders() -> Document {
     let sole = doc! {
@@ -102,8 +101,8 @@ pub(super) fn modes() -> Bson {
     modes.map(|mode| Bson::from(mode.as_str())).to_vec().into()
 }
 
-/// Whether each of these holders has all that decides who else may have the key, and the last of them expires when the
-/// document does, unless the key is free.
+/// Whether each of these holders has all the fields that decide who else may hold the key, and the last of them expires
+/// at the expiry of the document, unless the key is free.
 pub(super) fn make_sense(holders: &str) -> Document {
     let makes_sense = doc! { "$and": [
         { "$eq": [{ "$type": "$$this.lease" }, "string"] },
@@ -142,11 +141,11 @@ pub(super) fn is_live() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
 }
 
-/// A document of this key, with this fence and clean-up date. The processes that wait keep their places, and the
-/// field `done`, which a later version may have written, stays.
+/// A document of this key, with this fence and clean-up date. The waiting processes keep their places, and the field
+/// `done`, which a later version may have written, stays.
 ///
-/// The fields that come and go stand last, because behind a new field the server logs all fields, and otherwise only
-/// those that change.
+/// The fields that come and go are last: behind a new field the server logs all fields, and otherwise only those that
+/// change.
 pub(super) fn lock(
     fence: impl Into<Bson>,
     cleanup_at: impl Into<Bson>,
@@ -164,18 +163,18 @@ pub(super) fn lock(
     lock
 }
 
-/// The date from which the TTL index removes a document. Two moments then have to be past for the retention: the end of
-/// the last lease, which is `later` after `date`, and the next fence, because without the document the next fence is
-/// taken from the clock.
+/// The date from which the TTL index removes a document. By then the retention has passed since two moments: the end of
+/// the last lease, which is `later` after `date`; and the time of the next fence, because without the document the next
+/// fence is taken from the clock.
 ///
-/// The date goes up in steps of 1,000 s, or of a shorter time for a short retention, and never down. So most
-/// grants, renewals and releases of a key that is in use leave its entry in the index where it is.
+/// The date increases in steps of 1,000 s, or less for a short retention, and never goes down. So most grants, renewals
+/// and releases of a key that is in use do not change its entry in the index.
 pub(super) fn cleanup_at(date: impl Into<Bson>, later: Duration, retention: Duration) -> Document {
     let retention = millis(retention).min(MAX_DURATION_MILLIS);
     let digits = (retention / 24).max(1).ilog10().min(MAX_STEP_DIGITS);
     let step = 10_i64.pow(digits);
-    // `$trunc` cuts a number off towards zero, so one step is added. Two milliseconds are added because the clock has
-    // passed the next fence only in the second millisecond after the present fence.
+    // `$trunc` rounds towards zero, so one step is added. Two milliseconds are added because the clock has passed the
+    // next fence only in the second millisecond after the present fence.
     let kept = millis(later).min(MAX_DURATION_MILLIS) + retention + step + 2;
     let newest = doc! { "$max": ["$fence", { "$toLong": date.into() }] };
     doc! { "$max": ["$cleanup_at", { "$add": [
@@ -189,7 +188,7 @@ pub(super) fn bounded(date: impl Into<Bson>) -> Document {
     doc! { "$min": [date.into(), MAX_DATE] }
 }
 
-/// The fence of the next grant. In a new document there is no fence: the sum is null then, which `$max` leaves out.
+/// The fence of the next grant. A new document has no fence: the sum is then null, which `$max` ignores.
 pub(super) fn next_fence() -> Document {
     doc! { "$max": [{ "$add": ["$fence", 1_i64] }, { "$toLong": "$$NOW" }] }
 }
@@ -211,7 +210,7 @@ pub(crate) fn utc(date: bson::DateTime) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp_millis(date.timestamp_millis())
 }
 
-/// A whole number, in whichever type a person or another program stored it.
+/// A whole number, of any type in which a person or another program may have stored it.
 pub(crate) fn integer(value: &Bson) -> Option<i64> {
     match *value {
         Bson::Int32(number) => Some(number.into()),

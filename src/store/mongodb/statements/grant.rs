@@ -1,8 +1,8 @@
-//! The rule of an acquire as an update pipeline of MongoDB.
+//! The rule of an acquire, as an update pipeline of MongoDB.
 //!
-//! The statement of an acquire has three forms. The short one refuses whenever a process waits, and takes no place: it is
-//! for a key that is likely to be free. Another one is for a process that has the first place, and refuses if another has
-//! it. If the rule says otherwise, the caller sends the full form.
+//! The statement has three [forms](Form). The short one is for a key that is likely to be free. It refuses if any
+//! process waits, and takes no place. The second one is for a process that has the first place, and refuses if another
+//! process has it. If the rule says something else, the caller sends the full form.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ pub(crate) enum Form {
     Full,
 }
 
-/// Grants the lease if no live holder conflicts with it, and no process that waits comes first. Needs an upsert, unless
-/// the request is for the place of another lease.
+/// Grants the lease if no live holder conflicts with it, and no waiting process comes first. Needs an upsert, unless
+/// the request replaces another lease.
 pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration) -> Vec<Document> {
     let queue = Queue::of(request, form);
     let statement = match request.access {
@@ -45,16 +45,16 @@ pub(crate) fn acquire(request: &AcquireRequest, form: Form, retention: Duration)
     done::if_to_be_done(statement, request.tick)
 }
 
-/// What the statement makes of the processes that wait.
+/// How the statement treats the waiting processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
     /// The request comes before all of them.
     Ignored,
-    /// It is refused if there are any.
+    /// The request is refused if a process waits.
     Empty,
-    /// It is refused unless there is none, or the first place is that of this process.
+    /// The request is refused if a process waits, unless the first place is that of this process.
     First(WaiterId),
-    /// It is granted or refused, and has its place, by the rule.
+    /// The request is granted or refused, and takes a place, by the rule.
     Followed,
 }
 
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    /// Whether the places let the request through; `None` if it does not heed them.
+    /// Whether the queue lets the request be granted; `None` if the statement ignores the queue.
     fn is_its_turn(self) -> Option<Document> {
         match self {
             Self::Ignored => None,
@@ -79,8 +79,8 @@ impl Queue {
     }
 }
 
-/// Grants the lease in the place of another, if that one is the sole holder. `None` for a request that is not for the
-/// place of another, or not for the whole key, or reentrant.
+/// Grants the lease instead of another one, if that one is the sole holder. `None` for a request that replaces no
+/// lease, that does not ask for the whole key, or that is reentrant.
 pub(crate) fn take_over_sole(
     request: &AcquireRequest,
     retention: Duration,
@@ -131,7 +131,7 @@ fn sole(request: &AcquireRequest, queue: Queue, retention: Duration) -> Document
     )
 }
 
-/// The list of those that wait, after a grant, if the statement changes it.
+/// The list of waiting processes after a grant, if the statement changes it.
 fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
     let left = match queue {
         Queue::Ignored => turn::without(request.ended_place()?),
@@ -147,7 +147,7 @@ fn waiters(request: &AcquireRequest, queue: Queue) -> Option<(String, Bson)> {
 
 /// Grants the lease if the live holders leave room for it.
 ///
-/// Only here is the number of holders bounded: after a grant of [`exclusive`] there is one holder.
+/// Only this statement checks the number of holders: after a grant of [`exclusive`] there is one holder.
 fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Document> {
     let known = doc! { "$and": [has_next_fence(), make_sense("$$all")] };
     let known = match request.in_place_of {
@@ -166,7 +166,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
     let mine = doc! { "$in": [request.lease.to_string(), "$$live.lease"] };
     let place = doc! { "$lt": [{ "$size": "$$live" }, MAX_HOLDERS as i64] };
     let mut room = vec![doc! { "$not": [mine] }, place, has_room(request)];
-    // Also one that has expired makes way.
+    // The lease that is replaced may have expired.
     let listed = |lease| doc! { "$or": [is_sole(lease), is_listed(lease)] };
     room.extend(request.in_place_of.map(listed));
     let room = doc! { "$and": room };
@@ -187,7 +187,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
     held.extend(waiters(request, queue));
     let granted = lock(
         doc! { "$max": ["$fence", "$$fence"] },
-        // The expiries of the other holders are in the clean-up date already, which never goes down.
+        // The clean-up date includes the expiries of the other holders already, and never goes down.
         cleanup_at("$$NOW", request.ttl, retention),
         held,
     );
@@ -211,7 +211,7 @@ fn beside(request: &AcquireRequest, queue: Queue, retention: Duration) -> Vec<Do
     } } }]
 }
 
-/// The document after a request that has its place among the processes that wait. The places are looked at once.
+/// The document after a request whose process may take a place in the queue. The places are evaluated once.
 fn in_turn(request: &AcquireRequest, free: Document, granted: Document) -> Document {
     let decision = match turn::refused(request) {
         None => doc! { "$cond": [free, granted, "$$ROOT"] },

@@ -1,8 +1,8 @@
-//! The rules of renewals, conversions and releases as update pipelines of MongoDB.
+//! The rules of renewals, conversions and releases, as update pipelines of MongoDB.
 //!
-//! A sole holder stands in the document itself, several stand in a list. `renew_together`, `release_together` and
-//! `release_sole`, and `release_or_fail` for a request that is `likely_sole`, look for a sole holder only. The other
-//! statements also look at the list.
+//! The fields of a sole holder are fields of the document; several holders are in a list. `renew_together`,
+//! `release_together` and `release_sole` look for a sole holder only, and so does `release_or_fail` if the request is
+//! `likely_sole`. The other statements also look at the list.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
     model::{Conversion, Key, LeaseId, Mode},
 };
 
-/// Gives a live lease its ttl anew, unless it lives for longer than that.
+/// Renews a live lease: it lives for its ttl from now on, unless its expiry is later already.
 pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let live = any("$holders", doc! { "$and": [is_lease(lease), is_live()] });
@@ -43,7 +43,7 @@ pub(crate) fn renew(request: &RenewRequest, retention: Duration) -> Vec<Document
     } } }]
 }
 
-/// Gives each of these leases, if it is live and a sole holder, this ttl anew.
+/// Renews each of these leases with this ttl, if it is live and a sole holder.
 pub(crate) fn renew_together(
     requests: &[&RenewRequest],
     ttl: Duration,
@@ -65,7 +65,7 @@ fn renewed_sole(ttl: Duration, retention: Duration) -> Document {
     }] }
 }
 
-/// Makes a live lease shared, or exclusive if no other holder is live. Only an upgrade has a new fence.
+/// Makes a live lease shared, or exclusive if no other holder is live. Only an upgrade gives a new fence.
 pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Document> {
     let lease = request.lease;
     let is_mine = |mode: Mode| {
@@ -112,26 +112,26 @@ pub(crate) fn convert(request: &ConvertRequest, retention: Duration) -> Vec<Docu
     } } }]
 }
 
-/// The server's error code for a text that is no number, with which [`release_or_fail`] fails if the lease is
-/// not among the holders.
+/// The server's error code for a text that is not a number. [`release_or_fail`] fails with it if the lease is not among
+/// the holders.
 pub(crate) const NOT_HELD: i32 = 241;
 
-/// Drops the lease if it is the sole holder. The clean-up date stays as it is.
+/// Removes the lease if it is the sole holder. The clean-up date stays as it is.
 pub(crate) fn release_sole(request: &ReleaseRequest) -> Vec<Document> {
     release_sole_or(request, "$$ROOT".into())
 }
 
-/// Drops the lease from the holders. If it is live and its minimum hold is not over, the holder stays until then,
-/// under another lease id, which no request has. With a tick that was done, a lease that has expired stays.
+/// Removes the lease from the holders. If it is live and its minimum hold is not over, the holder stays until then,
+/// under another lease id, which no request has. If the release has a done tick, a lease that has expired stays.
 pub(crate) fn release(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
     release_or(request, retention, "$$ROOT".into())
 }
 
-/// As [`release`], for a command with many changes, whose answer shows of each change only whether it failed: this
-/// statement fails if it drops no lease.
+/// As [`release`], but the statement fails if it removes no lease. It is for a command with many changes, whose answer
+/// says of each change only whether it failed.
 pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> Vec<Document> {
-    // The text is made from the document, because the server would evaluate a constant, and fail, before it looks at
-    // the document.
+    // The text is made from the document. A constant would be evaluated, and fail, before the server looks at the
+    // document.
     let no_number = doc! { "$concat": ["not held: ", { "$type": "$lease" }] };
     let fails = Bson::from(doc! { "$toInt": no_number });
     if request.is_of_a_sole_lease() {
@@ -141,7 +141,7 @@ pub(crate) fn release_or_fail(request: &ReleaseRequest, retention: Duration) -> 
     }
 }
 
-/// Drops each of these leases, if it is a sole holder. The field `released` of its document then has the lease.
+/// Removes each of these leases, if it is a sole holder. The field `released` of its document then contains the lease.
 pub(crate) fn release_together(requests: &[&ReleaseRequest]) -> Document {
     let (keys, leases) = named(requests.iter().map(|request| (&request.key, request.lease)));
     let mut dropped = released();
@@ -158,7 +158,7 @@ fn is_one_lease() -> Document {
     doc! { "$not": [{ "$isArray": "$lease" }] }
 }
 
-/// The keys and leases as a filter names them.
+/// The keys and leases, as a filter names them.
 fn named<'a>(leases: impl Iterator<Item = (&'a Key, LeaseId)>) -> (Vec<&'a str>, Vec<String>) {
     leases
         .map(|(key, lease)| (key.as_str(), lease.to_string()))
@@ -181,7 +181,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
         Some(MinHold { time, placeholder }) => {
             let time = millis(time).min(MAX_DURATION_MILLIS);
             let until = |acquired_at: &str| {
-                // A time of acquisition that is no date counts as long past.
+                // A time of a grant that is not a date counts as long past.
                 let is_date = doc! { "$eq": [{ "$type": acquired_at }, "date"] };
                 doc! { "$cond": [is_date, { "$add": [bounded(acquired_at), time] }, Bson::Null] }
             };
@@ -214,7 +214,7 @@ fn release_or(request: &ReleaseRequest, retention: Duration, otherwise: Bson) ->
     } } }]
 }
 
-/// These holders, with a change to that of this lease.
+/// These holders, with a change to the holder with this lease.
 fn changed(holders: impl Into<Bson>, lease: LeaseId, change: Document) -> Document {
     let holder = doc! { "$mergeObjects": ["$$this", change] };
     doc! { "$map": {

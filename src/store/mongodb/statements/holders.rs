@@ -19,19 +19,19 @@ pub(super) fn released() -> Document {
     lock("$fence", "$cleanup_at", left)
 }
 
-/// What a change of the holders is.
+/// The effect of a change of the holders.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Others may be granted the key after it.
+    /// Others may be granted the key after the change.
     MakesRoom,
     MakesNoRoom,
 }
 
-/// The document with these holders, in a list. The expression for them is evaluated once. If all of them have expired, the
-/// key is free from now on, or since it was free before, and has no expiry.
+/// The document with a list of these holders. The expression for them is evaluated once. If all of them have expired,
+/// the document has no expiry, and the key is free from now on, or since it was free before.
 pub(super) fn with_holders(holders: Document, effect: Effect, retention: Duration) -> Document {
     let until = doc! { "$max": "$$holders.expires_at" };
-    // A person may have freed the key by taking its expiry away, and it stays free then.
+    // A person may have freed the key by removing its expiry. The key then stays free.
     let is_live = doc! { "$and": [is_held(), { "$gt": [until.clone(), "$$NOW"] }] };
     let or_not = |value: Document| doc! { "$cond": [is_live.clone(), value, "$$REMOVE"] };
     let before = doc! { "$ifNull": ["$expires_at", "$released_at"] };

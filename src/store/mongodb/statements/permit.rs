@@ -1,4 +1,4 @@
-//! The rule of a limiter as an update pipeline of MongoDB.
+//! The rule of a limiter, as an update pipeline of MongoDB.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::{
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// Finds the document of a limiter, on the server's shortest path too. The id of a limiter is a document, while that of
+/// Finds the document of a limiter, also on the server's shortest path. The id of a limiter is a document, and that of
 /// a lock is a text, so a lock may have the same key.
 pub(crate) fn limiter_filter(request: &PermitRequest) -> Document {
     doc! { "_id": id(request, request.key.as_str()) }
 }
 
-/// A key has one limiter for each length and kind of window.
+/// The id of a limiter. A key has one limiter for each length and kind of window.
 fn id(request: &PermitRequest, key: impl Into<Bson>) -> Document {
     let quota = &request.quota;
     doc! { "limiter": key, "window": quota.window_millis(), "kind": quota.kind() }
 }
 
-/// Every limiter that may be removed.
+/// Matches every limiter that may be removed.
 pub(crate) fn over_since(retention: Duration) -> Document {
     let since = doc! { "$subtract": ["$$NOW", millis(retention).min(MAX_DURATION_MILLIS)] };
     doc! {
@@ -37,17 +37,17 @@ pub(crate) fn over_since(retention: Duration) -> Document {
 
 /// Grants the permits as many times as there is room for them. Needs an upsert.
 ///
-/// The steps and their names are those of [`rules::permit`](crate::rules::permit). The fields of the document
-/// count only if it is a limiter.
+/// The steps and their names are those of [`rules::permit`](crate::rules::permit). The fields of the document count
+/// only if it is a limiter.
 pub(crate) fn permit(request: &PermitRequest) -> Vec<Document> {
     let quota = &request.quota;
     let permits = i64::from(request.permits.max(1));
-    // Other programs may have written it as a double.
+    // Another program may have written it as a double.
     let stored = doc! { "$toLong": "$used" };
     let used = match quota.window_kind() {
         WindowKind::Fixed => doc! { "$cond": [{ "$gte": ["$$newest", "$$start"] }, stored, 0_i64] },
         WindowKind::Smooth { .. } => {
-            // At most a year: the difference of dates that are too far apart does not fit a long.
+            // At most a year, because the difference of dates that are too far apart does not fit a long.
             let since = doc! { "$max": ["$$newest", { "$subtract": ["$$clock", YEAR] }] };
             let elapsed = doc! { "$subtract": ["$$clock", since] };
             let used = doc! { "$cond": ["$$newest", stored, 0_i64] };
@@ -122,9 +122,9 @@ fn as_often_as_there_is_room(quota: &Quota, permits: i64, times: i64) -> Bson {
     }
 }
 
-/// Whether the document is one of a limiter: a foreign document may have a number under `limiter`.
+/// Whether the document is one of a limiter. A foreign document may have a number in `limiter`.
 ///
-/// Nothing but numbers is between two numbers.
+/// Only numbers sort between two numbers, so the comparisons also check the type.
 fn is_ours() -> Document {
     doc! { "$and": [
         { "$eq": ["$limiter", LIMITER_SCHEMA] },
@@ -136,13 +136,13 @@ fn is_ours() -> Document {
     ] }
 }
 
-/// Whether the document was made by this upsert: then it has nothing but `_id`.
+/// Whether this upsert has created the document. It then has nothing but `_id`.
 fn is_new(request: &PermitRequest) -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": id(request, literal(request.key.as_str())) }] }
 }
 
-/// When the last grant in the document was made, if it counts; otherwise null. That of a foreign document does not
-/// count, nor one that is too far in the future, which a wrong clock has left.
+/// When the last grant in the document was made, if it counts; otherwise null. The grant in a foreign document does not
+/// count. Nor does one that is too far in the future, which a wrong clock has made.
 fn newest(quota: &Quota) -> Document {
     let mut counts = vec![doc! {
         "$lte": ["$granted_at", { "$add": ["$$NOW", millis(CLOCK_STEP)] }],
@@ -157,12 +157,12 @@ fn newest(quota: &Quota) -> Document {
     ] }
 }
 
-/// The beginning of the window that a date is in.
+/// The start of the window that contains a date.
 fn window_of(quota: &Quota, at: &str) -> Document {
     doc! { "$subtract": [at, { "$mod": [{ "$toLong": at }, quota.window_millis()] }] }
 }
 
-/// Whether the newest grant that counts is that of this request, and of this window.
+/// Whether the newest grant that counts was made by this request, in this window.
 fn is_newest(request: &PermitRequest) -> Document {
     doc! { "$and": [
         { "$eq": ["$last", request.id.to_string()] },
@@ -190,8 +190,8 @@ fn changed(request: &PermitRequest, granted: Bson) -> Document {
     }
 }
 
-/// A division of whole numbers, rounded down. `$divide` computes with doubles, so the remainder is subtracted
-/// first: a double then has the quotient exactly.
+/// A division of whole numbers, rounded down. `$divide` computes with doubles, so the remainder is subtracted first. A
+/// double can then hold the quotient exactly.
 fn whole(number: impl Into<Bson>, by: i64) -> Bson {
     let number = number.into();
     if by == 1 {

@@ -17,7 +17,7 @@ fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// Every text in a document, with the field it stands in.
+/// Collects every text in a document, with the field that contains it.
 fn texts(value: &Bson, field: &str, found: &mut Vec<(String, String)>) {
     match value {
         Bson::String(text) => found.push((field.to_owned(), text.clone())),
@@ -63,7 +63,7 @@ fn forms(request: &AcquireRequest) -> [Vec<Document>; 2] {
     [Form::Short, Form::Full].map(|form| acquire(request, form, TTL))
 }
 
-/// Every change that there is a statement for.
+/// Every change that has a statement.
 fn changes() -> Vec<Vec<Document>> {
     let (key, lease) = (key("k"), LeaseId::random());
     let asked = asked(&ask("k"));
@@ -94,8 +94,7 @@ fn permits(name: &str) -> [PermitRequest; 2] {
         .map(|quota| PermitRequest::new(key(name), PermitId::random(), quota, 2))
 }
 
-/// Panics unless the pipeline of this request differs from that of a harmless one only in texts that stand in
-/// literals.
+/// Panics unless the pipeline of this request differs from that of a harmless one only in texts that are in literals.
 fn assert_literal(request: &AcquireRequest) {
     let collect = |request: &AcquireRequest| {
         let mut found = Vec::new();
@@ -118,7 +117,7 @@ fn assert_literal(request: &AcquireRequest) {
         .filter(|(one, other)| one != other)
         .collect();
     assert!(differing.iter().all(|((field, _), _)| field == "$literal"));
-    // In the place of a lease there is no upsert, so the pipeline does not have the key.
+    // A request that replaces a lease has no upsert, so its pipeline does not contain the key.
     let key = request.in_place_of.is_none().then_some("k");
     for tame in key.into_iter().chain(["o", "n"]) {
         let stands = |(_, (_, text)): &(_, &(String, String))| text == tame;
@@ -158,7 +157,7 @@ fn random_texts_stand_in_literals_and_are_sent_as_they_are() {
     }
 }
 
-/// The fields in which a text stands in the pipeline of a limiter.
+/// The fields in which the pipeline of a limiter contains a text.
 fn places(request: &PermitRequest, wanted: &str) -> Vec<String> {
     let mut found = Vec::new();
     texts(&Bson::from(permit(request)), "", &mut found);
@@ -166,7 +165,7 @@ fn places(request: &PermitRequest, wanted: &str) -> Vec<String> {
     wanted.map(|(field, _)| field).collect()
 }
 
-/// In how many literals the key of a limiter stands.
+/// How many literals contain the key of a limiter.
 fn literals(request: &PermitRequest) -> usize {
     let places = places(request, request.key.as_str());
     places.iter().filter(|field| *field == "$literal").count()
@@ -176,7 +175,7 @@ fn literals(request: &PermitRequest) -> usize {
 fn the_key_of_a_limiter_stands_in_a_literal() {
     for (tame, hostile) in permits("k").iter().zip(permits("$$ROOT")) {
         assert!(places(tame, "k").iter().all(|field| field == "$literal"));
-        // The pipeline itself contains `$$ROOT`, the document as it is, so only literals are counted.
+        // The pipeline itself contains `$$ROOT`, which is the whole document, so only literals are counted.
         assert_eq!(literals(&hostile), literals(tame));
     }
 }
@@ -195,7 +194,7 @@ fn an_exclusive_grant_looks_at_no_holder_and_has_a_note_only_if_there_is_one() {
 fn no_time_of_this_process_is_sent() {
     fn dates(value: &Bson) -> usize {
         match value {
-            // Within the first days of 1970 it is a duration, to which the server adds a fence; the year 9999 is a
+            // A date within the first days of 1970 is a duration, to which the server adds a fence. The year 9999 is a
             // bound.
             Bson::DateTime(date) => {
                 let days = date.timestamp_millis() / (24 * 60 * 60 * 1_000);

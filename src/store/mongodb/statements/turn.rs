@@ -1,7 +1,7 @@
-//! The rules of the queue of the processes that wait for a key, as expressions of MongoDB.
+//! The rules of the queue of the waiting processes, as expressions of MongoDB.
 //!
-//! Some of them use variables of the statement: `live` has the live holders, `places` the places that count, and `before`
-//! those that have to be granted the key before the request.
+//! Some of them use variables of the statement. `live` contains the live holders, `places` the places that count, and
+//! `before` the places that must be granted the key before the request.
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -12,16 +12,17 @@ use crate::{
     rules::turn::{LONGEST, long_enough},
 };
 
-/// The field `next` after a change that makes room: a copy of the places, because a change event has only the fields that
-/// changed. A statement that made out who comes next would cost the server 10% of a free cycle.
+/// The field `next` after a change that makes room. It is a copy of the places, because a change event contains only
+/// the fields that changed. A statement that computed which process comes next would cost the server 10% of a free
+/// cycle.
 pub(super) const NEXT: &str = "$waiters";
 
-/// Whether no process waits. Only a missing list, or null, sorts so far in front.
+/// Whether no process waits. Only a missing list, or null, sorts so early.
 pub(super) fn nobody_waits() -> Document {
     doc! { "$lte": ["$waiters", Bson::Null] }
 }
 
-/// Whether the request comes first, as far as a look at the first place tells: nobody waits, or the place is its own.
+/// Whether the request comes first, as far as the first place tells: no process waits, or the first place is its own.
 pub(super) fn comes_first(waiter: WaiterId) -> Document {
     doc! { "$or": [nobody_waits(), has_first_place(waiter)] }
 }
@@ -38,7 +39,7 @@ fn has_first_place(waiter: WaiterId) -> Document {
     ] }
 }
 
-/// The places after a grant to a request that [comes first](comes_first): without the first.
+/// The places after a grant to a request that [comes first](comes_first): all but the first place.
 pub(super) fn without_the_first() -> Document {
     let left = doc! { "$slice": ["$waiters", 1, MAX_PLACES as i64] };
     doc! { "$cond": [
@@ -71,7 +72,7 @@ pub(super) fn places() -> Document {
     ] }
 }
 
-/// The places that have to be granted the key before the request.
+/// The places that must be granted the key before the request.
 pub(super) fn before(request: &AcquireRequest) -> Bson {
     let ahead = match request.turn.waiter() {
         None => Bson::from("$$places"),
@@ -125,10 +126,10 @@ pub(super) fn before(request: &AcquireRequest) -> Bson {
     }
 }
 
-/// Whether the places before the request do not keep the key from it: there are none, or the key has been free for so long
-/// that they do not bind any more.
+/// Whether the places before the request do not keep the key from it: there are none, or the key has been free for so
+/// long that they no longer keep it.
 pub(super) fn is_its_turn() -> Document {
-    // Without a time the key has been free for long. If the time is far ahead, the clock stepped back.
+    // Without a time, the key has been free for long. If the time is far ahead, the clock stepped back.
     let is_date = |field: &str| doc! { "$eq": [{ "$type": field }, "date"] };
     let free_since = doc! { "$switch": {
         "branches": [
@@ -152,7 +153,8 @@ pub(super) fn is_its_turn() -> Document {
     ] }
 }
 
-/// The places after a grant: without that of the request, unless it is to stay, and without those that it has passed.
+/// The places after a grant: without the place of the request, unless it is to stay, and without those that it has
+/// passed.
 pub(super) fn left(request: &AcquireRequest) -> Document {
     let passed = doc! { "$in": ["$$this.waiter", "$$before.waiter"] };
     let mut gone = vec![passed];
@@ -172,7 +174,7 @@ pub(super) fn without(waiter: WaiterId) -> Document {
     unless_empty(doc! { "$filter": { "input": places(), "cond": other } })
 }
 
-/// A list of places for the document, which has no empty one.
+/// A list of places for the document, which never contains an empty list.
 fn unless_empty(places: Document) -> Document {
     doc! { "$let": {
         "vars": { "left": places },
@@ -180,8 +182,8 @@ fn unless_empty(places: Document) -> Document {
     } }
 }
 
-/// The document after a refusal, with a place for the process of the request: the last one, or the one that it has, for
-/// longer. `None` if the process does not wait.
+/// The document after a refusal. The process of the request has a new place at the end, or its place counts for longer.
+/// `None` if the process does not wait.
 pub(super) fn refused(request: &AcquireRequest) -> Option<Document> {
     let Turn::InTurn { waiter, stays } = request.turn else {
         return None;

@@ -62,7 +62,7 @@ fn every_record_comes_back() {
     }
 }
 
-/// All of them have expired before the key was released, so they are no reason for it to be held.
+/// All of the holders expired before the key was released, so they do not hold it.
 #[test]
 fn holders_that_have_expired_before_a_release_hold_nothing() {
     let until = noon() + TimeDelta::minutes(2);
@@ -109,7 +109,7 @@ fn a_document_that_says_nothing_is_new_only_without_a_fence() {
     assert!(matches!(read(1), Err(Error::NotALock { .. })));
 }
 
-/// As a later version may have written it.
+/// A later version may have written such a field.
 #[test]
 fn what_is_done_and_cannot_be_read_stays() {
     let state = doc! { "schema": SCHEMA, "fence": 1_i64, "done": { "kind": "later" } };
