@@ -39,11 +39,11 @@ fn release(key: &Key, lease: LeaseId) -> BatchRequest {
     BatchRequest::Release(ReleaseRequest::new(key.clone(), lease))
 }
 
-/// What goes in one call is answered, and done, as if each had gone alone.
+/// The requests of one call are carried out and answered as if each had been sent alone.
 pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = |name: &str| fresh_key(&format!("batch $ {{}} / {name}"));
-    // What is there already.
+    // These exist before the call.
     let held = request(&key("held")?, "a holder", LONG);
     let mine = request(&key("mine")?, "me", LONG);
     let makes_way = request(&key("makes way")?, "me", LONG);
@@ -52,7 +52,7 @@ pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
     for there in [&held, &mine, &makes_way, &early, &reader] {
         granted(first, there).await?;
     }
-    // What is asked for.
+    // These are the requests of the call.
     let free = request(&key("free")?, "me", LONG).note("$note");
     let refused = request(&held.key, "me", LONG);
     let other = key("held by another")?;
@@ -112,7 +112,7 @@ pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
         );
     }
 
-    // Repeated, it grants what it granted, and releases nothing.
+    // If the call is repeated, it grants the same leases, and releases nothing.
     let again = batch(second, &requests).await?;
     for number in [0, 4, 6] {
         let (BatchAnswer::Acquire(before), BatchAnswer::Acquire(after)) =
@@ -142,7 +142,7 @@ pub async fn a_batch_does_what_its_requests_say(clients: &Clients) -> Outcome {
 /// How many keys each of the racing batches asks for.
 const RACERS: usize = 100;
 
-/// Of batches that ask for the same keys at the same time, one gets each key.
+/// If several batches ask for the same keys at the same time, only one of them gets each key.
 pub async fn racing_batches_share_no_key(clients: &Clients) -> Outcome {
     let name = fresh_key("race of batches")?;
     let key = |number| Key::new(format!("{name} {number}"));

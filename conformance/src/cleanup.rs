@@ -1,4 +1,4 @@
-//! Clean-up removes what is dead, and never what is alive.
+//! A clean-up removes dead locks, and never a live one.
 
 use std::{
     sync::{
@@ -22,7 +22,8 @@ use leasehold::{
     store::{AcquireAnswer, ReleaseAnswer, ReleaseRequest, RenewAnswer},
 };
 
-/// A live lock stays, an expired or released one goes, and an absent one is no error.
+/// [`remove_expired`](leasehold::Store::remove_expired) keeps a live lock, removes an expired or released one, and
+/// accepts a key without a document.
 pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outcome {
     let absent = fresh_key("absent")?;
     ensure!(
@@ -52,7 +53,7 @@ pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outc
     let release = ReleaseRequest::new(live.key.clone(), live.lease);
     clients.first.release(&release).await?;
     let start = Instant::now();
-    // Its fence is the time of its grant, and the clock may still stand there.
+    // Its fence is the time of its grant, and the clock may not have passed that yet.
     while !clients.second.remove_expired(&live.key).await? {
         ensure!(
             start.elapsed() < PATIENCE,
@@ -63,8 +64,8 @@ pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outc
     Ok(())
 }
 
-/// While leases expire and are taken over, and both ways of clean-up run without a pause, every lease
-/// that was granted can be released before its expiry: no clean-up removed it.
+/// While leases expire and are taken over, and both ways of clean-up run without a pause, every granted lease can be
+/// released before its expiry: no clean-up has removed it.
 pub async fn clean_up_racing_with_takeover_removes_no_live_lock(clients: &Clients) -> Outcome {
     let key = fresh_key("clean-up race")?;
     let done = Arc::new(AtomicBool::new(false));
@@ -92,7 +93,7 @@ pub async fn clean_up_racing_with_takeover_removes_no_live_lock(clients: &Client
 
 async fn takeovers(store: &Arc<dyn Store>, key: &leasehold::Key) -> Outcome {
     for round in 0..40 {
-        // At its expiry, a few milliseconds from now, unless it is renewed before that.
+        // The clean-up comes at its expiry, a few milliseconds from now, unless it is renewed before that.
         let brief = request(key, "brief", Duration::from_millis(1 + round % 5));
         store.acquire(&brief).await?;
         let live = matches!(
@@ -124,8 +125,8 @@ async fn takeovers(store: &Arc<dyn Store>, key: &leasehold::Key) -> Outcome {
     Ok(())
 }
 
-/// After both ways of clean-up a grant has a greater fence than all before it, however many there were in
-/// a moment: a fence that is ahead of the clock keeps its document.
+/// After both ways of clean-up, a grant has a greater fence than all grants before it, however many there were at once:
+/// a document whose fence is ahead of the clock is kept.
 pub async fn a_fence_ahead_of_the_clock_outlives_a_clean_up(clients: &Clients) -> Outcome {
     let key = fresh_key("ahead")?;
     for _ in 0..3 {
@@ -151,7 +152,7 @@ pub async fn a_fence_ahead_of_the_clock_outlives_a_clean_up(clients: &Clients) -
     Ok(())
 }
 
-/// A purge removes what has been dead for its retention, and keeps what is alive or died lately.
+/// A purge removes what has been dead for its retention, and keeps what is alive or has died lately.
 pub async fn purge_removes_only_what_is_long_dead(clients: &Clients) -> Outcome {
     let live = request(&fresh_key("live")?, "holder", LONG);
     granted(&clients.first, &live).await?;
@@ -168,7 +169,7 @@ pub async fn purge_removes_only_what_is_long_dead(clients: &Clients) -> Outcome 
         );
     }
 
-    // Others may use the store: what is dead can go before this purge does it.
+    // Others may use the store, so another purge can remove what is dead before this one does.
     let start = Instant::now();
     let mut left = dead.len();
     while left > 0 {

@@ -11,15 +11,18 @@ use leasehold::{
     store::{AcquireAnswer, AcquireRequest, ReleaseRequest},
 };
 
-/// How many tasks ask at the same time, each for one lease after the other.
+/// How many tasks ask at the same time. Each asks for one lease after the other.
 const TASKS: usize = 8;
 
-/// So many more ask than the key takes.
+/// How many more leases are asked for than the key can have.
 const TOO_MANY: usize = 4;
 
-/// A key has at most [`MAX_HOLDERS`] live holders, of racing ones too. One more is refused, which
-/// writes nothing and tells of no conflict; a holder may ask again, and its place is free when it has
-/// gone or is over.
+/// A key has at most [`MAX_HOLDERS`] live holders, even if they race. One more request is refused. The refusal writes
+/// nothing and reports no conflict. A holder may ask again, and another request is granted when a holder has left or
+/// expired.
+///
+/// This property writes a thousand documents, large ones at the end, so it is not in the
+/// [suite](crate::conformance_suite). Call it once for a store.
 pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome {
     let key = fresh_key("bounded")?;
     let reader = || request(&key, "a reader", LONG).shared();
@@ -80,7 +83,7 @@ pub async fn a_key_has_a_bounded_number_of_holders(clients: &Clients) -> Outcome
     let mut short = reader();
     short.ttl = SHORT;
     granted(&clients.first, &short).await?;
-    // Its place is free when it is over.
+    // Another reader is granted the key when this one has expired.
     let next = reader();
     while let AcquireAnswer::Held(held) = clients.second.acquire(&next).await? {
         is_full(&held, &next)?;

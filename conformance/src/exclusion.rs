@@ -1,4 +1,4 @@
-//! At most one lease on a key, however many ask.
+//! At most one lease on a key, however many requests there are.
 
 use std::sync::{
     Arc,
@@ -20,8 +20,8 @@ const TASKS: usize = 32;
 const ROUNDS: usize = 10;
 const LOSERS: usize = 20;
 
-/// Of 32 tasks that ask for a free key at the same moment, through two clients, exactly one gets
-/// it; on a new key and on one that was released.
+/// If 32 tasks ask for a free key at the same moment, through two clients, exactly one gets it. This is tried on a new
+/// key and on one that was released.
 pub async fn of_32_racing_tasks_one_wins(clients: &Clients) -> Outcome {
     let key = fresh_key("race")?;
     for round in 0..ROUNDS {
@@ -65,8 +65,7 @@ pub async fn of_32_racing_tasks_one_wins(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Tasks that wait for the same key, each with a guard, are never inside at the same time, and all
-/// of them get in.
+/// Tasks that wait for the same key, each with a guard, never hold it at the same time, and all of them get it.
 pub async fn critical_sections_never_overlap(clients: &Clients) -> Outcome {
     let key = fresh_key("section")?;
     let inside = Arc::new(AtomicBool::new(false));
@@ -95,8 +94,8 @@ pub async fn critical_sections_never_overlap(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A request that is sent again, one after the other or at the same time, is the same grant: the
-/// same fence and the same expiry.
+/// If a request is sent again, after the first one or at the same time, the answer is the same grant: the same fence
+/// and the same expiry.
 pub async fn a_repeated_request_is_granted_once(clients: &Clients) -> Outcome {
     let key = fresh_key("repeat")?;
     let once = Arc::new(request(&key, "first", LONG));
@@ -125,7 +124,7 @@ pub async fn a_repeated_request_is_granted_once(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// However often others are refused, the holder's expiry stays where it was.
+/// Refused requests do not change the holder's expiry, however many there are.
 pub async fn a_loser_never_extends_the_expiry(clients: &Clients) -> Outcome {
     let key = fresh_key("loser")?;
     let winner = request(&key, "winner", LONG);
@@ -150,10 +149,9 @@ pub async fn a_loser_never_extends_the_expiry(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A refused request changes nothing that can be seen, the fence included.
+/// A refused request changes nothing that the interface shows, including the fence.
 ///
-/// That it causes no write at all is beyond what a store's interface shows; each store has a test
-/// of its own for it.
+/// A store's interface does not show whether a request causes a write, so each store needs a test of its own for that.
 pub async fn a_loser_writes_nothing(clients: &Clients) -> Outcome {
     let key = fresh_key("no write")?;
     granted(&clients.first, &request(&key, "winner", LONG)).await?;

@@ -1,4 +1,4 @@
-//! A lease ends when the server's clock says so, and what is over stays over.
+//! A lease ends by the server's clock, and a lease that has ended stays ended.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use leasehold::{
     },
 };
 
-/// A second client that keeps asking is granted the key at the expiry by the server's clock, not
-/// before, and not much later.
+/// A second client that keeps asking is granted the key at the expiry by the server's clock, not earlier, and not much
+/// later.
 pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) -> Outcome {
     let key = fresh_key("takeover")?;
     let first = granted(&clients.first, &request(&key, "first", SHORT)).await?;
@@ -45,8 +45,8 @@ pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) 
         takeover.acquired_at,
         first.expires_at
     );
-    // A takeover that is dated by a clock that is ahead looks late enough; a third look at the
-    // first client's clock tells.
+    // A takeover whose date comes from a clock that is ahead looks late enough. A third look, at the clock of the first
+    // client, shows that.
     let state = state(&clients.first, &key).await?;
     ensure!(
         state.now >= first.expires_at,
@@ -63,7 +63,7 @@ pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) 
     Ok(())
 }
 
-/// A release by a holder whose lease was taken over frees nothing and moves nothing.
+/// If a lease was taken over, its release frees nothing and changes nothing.
 pub async fn a_stale_release_is_refused(clients: &Clients) -> Outcome {
     let (stale, _) = expired(&clients.first, "stale release", "stale").await?;
     let next = granted(&clients.second, &request(&stale.key, "next", LONG)).await?;
@@ -80,7 +80,7 @@ pub async fn a_stale_release_is_refused(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A renewal of a lease that has expired, or was taken over, revives nothing and moves nothing.
+/// If a lease has expired or was taken over, its renewal revives nothing and changes nothing.
 pub async fn a_stale_renewal_is_refused(clients: &Clients) -> Outcome {
     let (stale, _) = expired(&clients.first, "stale renewal", "stale").await?;
     let answer = renew(&clients.first, &stale.key, stale.lease, LONG).await?;
@@ -111,7 +111,7 @@ async fn holds_as_granted(
     Ok(())
 }
 
-/// A renewal keeps fence and grant, and sets the expiry a ttl from now.
+/// A renewal keeps the fence and the time of the grant, and sets the expiry to a ttl from now.
 pub async fn a_renewal_counts_from_now(clients: &Clients) -> Outcome {
     let key = fresh_key("renewal")?;
     let request = request(&key, "holder", LONG);
@@ -138,7 +138,7 @@ pub async fn a_renewal_counts_from_now(clients: &Clients) -> Outcome {
     a_renewed_lease_ends(clients).await
 }
 
-/// A renewed lease ends when its ttl is over, and its key is free then.
+/// A renewed lease ends when its ttl is over. Its key is then free.
 async fn a_renewed_lease_ends(clients: &Clients) -> Outcome {
     let mut ttl = SHORT;
     let key = loop {
@@ -146,7 +146,7 @@ async fn a_renewed_lease_ends(clients: &Clients) -> Outcome {
         granted(&clients.first, &brief).await?;
         match renew(&clients.second, &brief.key, brief.lease, ttl).await? {
             RenewAnswer::Renewed(_) => break brief.key,
-            // The machine, or the server, was slower than the lease is long.
+            // The machine, or the server, was slower than the lease lives.
             RenewAnswer::Expired if ttl < PATIENCE => ttl *= 4,
             answer => return violation(format!("a live lease was not renewed: {answer:?}")),
         }
@@ -156,8 +156,8 @@ async fn a_renewed_lease_ends(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A renewal for less than a lease has left keeps its expiry, and answers with the expiry that stands: so
-/// of two renewals that cross neither takes back what the other gave.
+/// A renewal for less time than a lease has left keeps its expiry, and answers with that expiry. So two renewals that
+/// cross cannot take back each other's time.
 pub async fn a_renewal_never_shortens_a_lease(clients: &Clients) -> Outcome {
     let alone = request(&fresh_key("crossing renewals")?, "holder", LONG);
     let reader = request(&fresh_key("crossing renewals")?, "reader", LONG).shared();
@@ -169,7 +169,7 @@ pub async fn a_renewal_never_shortens_a_lease(clients: &Clients) -> Outcome {
     let renewal = |lease: &AcquireRequest| RenewRequest::new(lease.key.clone(), lease.lease, SHORT);
     let shorter = [&alone, &reader].map(renewal);
     let mut last = None;
-    // Each by itself, and both in one call.
+    // Each renewal by itself, and both in one call.
     for requests in [&shorter[..1], &shorter[1..], &shorter[..]] {
         let answers = clients.second.renew(requests).await?;
         ensure!(answers.len() == requests.len(), "renewals without answers");
@@ -208,16 +208,16 @@ pub async fn a_renewal_never_shortens_a_lease(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Many renewals in one call are answered in their order, and one that is lost stops no other.
+/// Many renewals in one call are answered in their order. A renewal of a lost lease does not stop the others.
 pub async fn many_renewals_go_in_one_call(clients: &Clients) -> Outcome {
     let mut requests = Vec::new();
     let mut alive = Vec::new();
     for number in 0..20 {
         let lease = request(&fresh_key("batch")?, "holder", LONG);
         match number % 4 {
-            // Never held.
+            // This lease was never granted.
             0 => {}
-            // Released.
+            // This lease was released.
             1 => {
                 granted(&clients.first, &lease).await?;
                 let release = ReleaseRequest::new(lease.key.clone(), lease.lease);

@@ -14,8 +14,8 @@ use leasehold::{
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
-/// Each grant has a greater fence than the one before it: after a release, a takeover, an
-/// eviction, and even after the document was removed.
+/// Each grant has a greater fence than the one before it: after a release, a takeover, an eviction, and even after the
+/// document was removed.
 pub async fn the_fence_always_rises(clients: &Clients) -> Outcome {
     let key = fresh_key("fence")?;
     let mut last = Fence::new(0);
@@ -69,7 +69,7 @@ pub async fn the_fence_always_rises(clients: &Clients) -> Outcome {
     )
 }
 
-/// A removal waits until the clock has passed the fence.
+/// Waits until a clean-up removes the document, which it does once the clock has passed the fence.
 async fn until_removed(store: &Arc<dyn Store>, key: &Key) -> Outcome {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -81,8 +81,8 @@ async fn until_removed(store: &Arc<dyn Store>, key: &Key) -> Outcome {
     violation("an expired lock was not removed")
 }
 
-/// An eviction takes the names of the leases away. Nothing renews, converts, releases or hands on a lease
-/// that was evicted, also while nobody was granted the key since, and whatever the time is.
+/// An eviction removes the leases from the document. An evicted lease cannot be renewed, converted, released or
+/// replaced, even if nobody was granted the key since, and whatever the time is.
 pub async fn an_evicted_lease_is_no_holder_any_more(clients: &Clients) -> Outcome {
     let key = fresh_key("evicted")?;
     let alone = || request(&key, "alone", LONG);
@@ -138,7 +138,7 @@ pub async fn an_evicted_lease_is_no_holder_any_more(clients: &Clients) -> Outcom
     Ok(())
 }
 
-/// An eviction names whom it evicted, frees the key at once, and the evicted lease stays lost.
+/// An eviction names the holders that it evicted, and frees the key at once. The evicted lease stays lost.
 pub async fn an_eviction_frees_the_key(clients: &Clients) -> Outcome {
     let key = fresh_key("eviction")?;
     let none = clients.first.evict(&key).await?;

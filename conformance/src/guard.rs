@@ -1,4 +1,4 @@
-//! What the handle and its guards make of a store.
+//! The handle and its guards, on a store.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use super::{
 };
 use leasehold::{Attempt, Error, Leases, Store};
 
-/// A release is done when it returns, and a lease cannot be released or renewed after another was
-/// granted the key.
+/// When a release returns, the key is free. A lease cannot be released or renewed after another one was granted the
+/// key.
 pub async fn a_released_key_is_free_at_once(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("release")?;
@@ -47,7 +47,7 @@ pub async fn a_released_key_is_free_at_once(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A task that waits is granted the key once it is released, in spite of the holder's long ttl.
+/// A waiting task is granted the key when it is released, although the holder's ttl is long.
 pub async fn a_waiter_gets_the_lock_after_its_release(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("wait")?;
@@ -70,7 +70,7 @@ pub async fn a_waiter_gets_the_lock_after_its_release(clients: &Clients) -> Outc
     Ok(())
 }
 
-/// A bounded wait ends with an error that names the holder, and leaves the holder alone.
+/// A bounded wait ends with an error that names the holder, and does not affect the holder.
 pub async fn a_waiter_gives_up_in_time(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("give up")?;
@@ -91,7 +91,7 @@ pub async fn a_waiter_gives_up_in_time(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A lease that is dropped is released soon, though its ttl is long.
+/// A lease that is dropped is released soon, although its ttl is long.
 pub async fn a_dropped_lease_is_released(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("drop")?;
@@ -105,7 +105,7 @@ pub async fn a_dropped_lease_is_released(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// An acquire that is dropped after any number of polls leaves the key free soon.
+/// If an acquire is dropped after any number of polls, the key is free soon.
 pub async fn a_dropped_acquire_leaves_no_lock(clients: &Clients) -> Outcome {
     let (first, _) = pair(clients);
     let key = fresh_key("cancel")?;
@@ -119,7 +119,7 @@ pub async fn a_dropped_acquire_leaves_no_lock(clients: &Clients) -> Outcome {
             sleep(Duration::from_millis(polls)).await;
         }
     }
-    // What was sent last may not have arrived yet, so one look is not enough.
+    // The last request may not have arrived yet, so one look is not enough.
     for _ in 0..3 {
         until_free(&clients.second, &key).await?;
         sleep(Duration::from_millis(50)).await;
@@ -127,7 +127,7 @@ pub async fn a_dropped_acquire_leaves_no_lock(clients: &Clients) -> Outcome {
     until_free(&clients.second, &key).await
 }
 
-/// A detached lease is not released, neither by the detaching nor by a drop.
+/// A detached lease is not released, neither when it is detached nor when it is dropped.
 pub async fn a_detached_lease_stays_until_its_ttl_is_over(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     with_time_enough(async |ttl| {
@@ -149,8 +149,8 @@ pub async fn a_detached_lease_stays_until_its_ttl_is_over(clients: &Clients) -> 
     .await
 }
 
-/// By the holder's own clock the lease ends before the server can grant the key to another, with
-/// the store's margin to spare; also after a renewal.
+/// By the holder's own clock, a lease ends before the server can grant the key to another, by the clock margin of the
+/// store. That is also true after a renewal.
 pub async fn a_lease_is_over_for_its_holder_first(clients: &Clients) -> Outcome {
     let (first, _) = pair(clients);
     let key = fresh_key("validity")?;

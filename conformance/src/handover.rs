@@ -1,4 +1,4 @@
-//! A lease that makes way for another.
+//! A lease that replaces another one.
 
 use futures::future::join_all;
 
@@ -15,8 +15,7 @@ fn next(key: &Key, before: &AcquireRequest) -> AcquireRequest {
     request(key, "the next", LONG).in_place_of(before.lease)
 }
 
-/// A lease goes in the place of another: in one step, with a greater fence, and only while that one is
-/// among the holders.
+/// A lease replaces another one in one step, with a greater fence, and only while the other one is among the holders.
 pub async fn a_lease_makes_way_for_another(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("make way")?;
@@ -50,7 +49,7 @@ pub async fn a_lease_makes_way_for_another(clients: &Clients) -> Outcome {
         released == ReleaseAnswer::NotHeld,
         "a lease that made way was released once more"
     );
-    // One that is not there makes no way.
+    // A lease that is not among the holders cannot be replaced.
     let held = refused(first, &next(&key, &before)).await?;
     ensure!(held.holders().len() == 1, "{held:?}");
     let now = state(second, &key).await?;
@@ -75,14 +74,14 @@ pub async fn a_lease_makes_way_for_another(clients: &Clients) -> Outcome {
         "a refusal made a document"
     );
 
-    // It is not too late as long as nobody was granted the key since.
+    // An expired lease can be replaced as long as nobody else was granted the key.
     let (dead, _) = expired(first, "makes way late", "the first").await?;
     granted(second, &next(&dead.key, &dead)).await?;
     sole_holder(first, &dead.key).await?;
     beside_others(clients).await
 }
 
-/// A conflict with those who stay is one.
+/// The other holders can conflict with the new lease.
 async fn beside_others(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("one of two makes way")?;
@@ -105,7 +104,7 @@ async fn beside_others(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A lease makes way for one, however many ask for its place.
+/// A lease is replaced by one other only, however many ask for that.
 pub async fn a_lease_makes_way_for_one_only(clients: &Clients) -> Outcome {
     for _ in 0..10 {
         let key = fresh_key("make way for one")?;

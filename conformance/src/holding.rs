@@ -30,7 +30,7 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
     let start = Instant::now();
     loop {
         let found = state(&clients.second, &key).await?;
-        // After the look: who is live now has been the holder all along.
+        // This comes after the look: if the lease is live now, it was the holder during the look.
         let live = lease.is_live();
         let holds = found
             .holders
@@ -67,8 +67,8 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
     Ok(Lived::LongEnough)
 }
 
-/// A lease may be over because it was not renewed in time. A holder that hears of a takeover while it still
-/// counts on its lease has lost it although it was kept.
+/// Accepts the loss of a lease that was not renewed in time. If a lease is taken over although its holder still counts
+/// on it, the store has violated the property.
 fn over_for_want_of_time(reason: &LossReason) -> Result<Lived, Violation> {
     match reason {
         LossReason::Unreachable(_) | LossReason::Expired => Ok(Lived::TooShort),
@@ -76,8 +76,8 @@ fn over_for_want_of_time(reason: &LossReason) -> Result<Lived, Violation> {
     }
 }
 
-/// A lease that is kept alive and evicted is lost for its holder with one of the next renewals, which
-/// does not touch the next holder.
+/// If a lease is kept alive and evicted, its holder learns of the loss with one of the next renewals. That renewal does
+/// not affect the next holder.
 pub async fn a_kept_lease_that_is_evicted_is_lost(clients: &Clients) -> Outcome {
     with_time_enough(async |ttl| evicted_and_lost(clients, ttl).await).await
 }
@@ -109,7 +109,7 @@ async fn evicted_and_lost(clients: &Clients, ttl: Duration) -> Result<Lived, Vio
     of_an_eviction(&reason)
 }
 
-/// A lease that was not renewed in time is over before its holder hears of the eviction.
+/// Accepts a loss by the eviction. If the lease was not renewed in time, it ended before its holder learned of that.
 fn of_an_eviction(reason: &LossReason) -> Result<Lived, Violation> {
     match reason {
         LossReason::TakenOver => Ok(Lived::LongEnough),
@@ -117,8 +117,8 @@ fn of_an_eviction(reason: &LossReason) -> Result<Lived, Violation> {
     }
 }
 
-/// Work under a lease holds the key until it ends, whether well, badly or by the loss of the lease, and
-/// not longer.
+/// Work under a lease holds the key until the work ends, whether it succeeds, fails or is stopped by the loss of the
+/// lease, and not longer.
 pub async fn work_under_a_lease_holds_the_key_until_it_ends(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("with")?;
@@ -167,7 +167,7 @@ pub async fn work_under_a_lease_holds_the_key_until_it_ends(clients: &Clients) -
     with_time_enough(losing).await
 }
 
-/// A task that waits for the key, and stands in line for it already: that takes no more than the first poll.
+/// A task that waits for the key, and has its place in the queue already, which takes only its first poll.
 async fn stands_in_line(leases: &Leases, key: &Key) -> JoinHandle<Result<Lease, Error>> {
     let mut waits = leases.acquire(key, LONG).wait_for(PATIENCE).into_future();
     match poll_immediate(&mut waits).await {
@@ -176,8 +176,8 @@ async fn stands_in_line(leases: &Leases, key: &Key) -> JoinHandle<Result<Lease, 
     }
 }
 
-/// Tasks that wait for a key through the same handle are granted it one after the other, in the order
-/// in which they came, with rising fences.
+/// Tasks that wait for a key through the same handle are granted it one after the other, in the order in which they
+/// came, with rising fences.
 pub async fn waiters_of_one_process_take_turns(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("queue")?;
@@ -209,7 +209,7 @@ pub async fn waiters_of_one_process_take_turns(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A waiter that is dropped while it asks for all leaves the next one its place.
+/// If the waiter that asks for all is dropped, the next one takes its place.
 pub async fn a_waiter_that_goes_away_holds_up_nobody(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("gone")?;
@@ -223,7 +223,7 @@ pub async fn a_waiter_that_goes_away_holds_up_nobody(clients: &Clients) -> Outco
     until_free(&clients.second, &key).await
 }
 
-/// A close releases what is held, ends the waits, and lets nothing be acquired after it.
+/// A close releases every held lease and ends the waits. Nothing can be acquired after it.
 pub async fn a_close_releases_everything(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let keys = [

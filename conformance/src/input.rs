@@ -1,4 +1,4 @@
-//! Keys are text, and what is no key or no ttl is refused before it is sent.
+//! Keys are text, and an invalid key or ttl is refused before it is sent.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use leasehold::{
     store::{LeaseId, ReleaseAnswer, ReleaseRequest, RenewAnswer},
 };
 
-/// What a database, an address or a shell might take for something else than text. All of them are
-/// different keys, also those that differ by a blank, by case or by composition only.
+/// Texts that a database, an address or a shell might not treat as text. All of them are different keys, even those
+/// that differ only by a blank, by case or by composition.
 const ODD: [&str; 24] = [
     "$",
     "$$ROOT",
@@ -41,8 +41,8 @@ const ODD: [&str; 24] = [
     "\\",
 ];
 
-/// Any text is a key, as long as it is: held apart from every other, shown as it was given,
-/// renewed, and released.
+/// Any text is a key, as long as it is: it is locked separately from every other key, shown as it was given, renewed,
+/// and released.
 pub async fn odd_keys_are_just_text(clients: &Clients) -> Outcome {
     let own = LeaseId::random().to_string();
     let mut keys = Vec::new();
@@ -101,8 +101,8 @@ pub async fn odd_keys_are_just_text(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// An empty or too long key, and a ttl that is too short or too long, are errors that say so, and
-/// leave nothing behind.
+/// A key that is empty or too long, and a ttl that is too short or too long, are errors that say so. They leave nothing
+/// behind.
 pub async fn bad_input_is_refused_and_nothing_is_stored(clients: &Clients) -> Outcome {
     let leases = patient(&clients.first);
     for bytes in [0, MAX_KEY_BYTES + 1, 100_000] {
@@ -149,7 +149,7 @@ pub async fn bad_input_is_refused_and_nothing_is_stored(clients: &Clients) -> Ou
     }
     let stored = clients.second.inspect(&key).await?;
     ensure!(stored.is_none(), "bad input left a document: {stored:?}");
-    // The bounds themselves are good.
+    // The bounds themselves are valid.
     let lease = leases.acquire(&key, MAX_TTL).await?;
     lease.release().await?;
     Ok(())

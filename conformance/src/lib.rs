@@ -1,8 +1,8 @@
-//! The suite that every store must pass, for authors of stores.
+//! The test suite that every store must pass, for authors of stores.
 //!
-//! Each property is a function of two clients of the same store. [`conformance_suite!`] makes a
-//! test of each, so that no store can leave one out (but for one that takes long, which is called by
-//! itself: [`a_key_has_a_bounded_number_of_holders`]):
+//! Each property is a function of two clients of the same store. [`conformance_suite!`] makes a test of each property,
+//! so that no store can leave one out. Only [`a_key_has_a_bounded_number_of_holders`] is not in it, because it takes
+//! long: call it by itself.
 //!
 //! ```
 //! use leasehold::MemoryStore;
@@ -16,18 +16,33 @@
 //! leasehold_conformance::conformance_suite!(connect);
 //!
 //! mod on_threads {
-//!     // What follows goes to `#[tokio::test]`.
+//! // The rest of the arguments goes to `#[tokio::test]`.
 //!     leasehold_conformance::conformance_suite!(super::connect, flavor = "multi_thread");
 //! }
 //! # fn main() {}
 //! ```
 //!
-//! A property answers with a [`Violation`] instead of panicking, so that a test of the suite can
-//! show that it catches a broken store.
+//! # What a store gives the suite
 //!
-//! Each test needs a place of its own (a collection, an index), because some of the properties purge.
-//! Time is judged by what the server says; a property only sleeps between two looks. So no property fails
-//! because the machine, or the server, is slow.
+//! - A function that connects [`Clients`]. It is called once for each test.
+//! - A place of its own for each test (a collection, an index, a file), because some of the properties purge.
+//! - The server's own clock. A property judges time by what the server says, and sleeps only between two looks. So no
+//!   property fails because the machine or the server is slow.
+//!
+//! A property returns a [`Violation`] instead of panicking, so that a test of the suite can show that it catches a
+//! broken store:
+//!
+//! ```
+//! use leasehold::MemoryStore;
+//! use leasehold_conformance::{Clients, the_fence_always_rises};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), leasehold_conformance::Violation> {
+//! let store = MemoryStore::new();
+//! let clients = Clients::new(store.clone(), store);
+//! the_fence_always_rises(&clients).await
+//! # }
+//! ```
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -135,13 +150,11 @@ pub use self::{
 };
 use leasehold::{Error, Store};
 
-/// Makes a test of every property of the [suite](crate) but
-/// [`a_key_has_a_bounded_number_of_holders`], which writes a thousand documents, large ones at the
-/// end: call it once for a store.
+/// Makes a test of every property of the [suite](crate), except [`a_key_has_a_bounded_number_of_holders`]. That one
+/// writes a thousand documents, large ones at the end: call it once for a store.
 ///
-/// The argument is an async function without parameters that gives
-/// [`Clients`](crate::Clients); what follows it goes to `#[tokio::test]`, which the
-/// calling crate must have.
+/// The first argument is the name of an async function without parameters that returns [`Clients`](crate::Clients).
+/// Further arguments go to `#[tokio::test]`. The calling crate must depend on tokio, with its macros.
 #[macro_export]
 macro_rules! conformance_suite {
     ($connect:path $(, $($runtime:tt)*)?) => {
@@ -257,17 +270,18 @@ macro_rules! conformance_suite {
 
 /// A time to live that outlasts any property.
 const LONG: Duration = Duration::from_secs(600);
-/// A time to live that a property waits for. Nothing depends on how soon after the grant a client
-/// gets to do something.
+/// A time to live whose end a property waits for. No property depends on how soon after the grant a client can do
+/// something.
 const SHORT: Duration = Duration::from_millis(300);
-/// How long a property waits for what must happen. It only ends what would never happen.
+/// How long a property waits for something that must happen. It only ends the wait for something that would never
+/// happen.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The shortest time to live of a lease that a property needs while it lives.
+/// The first time to live that a property tries for a lease that it needs while it lives.
 const FIRST_TTL: Duration = Duration::from_secs(1);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Two clients of the same store, as two processes would have them.
+/// Two clients of the same store, as two processes would have them. They must share the locks, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Clients {
     first: Arc<dyn Store>,
@@ -275,7 +289,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Two clients of the same locks.
+    /// Makes the two clients that a property uses.
     pub fn new(first: impl Store, second: impl Store) -> Self {
         Self {
             first: Arc::new(first),
@@ -283,7 +297,7 @@ impl Clients {
         }
     }
 
-    /// The client of the task with this number: they take turns.
+    /// The client for the task with this number: tasks use the two clients alternately.
     fn of_task(&self, number: usize) -> Arc<dyn Store> {
         match number % 2 {
             0 => self.first.clone(),
@@ -292,7 +306,7 @@ impl Clients {
     }
 }
 
-/// What a store did that it must not do.
+/// What a store did although it must not. The text says it for a person.
 #[derive(Debug)]
 pub struct Violation(String);
 
@@ -322,7 +336,7 @@ impl From<tokio::task::JoinError> for Violation {
     }
 }
 
-/// What a property answers.
+/// The result of a property.
 pub type Outcome = Result<(), Violation>;
 
 macro_rules! ensure {

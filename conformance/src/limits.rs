@@ -1,4 +1,4 @@
-//! No more permits a window than its limit, on the server's clock.
+//! A limiter grants no more permits in a window than its limit, by the server's clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,16 +22,16 @@ use leasehold::{
     store::{PermitAnswer, PermitId, PermitRequest, Quota},
 };
 
-/// Windows that a property waits for. Long enough for a slow server to answer a few times in one.
+/// A window that a property waits for. It is long enough for a slow server to answer a few times in it.
 const WINDOW: Duration = Duration::from_millis(1_000);
-/// A window that outlasts any property, unless it just turns.
+/// A window that outlasts any property, unless one turns at that moment.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
 const LIMIT: u32 = 10;
-/// How many windows are to be full, to show that they turn.
+/// How many windows must be full, to show that windows turn.
 const FULL: usize = 3;
-/// Within so many: the first and the last are only in part those of the property.
+/// Within how many windows that must happen. The first and the last belong to the property only in part.
 const ROUNDS: u32 = 8;
-/// Where no machine is too slow to ask in each.
+/// A window so long that every machine can ask in each of them.
 const LONGEST_WINDOW: Duration = Duration::from_secs(64);
 
 /// The permits that were granted in each window, by the server's clock.
@@ -54,7 +54,7 @@ impl Windows {
         *self.granted.entry(window).or_default() += permits;
     }
 
-    /// In how many windows all permits were granted.
+    /// The number of windows in which all permits were granted.
     fn full(&self, limit: u32) -> usize {
         let full = |permits: &&u32| **permits >= limit;
         self.granted.values().filter(full).count()
@@ -78,7 +78,7 @@ fn ask(key: &Key, quota: Quota, permits: u32) -> PermitRequest {
     PermitRequest::new(key.clone(), PermitId::random(), quota, permits)
 }
 
-/// How many permits are granted.
+/// Asks for permits, and returns how many are granted.
 async fn take(
     store: &Arc<dyn Store>,
     key: &Key,
@@ -91,8 +91,8 @@ async fn take(
     })
 }
 
-/// Of many tasks that ask at once through two clients, with clocks of their own, no more are granted in
-/// a window of the server's clock than it has permits; and the next window has them again.
+/// If many tasks ask at once through two clients, the limiter grants no more in a window of the server's clock than its
+/// limit. The next window has all permits again.
 pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -> Outcome {
     let mut window = WINDOW;
     loop {
@@ -100,7 +100,7 @@ pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -
         if asked.full >= FULL {
             return Ok(());
         }
-        // Steps of half a window are enough to ask in each, and so many that ask leave none of its permits.
+        // Tasks whose steps take half a window ask in each window, and there are so many that no permit is left.
         let was_slow = asked.slowest > window / 2;
         if !was_slow || window >= LONGEST_WINDOW {
             return violation(format!(
@@ -116,13 +116,13 @@ pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -
 struct Asked {
     /// How many windows were full.
     full: usize,
-    /// The longest time that one of them took for a request and the pause after it.
+    /// The longest time that a task took for a request and the pause after it.
     slowest: Duration,
 }
 
-/// Has them ask until as many windows were full as are to be, or that many have passed in which they could.
+/// Makes the tasks ask until enough windows were full, or until enough windows have passed in which that was possible.
 async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, Violation> {
-    /// Fewer than the tasks, so that each of them has to ask but once in a window.
+    /// Fewer permits than tasks, so that each task has to ask only once in a window.
     const FEW: u32 = 5;
     let (key, quota) = (fresh_key("limit")?, fixed(FEW, window)?);
     let windows = Arc::new(Mutex::new(Windows::of(window)));
@@ -137,13 +137,13 @@ async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, V
                 match store.permit(&ask(&key, quota, 1)).await? {
                     PermitAnswer::Granted { granted_at, .. } => windows.lock().count(granted_at, 1),
                     PermitAnswer::Full { retry_in } => {
-                        // One that was carried out after a later one may be told of the window after its own.
+                        // A request that was carried out after a later one may be told of the window after its own.
                         let longest = window + begin.elapsed();
                         ensure!(
                             !retry_in.is_zero() && retry_in <= longest,
                             "a full window turns in {retry_in:?}"
                         );
-                        // All ask again as the window turns, and a little before that.
+                        // All tasks ask again when the window turns, and a little earlier.
                         sleep(retry_in.min(LOOK * 10)).await;
                     }
                 }
@@ -164,7 +164,7 @@ async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, V
     })
 }
 
-/// Permits that belong together are granted all or none, as many times as there is room.
+/// Permits that one caller asks for are granted all or none, to as many callers as there is room for.
 pub async fn permits_that_belong_together_are_granted_together(clients: &Clients) -> Outcome {
     let (store, key, quota) = (
         &clients.first,
@@ -191,7 +191,7 @@ pub async fn permits_that_belong_together_are_granted_together(clients: &Clients
     Ok(())
 }
 
-/// A request that is repeated, because its answer was lost, takes its permits once.
+/// A request that is repeated because its answer was lost takes its permits once.
 pub async fn a_repeated_request_takes_its_permits_once(clients: &Clients) -> Outcome {
     let (key, quota) = (fresh_key("repeat")?, fixed(5, ENDLESS)?);
     let request = ask(&key, quota, 2);
@@ -207,8 +207,8 @@ pub async fn a_repeated_request_takes_its_permits_once(clients: &Clients) -> Out
     Ok(())
 }
 
-/// Smooth permits come back one after the other: in no span as long as the window are there more than
-/// the limit and the burst.
+/// With a smooth limiter, permits come back one after the other. No span as long as the window has more grants than the
+/// limit and the burst.
 pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outcome {
     let (key, quota) = (fresh_key("smooth")?, fixed(LIMIT, WINDOW)?.smooth(2)?);
     let spaced = quota.window() / quota.limit();
@@ -239,7 +239,7 @@ pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outco
             }
         }
     }
-    // Of those that are so many apart, at least the time has passed that they take beyond the burst.
+    // Between two grants that are this many permits apart, at least the time for those beyond the burst has passed.
     for (number, at) in granted_at.iter().enumerate() {
         for (earlier, before) in granted_at[..number].iter().enumerate() {
             let least = spaced
@@ -259,7 +259,7 @@ pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outco
     Ok(())
 }
 
-/// Another limit counts what was taken; and windows of another length, or kind, count for themselves,
+/// A request with another limit counts what was taken before. Windows of another length or kind are counted separately,
 /// whatever was stored.
 pub async fn a_limiter_with_other_terms_goes_on(clients: &Clients) -> Outcome {
     let (first, second, key) = (&clients.first, &clients.second, fresh_key("terms")?);
@@ -290,7 +290,7 @@ pub async fn a_limiter_with_other_terms_goes_on(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A limiter and a lock of the same key have nothing to do with each other, whatever the key is.
+/// A limiter and a lock with the same key do not affect each other, whatever the key is.
 pub async fn a_limiter_and_a_lock_may_have_one_key(clients: &Clients) -> Outcome {
     let quota = fixed(1, ENDLESS)?;
     let odd = ["$key.with/odd \u{1} text", "..", &"é".repeat(256)];
@@ -330,8 +330,8 @@ pub async fn a_purge_forgets_no_window_that_counts(clients: &Clients) -> Outcome
     Ok(())
 }
 
-/// Tasks of two clients that wait get as many permits as the windows have, or nearly, and each permit
-/// once.
+/// Waiting tasks of two clients get as many permits as the windows have, or nearly as many, and each permit goes to one
+/// task.
 pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outcome {
     const WINDOWS: u32 = 3;
     let key = fresh_key("waiting")?;
@@ -358,8 +358,8 @@ pub async fn waiting_tasks_get_what_the_windows_have(clients: &Clients) -> Outco
     Ok(())
 }
 
-/// A full limiter says when to come back, a wait that is in vain ends at once, and a bad request is
-/// refused before anything is stored.
+/// A full limiter says when to come back, a wait that cannot succeed ends at once, and an invalid request is refused
+/// before anything is stored.
 pub async fn a_full_limiter_says_so(clients: &Clients) -> Outcome {
     let leases = patient(&clients.first);
     let key = fresh_key("full")?;

@@ -1,4 +1,4 @@
-//! Finding locks by owner and by the beginning of their key, and releasing an owner's.
+//! Finding locks by owner and by the beginning of their key, and releasing the locks of an owner.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -107,7 +107,7 @@ pub async fn pages_show_every_lock_that_stays_once(clients: &Clients) -> Outcome
             page.locks.len()
         );
         shown.extend(page.locks.into_iter().map(|lock| lock.key));
-        // Before and behind the place where the list is now.
+        // Before and after the place where the list is now.
         for odd in ["000 passes", "024 passes"] {
             let passing = request(&Key::new(format!("{name} {odd} {round}"))?, "passes", LONG);
             granted(&clients.first, &passing).await?;
@@ -133,7 +133,7 @@ pub async fn pages_show_every_lock_that_stays_once(clients: &Clients) -> Outcome
     Ok(())
 }
 
-/// Releasing an owner frees all that it holds, and nothing of anybody else's.
+/// Releasing an owner frees all locks of that owner, and no others.
 pub async fn releasing_an_owner_frees_all_of_its_locks(clients: &Clients) -> Outcome {
     let name = LeaseId::random();
     let (gone, stays) = (format!("gone {name}"), format!("stays {name}"));

@@ -13,8 +13,8 @@ use leasehold::{
     store::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest},
 };
 
-/// The story of the shared and exclusive lock: readers stand beside each other and refuse a writer; when
-/// the last has left the writer enters, and refuses readers.
+/// Readers share the key and keep a writer out. When the last reader has left, the writer gets the key, and keeps
+/// readers out.
 pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("readers and a writer")?;
@@ -48,8 +48,8 @@ pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Each reader has an expiry of its own: one that is gone stops blocking the writer when its own ttl is
-/// over, however long another has lived beside it.
+/// Each reader has its own expiry. A reader that has died stops blocking the writer when its own ttl is over, however
+/// long another one has lived beside it.
 pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
     let (_, second) = pair(clients);
     let key = fresh_key("crashed reader")?;
@@ -63,8 +63,8 @@ pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A reader that has expired stays in the document until the next grant, so that its late renewal is told that it has
-/// expired, and not that another has taken the key. That is so also after a reader that expired later has left.
+/// A reader that has expired stays in the document until the next grant. So the answer to its late renewal is that it
+/// has expired, and not that another has taken the key. That is true even after a reader that expired later has left.
 pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
     clients: &Clients,
 ) -> Outcome {
@@ -75,7 +75,7 @@ pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
         let late = request(&key, "late", ttl).shared();
         super::granted(&clients.first, &early).await?;
         super::granted(&clients.second, &late).await?;
-        // A later grant drops a reader that has expired by then, as one may where a grant takes long.
+        // A later grant removes a reader that has expired by then. That can happen where a grant takes long.
         if state(&clients.second, &key).await?.holders.len() == 2 {
             break (key, early, late);
         }
@@ -97,8 +97,7 @@ pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
     Ok(())
 }
 
-/// Of racing tasks that want permits, never more have them than there are, and all get theirs in the
-/// end.
+/// If tasks race for permits, they never have more permits than there are, and all of them get theirs in the end.
 pub async fn permits_are_never_more_than_there_are(clients: &Clients) -> Outcome {
     const CAPACITY: u32 = 3;
     let (first, second) = pair(clients);
@@ -137,8 +136,8 @@ pub async fn permits_are_never_more_than_there_are(clients: &Clients) -> Outcome
     Ok(())
 }
 
-/// The same owner is granted again at once, under the same fence, and the key is free when the last
-/// of its leases is released.
+/// The same owner is granted the key again at once, with the same fence. The key is free when the last of its leases is
+/// released.
 pub async fn an_owner_enters_again(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("again")?;
@@ -171,8 +170,8 @@ pub async fn an_owner_enters_again(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A reader becomes the writer only when it is alone, with a new fence; a writer that becomes a reader
-/// lets others in at once.
+/// A reader becomes the writer only when it is the only holder, with a new fence. A writer that becomes a reader lets
+/// other readers in at once.
 pub async fn leases_are_upgraded_and_downgraded(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("upgrade")?;
@@ -218,7 +217,7 @@ pub async fn leases_are_upgraded_and_downgraded(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Several keys are taken all or none, whatever the order in which they are named.
+/// Several keys are acquired all or none, in whatever order the caller names them.
 pub async fn several_keys_are_taken_all_or_none(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let (a, b, c) = (
@@ -245,7 +244,7 @@ pub async fn several_keys_are_taken_all_or_none(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Callers who name the same keys in different orders never wait for each other in a circle.
+/// Callers who name the same keys in different orders never deadlock.
 pub async fn opposite_orders_do_not_deadlock(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let keys: Vec<Key> = (0..10)
@@ -277,8 +276,8 @@ pub async fn opposite_orders_do_not_deadlock(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// A job that comes to its end early blocks the next until its minimum hold is over, by the server's
-/// clock, and cannot be released by anybody.
+/// A job that ends early blocks the next one until its minimum hold is over, by the server's clock. Nobody can release
+/// that hold.
 pub async fn a_minimum_hold_outlasts_the_release(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("minimum hold")?;
@@ -316,8 +315,8 @@ pub async fn a_minimum_hold_outlasts_the_release(clients: &Clients) -> Outcome {
     until_free(&clients.second, &key).await
 }
 
-/// A lease goes from one process to another with its fence, and a ticket whose lease is gone is an
-/// answer.
+/// A lease goes from one process to another with its fence. A ticket whose lease is gone is answered, and is not an
+/// error.
 pub async fn a_lease_goes_on_in_another_process(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
     let key = fresh_key("ticket")?;
@@ -348,7 +347,7 @@ async fn granted(attempt: TryAcquire) -> Result<Lease, super::Violation> {
     }
 }
 
-/// An attempt that must find so many live holders in its way.
+/// An attempt that must find this many live holders in its way.
 async fn refused(attempt: TryAcquire, holders: usize) -> Outcome {
     match attempt.await? {
         Attempt::Held(held) => {

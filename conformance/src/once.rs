@@ -1,4 +1,4 @@
-//! Jobs that run once a tick: a tick that is done is not granted again.
+//! Jobs that run once per tick: a tick that is done is not granted again.
 
 mod kept;
 mod one_runs;
@@ -35,7 +35,7 @@ fn asks(key: &Key, owner: &str, tick: Tick) -> AcquireRequest {
     request(key, owner, LONG).tick(tick)
 }
 
-/// Releases a lease, and says that its tick was done under it.
+/// Releases a lease, and marks its tick as done.
 async fn complete(
     store: &Arc<dyn Store>,
     lease: &AcquireRequest,
@@ -47,7 +47,7 @@ async fn complete(
     }
 }
 
-/// Does a tick, as a job that runs at once and ends well.
+/// Does a tick, as a job that starts at once and succeeds.
 async fn does(
     store: &Arc<dyn Store>,
     key: &Key,
@@ -64,7 +64,7 @@ async fn does(
     Ok(lease)
 }
 
-/// What a request is told whose tick is done.
+/// The answer to a request whose tick is done.
 async fn told_done(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<Done, Violation> {
     match store.acquire(request).await? {
         AcquireAnswer::Done(done) => Ok(done),
@@ -74,12 +74,12 @@ async fn told_done(store: &Arc<dyn Store>, request: &AcquireRequest) -> Result<D
     }
 }
 
-/// The newest tick of a key that is done.
+/// The newest done tick of a key.
 async fn last(store: &Arc<dyn Store>, key: &Key) -> Result<Option<Done>, Violation> {
     Ok(state(store, key).await?.done)
 }
 
-/// For each kind of tick one, and the ones right before and after it.
+/// One tick of each kind, with the ticks right before and after it.
 fn ticks() -> Result<Vec<[Tick; 3]>, Violation> {
     let texts = [
         ["6", "7", "8"],
@@ -108,8 +108,8 @@ fn ticks() -> Result<Vec<[Tick; 3]>, Violation> {
     Ok(ticks)
 }
 
-/// A tick that is done is not granted again, nor is one before it, to any client, however it is asked for. A later one is
-/// granted, and so is a request for no tick.
+/// A done tick is not granted again, nor is an older one, to any client, in whatever way it is asked for. A later tick
+/// is granted, and so is a request without a tick.
 pub async fn a_tick_that_is_done_is_not_granted_again(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     for [before, tick, later] in ticks()? {
@@ -176,7 +176,7 @@ pub async fn a_tick_that_is_done_is_not_granted_again(clients: &Clients) -> Outc
     Ok(())
 }
 
-/// A tick of another kind than the last that was done cannot be compared with it, and is refused with an error.
+/// A tick of another kind than the done one cannot be compared with it, and is refused with an error.
 pub async fn ticks_of_different_kinds_are_not_compared(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let kinds = &ticks()?[..4];
@@ -214,8 +214,8 @@ pub async fn ticks_of_different_kinds_are_not_compared(clients: &Clients) -> Out
     Ok(())
 }
 
-/// While a lease has the key, a request for a tick that is done is answered so, and takes no place. A request for a later
-/// tick is refused.
+/// While a lease holds the key, a request for a done tick is answered that it is done, and takes no place. A request
+/// for a later tick is refused.
 pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("not waited for")?;

@@ -1,12 +1,12 @@
-//! Renewals of leases whose holder tells what it knows of the grant: the store may count instead of look, and
-//! is right all the same.
+//! Renewals of leases whose holder knows its grant. The store may count the changed documents instead of reading them,
+//! and still has to answer right.
 
 use super::{
     Clients, LONG, Outcome, SHORT, ensure, expired, fresh_key, granted, request, sole_holder, state,
 };
 use leasehold::store::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest};
 
-/// How many leases stand around those that are over.
+/// How many live leases are in the same call as those that are lost.
 const NEIGHBOURS: usize = 20;
 
 fn renewal(lease: &AcquireRequest, grant: &Grant) -> RenewRequest {
@@ -17,8 +17,8 @@ fn renewal(lease: &AcquireRequest, grant: &Grant) -> RenewRequest {
     RenewRequest::new(lease.key.clone(), lease.lease, LONG * 2).known(known)
 }
 
-/// In a call with many leases whose grants are known, those that are live are renewed, and only those: not one
-/// that has expired, was taken over, evicted or cleaned up, and each of those that share a key is.
+/// In a call with many leases whose grants are known, the live ones are renewed, and no others: not a lease that has
+/// expired, was taken over, evicted or cleaned up. Each of the leases that share a key is renewed.
 pub async fn renewals_of_known_grants_tell_the_live_from_the_dead(clients: &Clients) -> Outcome {
     let mut live = Vec::new();
     for number in 0..NEIGHBOURS {
@@ -58,7 +58,7 @@ pub async fn renewals_of_known_grants_tell_the_live_from_the_dead(clients: &Clie
     Ok(())
 }
 
-/// Renews all in one call, and sees that the live ones are, and the others are not.
+/// Renews all of them in one call, and checks that exactly the live ones are renewed.
 async fn renewed(
     clients: &Clients,
     live: &[(RenewRequest, Grant)],
@@ -88,7 +88,7 @@ async fn renewed(
             .holders
             .iter()
             .find(|holder| holder.lease == request.lease);
-        // The answer may be careful, and must not promise more than there is.
+        // The answer may promise less than there is, and must not promise more.
         ensure!(
             stored.is_some_and(|holder| {
                 holder.expires_at - state.now >= renewed.expires_at - renewed.now

@@ -5,9 +5,9 @@ use super::{
 };
 use leasehold::store::{ReleaseAnswer, ReleaseRequest};
 
-/// The first race of the article on `MongoDistributedLock`: A and B both see an expired lock. B
-/// removes it and takes the key; then A comes to remove "the expired lock". If that removal were
-/// not bounded by the expiry, B would lose the lock that it has just taken, and not know it.
+/// The first race of the article on `MongoDistributedLock`. A and B both see an expired lock. B removes it and takes
+/// the key. Then A comes to remove "the expired lock". If that removal were not bounded by the expiry, B would lose the
+/// lock that it has just taken, and would not know.
 pub async fn two_contenders_see_an_expired_lock(clients: &Clients) -> Outcome {
     let (dead, _) = expired(&clients.first, "two contenders", "dead").await?;
     let key = dead.key;
@@ -43,8 +43,8 @@ pub async fn two_contenders_see_an_expired_lock(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// The second race: a slow holder's lease expires during its work, the next takes the key, and the
-/// slow one then releases. A release by key alone would free the next holder's lock.
+/// The second race. The lease of a slow holder expires during its work, the next holder takes the key, and then the
+/// slow one releases. A release by key alone would free the lock of the next holder.
 pub async fn a_slow_holder_releases_late(clients: &Clients) -> Outcome {
     let (slow, first) = expired(&clients.first, "slow holder", "slow").await?;
     let key = slow.key;

@@ -1,4 +1,4 @@
-//! What many of the properties do and look at.
+//! Steps and checks that many of the properties share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +51,7 @@ pub(super) async fn refused(
     }
 }
 
-/// No other request than one for a tick is told that a tick is done.
+/// Only a request with a tick may be answered that a tick is done.
 pub(super) fn no_tick<T>(done: &Done) -> Result<T, Violation> {
     violation(format!("a request for no tick was told that {done}"))
 }
@@ -101,7 +101,7 @@ pub(super) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     (at + by).trunc_subsecs(3)
 }
 
-/// How long from one time to another; zero if it is not later.
+/// The time from one moment to another; zero if the other is not later.
 pub(super) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
     (to - from).to_std().unwrap_or_default()
 }
@@ -110,11 +110,11 @@ pub(super) fn between(from: DateTime<Utc>, to: DateTime<Utc>) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lived {
     LongEnough,
-    /// It was over before that: the machine, or the server, was slower than the lease was long.
+    /// The lease ended before that: the machine, or the server, was slower than the lease lived.
     TooShort,
 }
 
-/// Has a property tried with leases that live longer and longer, until one lives long enough.
+/// Tries a property with leases that live longer and longer, until one lives long enough.
 pub(super) async fn with_time_enough(
     attempt: impl AsyncFn(Duration) -> Result<Lived, Violation>,
 ) -> Outcome {
@@ -128,7 +128,7 @@ pub(super) async fn with_time_enough(
     violation(format!("no lease for less than {ttl:?} lived long enough"))
 }
 
-/// A lease, unless its grant came too late to be of use.
+/// The lease, unless its grant came too late to be of use.
 pub(super) fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Violation> {
     match acquired {
         Ok(lease) => Ok(Some(lease)),
@@ -137,7 +137,7 @@ pub(super) fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, V
     }
 }
 
-/// Waits until the server says that nobody is live.
+/// Waits until the server says that the key has no live holder.
 pub(super) async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -153,7 +153,7 @@ pub(super) async fn until_free(store: &Arc<dyn Store>, key: &Key) -> Outcome {
     violation(format!("{key} was not free after {PATIENCE:?}"))
 }
 
-/// A key whose lease, the one that is given back, has expired and not been released.
+/// A key whose lease has expired and was not released, and the request of that lease.
 pub(super) async fn expired(
     store: &Arc<dyn Store>,
     name: &str,

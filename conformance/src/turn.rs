@@ -1,9 +1,10 @@
 //! The queue of the processes that wait for a key.
 //!
-//! In these properties a [`WaiterId`] stands for a process. On a key that has a holder, places bind until they are over, and on
-//! a free key for a moment only. So an attempt after which the server's clock says that it came too late for that is made again.
+//! In these properties a [`WaiterId`] stands for a process. On a key that has a holder, a place counts until its end.
+//! On a free key, the places keep the key for a short time only. So if the server's clock says that an attempt came too
+//! late for that, the property makes the attempt again.
 
-/// The answer, unless it came too late: then the attempt is made again.
+/// The answer, unless it came too late. The attempt is then made again.
 macro_rules! or_too_late {
     ($answer:expr) => {
         match $answer {
@@ -51,7 +52,7 @@ use leasehold::{
     store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
 };
 
-/// For how long a place counts that a property needs.
+/// How long the places count that a property needs.
 const STAYS: Duration = Duration::from_secs(30);
 
 /// The request of a process that waits.
@@ -68,18 +69,19 @@ fn waiters(state: &LockState) -> Vec<WaiterId> {
     state.waiters.iter().map(|place| place.waiter).collect()
 }
 
-/// Until when the places that are seen here all count.
+/// Until when all the places in this state count.
 fn binding(seen: &LockState) -> DateTime<Utc> {
     let ends = seen.waiters.iter().map(|place| place.until);
     ends.min().unwrap_or(seen.now)
 }
 
-/// Until when they all count on a key that is released after this was seen.
+/// Until when they all keep the key if it is released after this state was seen.
 fn binding_if_free(seen: &LockState) -> DateTime<Utc> {
     binding(seen).min(after(seen.now, LONGEST))
 }
 
-/// The refusal of a request that stands behind others until this time; `None` if it was made later.
+/// The refusal of a request that must be refused until this time, because others come first. `None` if it was made
+/// later.
 async fn behind(
     store: &Arc<dyn Store>,
     request: &AcquireRequest,
@@ -96,7 +98,7 @@ async fn behind(
     }
 }
 
-/// The grant of a request that comes first until this time; `None` if it was refused later.
+/// The grant of a request that must come first until this time. `None` if it was refused later.
 async fn comes_first(
     store: &Arc<dyn Store>,
     request: &AcquireRequest,
@@ -117,7 +119,7 @@ async fn comes_first(
     }
 }
 
-/// Makes an attempt again until it comes in time.
+/// Makes an attempt again and again, until it comes in time.
 async fn in_time(attempt: impl AsyncFn() -> Result<Lived, Violation>) -> Outcome {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

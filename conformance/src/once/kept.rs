@@ -1,4 +1,4 @@
-//! How long it is known what is done.
+//! How long a store keeps that a tick is done.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use leasehold::{
     store::{BatchRequest, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId},
 };
 
-/// What is done stays in the document while others have the key and leave it again, in whatever way.
+/// The done tick stays in the document while others hold the key and leave it again, in whatever way.
 pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("stays done")?;
@@ -92,7 +92,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
         answer?;
     }
     is_known("a batch of releases").await?;
-    // A job of a later tick that fails.
+    // A job for a later tick, which fails.
     let fails = asks(&key, "it fails", Tick::counter(8)).turn(Turn::Barging);
     granted(first, &fails).await?;
     is_known("a grant for a later tick").await?;
@@ -100,7 +100,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     is_known("a later tick that was not done").await?;
     let told = told_done(first, &asks(&key, "another", tick)).await?;
     ensure!(Some(&told) == done.as_ref(), "{told:?} is told of {done:?}");
-    // A later tick, which is to be kept for less, does not shorten what this one was promised.
+    // A later tick that is kept for less time does not shorten the time that this one was promised.
     let later = asks(&key, "the next", Tick::counter(8)).turn(Turn::Barging);
     granted(second, &later).await?;
     let moment = Duration::from_millis(1);
@@ -116,8 +116,8 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     Ok(())
 }
 
-/// Both ways of clean-up leave a document that says what is done, for as long as the job said, and remove it after that.
-/// Then the tick is granted again.
+/// Both ways of clean-up keep a document with a done tick for as long as the job said, and remove it after that. The
+/// tick is then granted again.
 pub async fn a_clean_up_waits_for_what_is_done(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let tick = Tick::counter(7);
@@ -141,7 +141,7 @@ pub async fn a_clean_up_waits_for_what_is_done(clients: &Clients) -> Outcome {
         ends.extend(last(second, key).await?.map(|done| done.until));
     }
     ensure!(ends.len() == brief.len(), "what was done is not shown");
-    // Its fence is later than theirs, so that with it they could go too, but for what is done.
+    // Its fence is later than theirs. So once it is removed, they could be removed too, but for the done tick.
     let ordinary = request(&fresh_key("an ordinary lock")?, "holder", LONG);
     granted(first, &ordinary).await?;
     release(first, &ordinary).await?;
@@ -191,7 +191,7 @@ pub async fn a_clean_up_waits_for_what_is_done(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// An inspection and a list show the newest tick that is done: when, by whom, and until when it is kept.
+/// An inspection and a list show the newest done tick: when and by whom it was done, and until when it is kept.
 pub async fn a_list_shows_what_is_done(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("shown")?;

@@ -1,4 +1,4 @@
-//! Of many that are to do the same tick at the same time, one does.
+//! If many are to do the same tick at the same time, one does it.
 
 use std::sync::{
     Arc,
@@ -20,8 +20,8 @@ const RACERS: usize = 8;
 /// How many of them fail before one has done it.
 const FAILURES: usize = 2;
 
-/// Of 8 clients that ask for the same tick at once, one has it at a time. A client that fails is followed by another one,
-/// and after the tick is done no client is granted it.
+/// If 8 clients ask for the same tick at once, one at a time has it. After a client that fails another one has it, and
+/// after the tick is done no client is granted it.
 pub async fn of_8_clients_one_does_a_tick(clients: &Clients) -> Outcome {
     for number in 1..=5 {
         let key = fresh_key("a race for a tick")?;
@@ -44,7 +44,7 @@ pub async fn of_8_clients_one_does_a_tick(clients: &Clients) -> Outcome {
                         }
                     }
                     let before = grants.fetch_add(1, SeqCst);
-                    // Others look meanwhile.
+                    // The others look meanwhile.
                     sleep(LOOK * 2).await;
                     let holder = sole_holder(&store, &key).await?;
                     ensure!(
@@ -81,7 +81,8 @@ pub async fn of_8_clients_one_does_a_tick(clients: &Clients) -> Outcome {
     Ok(())
 }
 
-/// Of 8 jobs that run once a tick, one runs at a time. If it fails another runs, and after the one that ended well none.
+/// If 8 jobs run once per tick, one at a time runs. After a job that fails another one runs, and after one that
+/// succeeds none does.
 pub async fn of_8_jobs_one_runs(clients: &Clients) -> Outcome {
     let key = fresh_key("a race of jobs")?;
     let grants = Arc::new(AtomicUsize::new(0));

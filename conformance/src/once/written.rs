@@ -1,4 +1,4 @@
-//! What a release writes, and what it does not.
+//! When a release marks a tick as done, and when it does not.
 
 use super::{asks, complete, does, last, told_done};
 use crate::{
@@ -9,8 +9,8 @@ use leasehold::{
     store::{ReleaseAnswer, ReleaseRequest, RenewAnswer},
 };
 
-/// Of a lease that has expired, was evicted or was taken over, nothing is written, and the release says so. The next one
-/// that asks is granted the tick.
+/// The release of a lease that has expired, was evicted or was taken over does not mark its tick as done, and says so.
+/// The next request is granted the tick.
 pub async fn nothing_is_done_under_a_lease_that_is_lost(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let tick = Tick::counter(7);
@@ -57,7 +57,7 @@ pub async fn nothing_is_done_under_a_lease_that_is_lost(clients: &Clients) -> Ou
             is_done_by(clients, &key, "in the end").await?;
         }
     }
-    // Two leases that share the key are for two ticks, and the later one is done first.
+    // Two leases that share the key are for two ticks, and the later tick is done first.
     let key = fresh_key("two ticks")?;
     let [older, newer] = [7, 8].map(|it| asks(&key, "one of two", Tick::counter(it)).shared());
     granted(first, &older).await?;
@@ -89,8 +89,8 @@ async fn is_done_by(clients: &Clients, key: &leasehold::Key, owner: &str) -> Out
     Ok(())
 }
 
-/// A release that is repeated, because its answer was lost, finds what the first one wrote and leaves it as it is, also
-/// while another has the key. When a later tick was done, it finds that.
+/// A release that is repeated because its answer was lost finds what the first one wrote, and leaves it as it is, even
+/// while another lease holds the key. If a later tick was done, it finds that one.
 pub async fn a_repeated_release_finds_the_tick_that_it_wrote(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("repeated")?;
@@ -134,7 +134,7 @@ pub async fn a_repeated_release_finds_the_tick_that_it_wrote(clients: &Clients) 
     Ok(())
 }
 
-/// A job that fails gives the lease back, or lets it expire: then the next one that asks is granted the same tick.
+/// A job that fails releases its lease, or lets it expire. The next request is then granted the same tick.
 pub async fn a_tick_that_was_not_done_is_granted_to_the_next(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("not done")?;

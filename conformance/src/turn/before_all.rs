@@ -1,10 +1,10 @@
-//! What comes before all that wait.
+//! The requests that come before all waiting processes.
 
 use super::{behind, binding, binding_if_free, in_time, processes, release, waiting};
 use crate::{Clients, LONG, Lived, Outcome, ensure, fresh_key, granted, refused, request, state};
 use leasehold::store::{AcquireRequest, ConvertAnswer, ConvertRequest, Turn};
 
-/// An upgrade does not queue behind the processes that wait for the key, and after a downgrade no reader passes them.
+/// An upgrade does not queue behind the waiting processes, and after a downgrade no reader passes them.
 pub async fn an_upgrade_does_not_queue(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -33,7 +33,7 @@ pub async fn an_upgrade_does_not_queue(clients: &Clients) -> Outcome {
     .await
 }
 
-/// An owner that has the key enters again before all that wait, and does not stand behind its own places.
+/// An owner that holds the key enters again before all waiting processes, and does not queue behind its own places.
 pub async fn an_owner_does_not_queue_behind_itself(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -79,7 +79,7 @@ pub async fn an_owner_does_not_queue_behind_itself(clients: &Clients) -> Outcome
     .await
 }
 
-/// A lease in the place of another and a request that barges in pass those that wait, which keep their places.
+/// A lease that replaces another one, and a request that barges, pass the waiting processes, which keep their places.
 pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -94,7 +94,7 @@ pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outco
         granted(second, &barges).await?;
         let instead = waiting(&key, own).shared().in_place_of(barges.lease);
         granted(second, &instead).await?;
-        // It is not there any more, and who would replace it does not wait for the key.
+        // The lease is not there any more, and a request to replace it does not wait for the key.
         let late = waiting(&key, own).in_place_of(barges.lease);
         refused(first, &late).await?;
         // Both readers are in the way.

@@ -1,4 +1,4 @@
-//! Who is granted a key first.
+//! The order in which processes are granted a key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,8 +18,7 @@ use leasehold::{
     store::{AcquireAnswer, BatchAnswer, BatchRequest},
 };
 
-/// Each process that waits takes a place, and the places are granted the key in their order. A place goes with its
-/// grant.
+/// Each waiting process takes a place, and is granted the key in the order of the places. Its grant ends the place.
 pub async fn processes_are_granted_a_key_in_the_order_in_which_they_came(
     clients: &Clients,
 ) -> Outcome {
@@ -76,7 +75,7 @@ async fn in_order(clients: &Clients) -> Result<Lived, Violation> {
     Ok(Lived::LongEnough)
 }
 
-/// Readers stand beside each other, and not in front of a writer that waits.
+/// Readers share the key, but do not pass a writer that waits.
 pub async fn a_reader_queues_behind_a_writer(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -99,7 +98,7 @@ pub async fn a_reader_queues_behind_a_writer(clients: &Clients) -> Outcome {
         or_too_late!(comes_first(second, &writes, until).await?);
         release(second, &writes).await?;
         let seen = state(first, &key).await?;
-        // Whichever reader asks first: the other stands beside it.
+        // Whichever reader asks first, the other one shares the key with it.
         granted(second, &two).await?;
         granted(first, &two).await?;
         let left = state(second, &key).await?;
@@ -135,7 +134,7 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
         for (client, read) in [first, second, first].into_iter().zip(&together) {
             or_too_late!(comes_first(client, read, until).await?);
         }
-        // The last of them has ended the place.
+        // The grant of the last of them has ended the place.
         let until = binding(&state(first, &key).await?);
         or_too_late!(behind(second, &reads(), until).await?);
         let seen = state(first, &key).await?;
@@ -146,7 +145,7 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
         for read in &together {
             release(first, read).await?;
         }
-        // An exclusive lease lets no other in, and its grant keeps no place.
+        // An exclusive lease lets no other task in, so its grant keeps no place.
         or_too_late!(comes_first(second, &writes.clone().keeping_place(), until).await?);
         let left = state(first, &key).await?;
         ensure!(
@@ -158,8 +157,8 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
     .await
 }
 
-/// A free key is kept for those that wait from the release of its last holder on, also if others of its holders had expired
-/// long before. Those can still be released.
+/// A free key is kept for the waiting processes from the release of its last holder on, even if others of its holders
+/// had expired long before. Those can still be released.
 pub async fn a_key_is_kept_from_the_release_of_its_last_holder(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -185,7 +184,7 @@ pub async fn a_key_is_kept_from_the_release_of_its_last_holder(clients: &Clients
     .await
 }
 
-/// Small requests for permits wait behind a large one, and go beside it.
+/// Small requests for permits wait behind a large one, and share the key with it.
 pub async fn permits_queue_behind_a_large_request(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -209,7 +208,7 @@ pub async fn permits_queue_behind_a_large_request(clients: &Clients) -> Outcome 
     .await
 }
 
-/// In one call with others, an acquire stands behind those that wait, and takes a place.
+/// In a batch, an acquire queues behind the waiting processes, and takes a place.
 pub async fn a_batch_keeps_the_queue(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -260,12 +259,12 @@ pub async fn a_batch_keeps_the_queue(clients: &Clients) -> Outcome {
     .await
 }
 
-/// How many processes race for a key, and how many times each.
+/// How many processes race for a key, and how often each of them.
 const RACERS: usize = 8;
 const ROUNDS: usize = 3;
 
-/// Of processes that all go on asking at the same time, each is granted the key in the end, one after the other, and no
-/// place is left.
+/// If several processes all go on asking at the same time, each is granted the key in the end, one after the other, and
+/// no place is left.
 pub async fn all_that_go_on_asking_are_granted_the_key(clients: &Clients) -> Outcome {
     let key = fresh_key("all take turns")?;
     let race = (0..RACERS).map(|number| {

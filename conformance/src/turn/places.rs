@@ -1,4 +1,4 @@
-//! How a place is taken, how long it counts, and when it goes.
+//! How a place is taken, how long it counts, and when it ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use leasehold::{
     store::{AcquireAnswer, AcquireRequest, ListRequest, RenewAnswer, Turn, WaiterId},
 };
 
-/// For how long each of many places counts: none is over before all are taken.
+/// How long each of many places counts, so that none ends before all are taken.
 const MANY_STAY: Duration = Duration::from_secs(55);
 
-/// The state of a key tells which processes wait for it, for what, since when, and until when their places count.
+/// The state of a key shows which processes wait for it, what for, since when, and until when their places count.
 pub async fn a_place_tells_who_waits(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -51,7 +51,7 @@ pub async fn a_place_tells_who_waits(clients: &Clients) -> Outcome {
             ensure!(is_right, "{request:?} has the place {place:?}");
         }
         let filter = Filter::new().prefix(key.as_str());
-        // A search engine lists what was written a moment ago.
+        // The list of a search engine may be a moment old.
         let start = Instant::now();
         loop {
             let page = ListRequest::new(filter.clone(), None, 10);
@@ -71,7 +71,7 @@ pub async fn a_place_tells_who_waits(clients: &Clients) -> Outcome {
     .await
 }
 
-/// A process keeps its place by asking, and takes no second one.
+/// A process keeps its place by asking again, and takes no second place.
 pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome {
     with_time_enough(async |stays| {
         let (first, second) = (&clients.first, &clients.second);
@@ -106,7 +106,7 @@ pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome 
     .await
 }
 
-/// A place counts for as long as its process was told, also if another task of the process asks in it, in another mode,
+/// A place counts for as long as its process was told, even if another task of the process asks in it, in another mode,
 /// and is going to ask again sooner.
 pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcome {
     in_time(async || {
@@ -137,8 +137,8 @@ pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcom
     .await
 }
 
-/// The place of a process that is gone delays nobody for longer than it counts; on a free key it delays others for a
-/// moment only, and several together not for longer.
+/// The place of a process that has died delays others for no longer than the place counts. On a free key it delays them
+/// for a short time only, and several such places together do not delay them for longer.
 pub async fn a_process_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("a writer is gone")?;
@@ -189,7 +189,7 @@ async fn not_after(
     }
 }
 
-/// A process that does not wait any more gives its place back, at once, and nothing else.
+/// A process that no longer waits gives its place up, at once, and nothing else changes.
 pub async fn a_place_is_given_back(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -234,7 +234,7 @@ pub async fn a_place_is_given_back(clients: &Clients) -> Outcome {
     .await
 }
 
-/// What changes the holders of a key leaves the places as they are.
+/// Changes of the holders of a key leave the places as they are.
 pub async fn renewals_and_evictions_keep_the_places(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -311,8 +311,8 @@ pub async fn a_place_is_for_one_key(clients: &Clients) -> Outcome {
     .await
 }
 
-/// A key has a bounded number of places. Without one a process is refused as behind all of them, and it takes the next
-/// that is given back.
+/// A key has a bounded number of places. A process without a place is refused as if it were behind all of them, and
+/// takes the next place that is given up.
 pub async fn a_key_has_a_bounded_number_of_places(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -354,8 +354,8 @@ pub async fn a_key_has_a_bounded_number_of_places(clients: &Clients) -> Outcome 
     .await
 }
 
-/// A refused request that does not wait writes nothing, whoever waits; nor does one whose place has lost little of its
-/// time.
+/// A refused request that does not wait writes nothing, whichever processes wait. Nor does one whose place has lost
+/// little of its time.
 pub async fn a_refusal_without_a_place_writes_nothing(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -380,7 +380,7 @@ pub async fn a_refusal_without_a_place_writes_nothing(clients: &Clients) -> Outc
         let until = binding_if_free(&before);
         or_too_late!(behind(second, &request(&key, "a try", LONG), until).await?);
         let left = state(first, &key).await?;
-        // A place that has lost some of its time by now may have been written for longer.
+        // A place that has lost some of its time by now may have been extended.
         let mut kept = before.waiters.clone();
         for (old, place) in kept.iter_mut().zip(&left.waiters) {
             if left.now >= after(old.since, WORTH_A_WRITE) {
