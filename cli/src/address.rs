@@ -24,7 +24,7 @@ use serde_json::Value;
 /// How long the MongoDB driver looks for a server, unless the address says it. The driver's default of 30 s is too long
 /// for a person at a terminal.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a search engine may take to answer. A busy one answers late.
+/// How long a search engine may take to answer. It may answer late if it is busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The forms of an address.
@@ -37,13 +37,13 @@ const HTTP: &str = "es+http://user:password@host:9200/alias";
 /// The option of an address for clusters that forbid inline scripts.
 const STORED_SCRIPTS: &str = "scripts=stored";
 
-/// Why an address leads to no store.
+/// Why no store can be opened at an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AddressError {
     /// The text is no valid address.
     #[error("{0}")]
     Invalid(String),
-    /// No server answers there, or it is not of the expected kind.
+    /// No server answers there, or the server is not of the expected kind.
     #[error("{0}")]
     Unreachable(String),
     /// The server refused the credentials.
@@ -62,11 +62,11 @@ pub(crate) struct Opened {
     pub(crate) backend: Backend,
 }
 
-/// Whether a missing file is made.
+/// Whether a missing file is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Make {
     IfMissing,
-    /// For commands that only look: a missing file probably means a mistyped path.
+    /// For commands that only look: a missing file probably means that the path is mistyped.
     Never,
 }
 
@@ -78,8 +78,8 @@ pub(crate) enum Backend {
 }
 
 impl Opened {
-    /// Opens the store of an address. A search engine is asked which of the two it is; MongoDB is not asked
-    /// anything yet.
+    /// Opens the store at an address. A search engine is asked whether it is Elasticsearch or OpenSearch. MongoDB is
+    /// not asked anything yet.
     pub(crate) async fn at(address: &str, make: Make) -> Result<Self, AddressError> {
         if let Some(path) = address.strip_prefix("file:") {
             return open_file(path, make).await;
@@ -125,7 +125,7 @@ impl Opened {
     /// Sets the store up.
     pub(crate) async fn prepare(&self) -> Result<(), AddressError> {
         let prepared = match &self.backend {
-            // Opening the file has made its tables.
+            // Opening the file has created its tables.
             Backend::File(_) => Ok(()),
             Backend::MongoDb(store, _) => store.prepare().await,
             Backend::Elasticsearch(store, ..) => store.prepare().await,
@@ -136,8 +136,8 @@ impl Opened {
     }
 }
 
-/// The message for an error. The driver's message is appended only where the error itself does not say what to do,
-/// because it is long.
+/// The message for an error. The driver's message is long, so it is appended only where the error itself does not say
+/// what to do.
 pub(crate) fn message(error: &Error) -> String {
     match error {
         Error::Unreachable { .. } | Error::Denied { .. } | Error::File { .. } => error.to_string(),
@@ -261,7 +261,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
              address, {HTTP}, and the roles of the user"
         )));
     }
-    // An answer that is no JSON counts as one without a version.
+    // An answer that is not JSON counts as one without a version.
     let answer: Value = answer.json().await.unwrap_or_default();
     let version = |name: &str| answer.get("version")?.get(name)?.as_str();
     let found = match (version("distribution"), version("number")) {
@@ -304,8 +304,7 @@ async fn open_index(address: &str, wanted: Option<Engine>) -> Result<Opened, Add
     }
 }
 
-/// The error for an address that the driver refuses. The driver's message is left out, because it may quote the
-/// address.
+/// The error for an address that the driver refuses. It leaves out the driver's message, which may quote the address.
 fn unreadable(error: mongodb::error::Error) -> AddressError {
     match *error.kind {
         ErrorKind::DnsResolve { .. } => AddressError::Unreachable(

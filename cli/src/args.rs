@@ -9,10 +9,13 @@ use leasehold::Tick;
 use super::exit::CODES;
 
 /// Locks that free themselves when their holder dies
+///
+/// A lock is a key with a holder, in a database or in a file. It is free when its holder releases it, or when the
+/// holder has died and its time to live (ttl) is over.
 #[derive(Parser)]
 #[command(name = "leasehold", version, max_term_width = 100, after_help = CODES)]
 pub struct Args {
-    /// Where the locks are; without it, in a file of this user
+    /// Where the locks are; by default in a file of this user
     #[arg(long, global = true, env = "LEASEHOLD_STORE", hide_env_values = true, value_name = "ADDRESS", long_help = STORE)]
     pub store: Option<String>,
 
@@ -20,42 +23,63 @@ pub struct Args {
     pub task: Task,
 }
 
-const STORE: &str = "Where the locks are: file:PATH; mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]; \
-     es+http://HOST:PORT[/ALIAS] or es+https; opensearch+http://HOST:PORT[/ALIAS] or \
-     opensearch+https. Without it, in a file in this user's state folder. A password is better kept \
-     in the environment: others see a command line";
+const STORE: &str = "Where the locks are. ADDRESS is one of:
+
+  file:PATH
+  mongodb://HOST[:PORT][/DATABASE[.COLLECTION]]
+  mongodb+srv://HOST[/DATABASE[.COLLECTION]]
+  classic+mongodb://...: MongoDB without pipelines in updates, such as Amazon DocumentDB
+  es+http://HOST:PORT[/ALIAS] or es+https://...: Elasticsearch
+  opensearch+http://HOST:PORT[/ALIAS] or opensearch+https://...: OpenSearch
+  http://... or https://...: whichever of the two answers
+
+Put ?scripts=stored after the alias if the cluster forbids inline scripts. By default the locks are in a file in this \
+user's state folder. Keep an address with a password in the environment, because other users of the host can see a \
+command line";
 
 #[derive(Subcommand)]
 pub enum Task {
-    /// Run a command under a lease, and end it if the lease is lost
+    /// Run a command under a lease, and end the command if the lease is lost
+    ///
+    /// The lease is renewed while the command runs, and released when the command has ended. If somebody else holds the
+    /// key, the command does not run. The command gets the key and the fence in LEASEHOLD_KEY and LEASEHOLD_FENCE.
     Run(Run),
-    /// Keep a command running on one host, and start it elsewhere when that host dies
+    /// Keep a command running on one host at a time, and start it elsewhere when that host dies
+    ///
+    /// Start this on several hosts. One of them runs the command, and the others wait. When the command ends, it is
+    /// started again, here or on another host. The command gets the key and the fence in LEASEHOLD_KEY and
+    /// LEASEHOLD_FENCE.
     Lead(Lead),
-    /// Show who holds what
+    /// List the keys that are held, their holders, and the processes that wait
     Ls(Ls),
-    /// Show the lock of one key
+    /// Show the lock of one key; exits with 1 if the key is free
     Inspect(Inspect),
-    /// Take a key from its holders
+    /// Take a key from its holders, at once
+    ///
+    /// The holders learn of it with their next renewal, and may work until then.
     Evict(Evict),
-    /// Watch locks come and go
+    /// Show the locks as they come and go
+    ///
+    /// On a terminal this is a table, which is drawn anew. Otherwise, and with --json, it is a line for each holder
+    /// that comes or goes.
     Watch(Watch),
-    /// Remove what has been free for long
+    /// Remove the locks that have been free for long, and the limiters that no longer count
     Purge {
-        /// How long nobody has held it
+        /// How long a lock must have been free
         #[arg(long, default_value = "1d", value_name = "TIME", value_parser = time)]
         older_than: Duration,
     },
-    /// Set the store up
+    /// Set up the store; this can be repeated
     Prepare,
-    /// See whether the store can be reached and used
+    /// Check whether the store can be reached and used
     Doctor {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Print completions for a shell
+    /// Print the completions for a shell
     Completions {
-        /// Which one
+        /// The shell
         shell: Shell,
     },
     /// Print the manual page
@@ -64,48 +88,52 @@ pub enum Task {
 
 #[derive(clap::Args)]
 pub struct Run {
-    /// The key to lock: 1 to 512 bytes
+    /// The key to lock: 1 to 512 bytes of text
     pub key: String,
 
-    /// How long the lock outlives this process if it dies; while it lives the lease is renewed
+    /// How long the lock stays if this process dies, such as 30s, 5m or 1h 30m; at least 1s. While the process lives,
+    /// it renews the lease
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = time)]
     pub ttl: Duration,
 
-    /// How long to wait for the key
+    /// How long to wait for the key if it is held
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = time)]
     pub wait: Duration,
 
-    /// Share the key with others that share it
+    /// Share the key with other holders that share it
     #[arg(long, conflicts_with = "permits")]
     pub shared: bool,
 
-    /// Take so many of so many permits, as 1/4
+    /// Take some of the permits of the key, such as 1/4 for one of four
     #[arg(long, value_name = "N/OF", value_parser = permits)]
     pub permits: Option<(u32, u32)>,
 
-    /// Keep the key for this long although the command has ended before
+    /// Keep the key for at least this long, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub min_hold: Option<Duration>,
 
-    /// End the command in time so that the key is held for no longer than this, also by a command that hangs. At
-    /// least the ttl
+    /// Hold the key for at most this long, even if the command hangs: the command is ended in time. At least the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub max_hold: Option<Duration>,
 
-    /// Do this once: a date, a time, a version or a number, which names the run. If it was done before, on any
-    /// host, or a later one was, the command does not run. It is done when the command has ended with 0
+    /// Run the command once for this tick: a date, a time, a version or a whole number
+    ///
+    /// If this tick or a later one was done before, on any host, the command does not run, and the exit code is 0. The
+    /// tick is done when the command has ended with 0.
     #[arg(long, value_name = "TICK", conflicts_with_all = ["every", "shared", "permits", "min_hold"])]
     pub tick: Option<Tick>,
 
-    /// Do this once in each period of so long, from 1s on, counted from 1970 on the server's clock
+    /// Run the command once in each period of this length, at least 1s
+    ///
+    /// The periods are counted from 1970, on the server's clock.
     #[arg(long, value_name = "TIME", value_parser = period, conflicts_with_all = ["shared", "permits", "min_hold"])]
     pub every: Option<Duration>,
 
-    /// For how long the store keeps what is done; otherwise 30d. After that it may be done again
+    /// How long the store remembers that a tick is done; by default 30d. After that time it may be done again
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub kept_for: Option<Duration>,
 
-    /// Who this is, as others see it; otherwise the host and the process
+    /// The name that others see as the holder; by default made of the host and the process
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
     pub owner: Option<String>,
 
@@ -113,12 +141,12 @@ pub struct Run {
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
 
-    /// How to end if the key is held
+    /// How to exit if the key is held
     #[arg(long, value_enum, default_value_t = OnHeld::Exit75, value_name = "HOW")]
     pub on_held: OnHeld,
 
-    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s.
-    /// It has to fit into half of the ttl
+    /// How long the command has between SIGTERM and SIGKILL; by default a third of the ttl, at most 10s. It must fit
+    /// into half of the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub grace: Option<Duration>,
 
@@ -129,14 +157,14 @@ pub struct Run {
 
 #[derive(clap::Args)]
 pub struct Lead {
-    /// The key that names what is led: 1 to 512 bytes
+    /// The key that names what is led: 1 to 512 bytes of text
     pub key: String,
 
-    /// How long the others wait before one of them takes over from a host that died
+    /// How long the other hosts wait before one of them takes over from a host that died, such as 30s; at least 1s
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = time)]
     pub ttl: Duration,
 
-    /// Who this is, as others see it; otherwise the host and the process
+    /// The name that others see as the holder; by default made of the host and the process
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "NAME")]
     pub owner: Option<String>,
 
@@ -144,8 +172,8 @@ pub struct Lead {
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
 
-    /// How long the command has between SIGTERM and SIGKILL; otherwise a third of the ttl, at most 10s.
-    /// It has to fit into half of the ttl
+    /// How long the command has between SIGTERM and SIGKILL; by default a third of the ttl, at most 10s. It must fit
+    /// into half of the ttl
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub grace: Option<Duration>,
 
@@ -164,14 +192,14 @@ pub enum OnHeld {
     Exit75,
 }
 
-/// Which locks.
+/// Selects locks.
 #[derive(clap::Args)]
 pub struct Which {
-    /// Only what this owner holds
+    /// Only the locks that this owner holds
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
-    /// Only keys that begin with this
+    /// Only the keys that begin with this text
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
 }
@@ -181,7 +209,7 @@ pub struct Ls {
     #[command(flatten)]
     pub which: Which,
 
-    /// Also keys that nobody holds any more
+    /// Also the keys that are free, but remembered
     #[arg(long)]
     pub all: bool,
 
@@ -205,7 +233,7 @@ pub struct Evict {
     /// The key
     pub key: String,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
 }
@@ -215,7 +243,7 @@ pub struct Watch {
     #[command(flatten)]
     pub which: Which,
 
-    /// How often to look
+    /// How often to look at the store
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time)]
     pub interval: Duration,
 
@@ -228,7 +256,7 @@ pub struct Watch {
 #[derive(Parser)]
 #[command(name = "leasehold supervise")]
 pub struct Supervise {
-    /// Where the process that holds the lease listens
+    /// The socket on which the process with the lease listens
     #[arg(long)]
     pub socket: PathBuf,
 

@@ -1,4 +1,4 @@
-//! The clock by which a command is ended, and how the end of a lease is expressed on it.
+//! The clock by which a command is ended, and the end of a lease on that clock.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -16,11 +16,11 @@ pub fn now() -> i64 {
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
 
-/// Pairs of times that two clocks have shown at the same moment: the clock of the leases, which stands still while the
+/// Pairs of times that two clocks showed at the same moment: the clock of the leases, which stands still while the
 /// machine is suspended, and [`now`].
 pub struct ClockSamples {
     pairs: VecDeque<(Instant, i64)>,
-    /// For how long a pair is kept.
+    /// How long a pair is kept.
     kept: Duration,
 }
 
@@ -43,17 +43,17 @@ impl ClockSamples {
 
     fn add(&mut self, instant: Instant, here: i64) {
         self.pairs.push_back((instant, here));
-        // One pair from before the kept time stays, for leases that were asked for at the beginning of that time.
+        // One pair from before that time stays, for leases that were requested at its beginning.
         let is_old = |at: Instant| instant.saturating_duration_since(at) > self.kept;
         while self.pairs.get(1).is_some_and(|(second, _)| is_old(*second)) {
             self.pairs.pop_front();
         }
     }
 
-    /// Gives when a lease ends, in the time of [`now`]. It was requested at `asked`, and ends at `end`.
+    /// Returns when a lease ends, on the clock of [`now`]. The lease was requested at `asked`, and ends at `end`.
     ///
-    /// The result is counted from a sample before the request, so that it includes all time in which the machine was
-    /// suspended since then.
+    /// The result is counted from a sample before the request, so it includes all time since then in which the machine
+    /// was suspended.
     pub fn until(&self, asked: Instant, end: Instant) -> i64 {
         let before = self.pairs.iter().rev().find(|(at, _)| *at <= asked);
         match before.or(self.pairs.front()) {

@@ -7,25 +7,25 @@ use rustix::process::Signal;
 
 use super::{address::AddressError, args::OnHeld};
 
-/// The text about exit codes and the environment for the help and the manual.
+/// The text about exit codes and the environment, for the help and the manual.
 pub const CODES: &str = "Exit codes:
-    0         done; for `run` and `lead`, the command ended with 0; for `run`, or its tick was done before
-    1         no: `inspect` found the key free, `evict` had nobody to evict, `doctor` found trouble
+    0         success; the command ended with 0, or (`run`) its tick was done before
+    1         `inspect`: the key is free; `evict`: nobody held the key; `doctor`: something is wrong
     2         the command line is wrong
     69        the store cannot be reached, or does not answer
     70        the store failed
     73        the file of the locks cannot be used
     75        the key is held (`run`; see --on-held)
-    76        the lease was lost while the command ran, which was ended for it
+    76        the lease was lost while the command ran, so the command was ended
     77        the store refused the credentials
-    78        the store is not prepared, or another version's
-    126, 127  the command cannot be run, or is not there
+    78        the store is not prepared, or has a document that this version cannot use
+    126, 127  the command cannot be run, or does not exist
     128+N     signal N ended the command, or the wait for the key
-Any other code is that of the command that `run` or `lead` ran; `lead` ends only for a signal or an error of its own.
+Any other code is that of the command that `run` or `lead` ran. `lead` exits only after a signal or an error of its own.
 
 Environment:
-    LEASEHOLD_STORE, LEASEHOLD_OWNER  as --store and --owner
-    LEASEHOLD_KEY, LEASEHOLD_FENCE    what `run` and `lead` tell their command";
+    LEASEHOLD_STORE, LEASEHOLD_OWNER  like --store and --owner
+    LEASEHOLD_KEY, LEASEHOLD_FENCE    set by `run` and `lead` for their command";
 
 /// An exit code. Codes from 64 to 78 have the meaning of sysexits(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +40,12 @@ pub enum Code {
     Lost,
     Denied,
     NotPrepared,
-    /// The exit code of the command that was run, or the code that a shell gives for it.
+    /// The exit code of the command that was run, or the code that a shell would return for it.
     Of(u8),
 }
 
 impl Code {
-    /// The code that shells give for a program that a signal has ended.
+    /// The code that shells return for a program that a signal has ended.
     pub fn of_signal(signal: i32) -> Self {
         Self::Of(u8::try_from(128 + signal).unwrap_or(u8::MAX))
     }
@@ -116,7 +116,7 @@ pub enum Failure {
     Store(Error),
     /// An operation of this host failed.
     Host(io::Error),
-    /// The folder for the default file cannot be made.
+    /// The folder of the default file cannot be created.
     NoPlace(String),
     Usage(String),
 }

@@ -1,7 +1,7 @@
 //! `lead`: keeps a command running on one host, under a lease, and starts it again when it ends.
 //!
-//! This is not [`Leader`](leasehold::Leader), which drops its work at once when the lease is lost: the command has a
-//! grace time then, and no other may be started here before it has ended.
+//! This is not [`Leader`](leasehold::Leader), which drops its work at once when the lease is lost. Here the command has
+//! a grace time, and no other command may start on this host before it has ended.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use super::{
     text,
 };
 
-/// The pause after the first end of the command, and after an error of the store, before jitter.
+/// The pause after the first end of the command, and after an error of the store, before the random part is subtracted.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause. A command that ran for this long worked: the pauses begin anew with the shortest after it.
+/// The longest pause. A command that ran for at least this long did its work, so the next pause is the shortest again.
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code, Failure> {
     let terms = Terms::new(lead.ttl, lead.grace, margin).map_err(Failure::Usage)?;
     let mut signals = Signals::new()?;
-    // In a process that was started with SIGCHLD ignored, the kernel drops the status of each child that ends.
+    // If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
     // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
@@ -74,7 +74,7 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
         if began.elapsed() >= LONGEST {
             ends = 0;
         }
-        // A lease that was lost is campaigned for at once: nothing is wrong with the command.
+        // After a lost lease this host campaigns at once: nothing is wrong with the command.
         if !stopped {
             let pause = pause(ends, fastrand::f64());
             ends = ends.saturating_add(1);
@@ -126,8 +126,8 @@ async fn acquire(lead: &Lead, leases: &Leases) -> Result<Lease, Error> {
     acquire.await
 }
 
-/// The pause after so many others in a row. It doubles up to the longest, and a jitter shortens it to between a half
-/// and the whole; `chance` is a random number from 0 to 1.
+/// The pause after this many others in a row. It doubles up to the longest pause. A random part, from `chance` between
+/// 0 and 1, shortens it to between a half and the whole.
 fn pause(pauses: u32, chance: f64) -> Duration {
     let doubled = FIRST.saturating_mul(2u32.saturating_pow(pauses));
     doubled.min(LONGEST).mul_f64(0.5 + 0.5 * chance)

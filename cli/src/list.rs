@@ -33,7 +33,7 @@ pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
     if ls.json {
         out::json(&locks.iter().map(state::json).collect::<Value>())
     } else if locks.is_empty() {
-        // This is for people and goes to standard error, so that a program reads no row.
+        // The message is for people. It goes to standard error, so that a program reads no row.
         out::say("nobody holds anything here");
         Ok(Code::Done)
     } else {

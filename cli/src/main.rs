@@ -1,6 +1,6 @@
-//! The command `leasehold`: runs commands under a lease, and shows and frees locks.
+//! The command `leasehold`: runs commands under a lease, shows locks, and frees them.
 //!
-//! `leasehold --help` has the reference; `docs/cli.md` says how to use it.
+//! `leasehold --help` is the reference; `docs/cli.md` says how to use the command.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo)]
@@ -41,10 +41,10 @@ use self::{
     exit::{Code, Failure},
 };
 
-/// How long the end of the command waits for the background releases.
+/// How long this process waits for the background releases before it exits.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs on one thread. To the kernel the parent of a process is the thread that started it, and that thread must not
+/// Runs on one thread. For the kernel, the parent of a process is the thread that started it, and that thread must not
 /// end before the process does.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -57,7 +57,7 @@ async fn main() -> ExitCode {
     };
     match ended {
         Ok(code) => code.into(),
-        // The reader of the output has closed the pipe, as `head` does, which is no failure.
+        // The reader of the output has closed the pipe, as `head` does. That is not a failure.
         Err(failure) if failure.is_broken_pipe() => Code::Done.into(),
         Err(failure) => {
             out::say(&failure.to_string());
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Parses a command line. It may contain a password, so an error about an address repeats no part of it.
+/// Parses a command line. The line may contain a password, so an error about an address repeats no part of it.
 fn parsed<A: Parser>(words: impl Iterator<Item = OsString>) -> A {
     A::try_parse_from(words).unwrap_or_else(|error| {
         let text = error.to_string();
@@ -98,7 +98,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
     };
     let (address, make) = match args.store {
         Some(address) => (address, make),
-        // A default address cannot be a typing error, so its file is made.
+        // A default address cannot be mistyped, so its file is created.
         None => (place::of_this_user()?, Make::IfMissing),
     };
     let opened = match (Opened::at(&address, make).await, &args.task) {
@@ -123,7 +123,7 @@ async fn work(args: Args) -> Result<Code, Failure> {
         // These two have returned above.
         Task::Completions { .. } | Task::Man => Ok(Code::Done),
     };
-    // A lease whose release does not end in time is free when its ttl is over.
+    // If the release does not end in time, the lease is free when its ttl is over.
     let _ = timeout(CLOSE_TIMEOUT, leases.close()).await;
     outcome
 }

@@ -6,7 +6,8 @@ use etcetera::{BaseStrategy, choose_base_strategy};
 
 use super::exit::Failure;
 
-/// Gives the address of the file in this user's state folder. Makes the folder, but not the file, if it is not there.
+/// Returns the address of the file in this user's state folder. Creates the folder if it does not exist, but not the
+/// file.
 pub fn of_this_user() -> Result<String, Failure> {
     let nowhere = || {
         Failure::Usage("this user has no home: name a store with --store or LEASEHOLD_STORE".into())

@@ -42,12 +42,12 @@ pub fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
-/// Reaps all children that have ended. Returns whether no process of the tree is left. After this call the exit
-/// status of a child cannot be waited for any more.
+/// Reaps all children that have ended. Returns whether no process of the tree is left. After this call, the exit status
+/// of a child cannot be waited for any more.
 ///
-/// The kernel is asked instead of `/proc`: a process that starts another and ends may be shown there as ended while
-/// the other is not on the list yet. Each live process of the tree is a child of this process, or descends from one
-/// that is.
+/// The kernel answers this better than `/proc`. If a process starts another one and ends, `/proc` may show the first as
+/// ended while the other is not on the list yet. Each live process of the tree is a child of this process, or descends
+/// from one that is.
 pub fn reap_all(group: Option<Pid>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -60,7 +60,7 @@ pub fn reap_all(group: Option<Pid>) -> bool {
     cfg!(target_os = "linux") || group.is_none_or(|group| test_kill_process_group(group).is_err())
 }
 
-/// Reaps the children that have ended, except `awaited`, whose exit status the caller waits for.
+/// Reaps the children that have ended, except `awaited`, for whose exit status the caller waits.
 pub fn reap_except(awaited: Pid) {
     let this = getpid().as_raw_nonzero().get();
     for process in all() {
@@ -106,7 +106,7 @@ fn all() -> Vec<Process> {
         .collect()
 }
 
-/// Parses a line of `/proc/PID/stat`. The name of the program, in brackets, may contain blanks and brackets.
+/// Parses a line of `/proc/PID/stat`. The name of the program, in brackets, may contain spaces and brackets.
 fn parse_stat(line: &str) -> Option<Process> {
     let (pid, rest) = line.split_once(' ')?;
     let mut words = rest.rsplit_once(')')?.1.split_whitespace();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        // In no order, and with a process that is its own parent.
+        // The list is in no order, and has a process that is its own parent.
         let all = [
             of(5, 4),
             of(3, 2),

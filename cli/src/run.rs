@@ -1,8 +1,8 @@
 //! `run`: holds a lease while a command runs.
 //!
 //! The command is the child of another process, the [`supervisor`](super::supervisor). This process sends the
-//! supervisor until when the lease lasts, so the supervisor can end the command in time even if this process is
-//! killed, is stopped, or hangs.
+//! supervisor the time until which the lease lasts. So the supervisor can end the command in time, even if this process
+//! is killed, is stopped, or hangs.
 
 use std::{
     ffi::OsString,
@@ -40,7 +40,7 @@ use super::{
     tick::{self, RunLease},
 };
 
-/// For how long clock samples are kept: longer than an answer to a renewal is waited for.
+/// How long clock samples are kept: longer than this process waits for the answer to a renewal.
 pub const CLOCK_HISTORY: Duration = Duration::from_secs(60);
 /// How long the release of the lease may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Failure> {
     let terms = Terms::new(run.ttl, run.grace, margin).map_err(Failure::Usage)?;
     let mut signals = Signals::new()?;
-    // In a process that was started with SIGCHLD ignored, the kernel drops the status of each child that ends.
+    // If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
     let _children = signal(SignalKind::child())?;
     let mut samples = ClockSamples::new(CLOCK_HISTORY);
     let lease = {
@@ -78,7 +78,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         Ok(supervisor) => Ok(supervisor.wait(lease.lease(), &mut signals).await),
         Err(error) => Err(error),
     };
-    // A command that ends with 0 because it was asked to end may not have finished.
+    // A command that was asked to end may not have finished, even if it ended with 0.
     let is_done = ended.as_ref().is_ok_and(CommandEnd::is_finished);
     let released = tokio::select! {
         released = end(lease.end(is_done)) => released,
@@ -112,7 +112,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     }
 }
 
-/// Releases a lease, and gives up after [`RELEASE_TIMEOUT`].
+/// Releases a lease. Gives up after [`RELEASE_TIMEOUT`].
 pub async fn release(lease: Lease) -> Result<(), Error> {
     end(lease.release()).await
 }
@@ -125,7 +125,7 @@ async fn end(release: impl Future<Output = Result<(), Error>>) -> Result<(), Err
     }))
 }
 
-/// Acquires the lease under which the command is to run; or gives the code of a command that is not to run.
+/// Acquires the lease for the command. Returns an exit code instead if the command must not run.
 async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code>, Error> {
     Ok(match tick::acquire(run, leases).await.transpose()? {
         None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
@@ -184,32 +184,32 @@ pub struct CommandEnd {
     pub code: Code,
     /// Whether the command was ended because the lease ends or is lost.
     pub stopped: bool,
-    /// Whether a signal has come that asks a program to end.
+    /// Whether a signal came that asks a program to end.
     pub is_asked_to_end: bool,
 }
 
 impl CommandEnd {
-    /// Whether the command has done what it was for.
+    /// Whether the command has finished its work.
     fn is_finished(&self) -> bool {
         self.code == Code::Of(0) && !self.stopped && !self.is_asked_to_end
     }
 }
 
-/// The supervisor process, and what this process tells it and hears from it.
+/// The supervisor process, with what this process knows of it.
 pub struct SupervisorProcess {
     process: Child,
     instructions: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
     terms: Terms,
     samples: ClockSamples,
-    /// Until when the lease lasts, on [`clock`]; computed from `deadline`.
+    /// Until when the lease lasts, on [`clock`]. Computed from `deadline`.
     until: i64,
     deadline: Option<Instant>,
-    /// When all processes of the command have to be dead, on [`clock`].
+    /// When all processes of the command must be dead, on [`clock`].
     dead_by: i64,
     /// Whether the command was ended because the lease ends or is lost.
     stopped: bool,
-    /// Whether a signal has come that asks a program to end.
+    /// Whether a signal came that asks a program to end.
     is_asked_to_end: bool,
     /// Whether the supervisor has reported that all processes of the command have ended.
     is_over: bool,
@@ -235,12 +235,12 @@ impl SupervisorProcess {
             .args(words)
             .env("LEASEHOLD_KEY", lease.key().as_str())
             .env("LEASEHOLD_FENCE", lease.fence().to_string())
-            // In another group the supervisor gets no signal from the terminal, so the command gets each of them
-            // once: from this process.
+            // The supervisor is in another group, so it gets no signal from the terminal. The command then gets each
+            // signal once, from this process.
             .process_group(0);
         if io::stdin().is_terminal() {
-            // The command is not in the terminal's foreground group, where a read of the terminal would stop it for
-            // ever.
+            // The command is not in the foreground group of the terminal. A read of the terminal would stop it until
+            // somebody continues it.
             command.stdin(Stdio::null());
         }
         let mut process = tokio::process::Command::from(command).spawn()?;
@@ -274,7 +274,7 @@ impl SupervisorProcess {
         let (mut is_lost, mut is_connected) = (false, true);
         let code = loop {
             tokio::select! {
-                // A signal that has come before the command has ended is known before that end is.
+                // If a signal came before the command ended, it is seen before that end is.
                 biased;
                 signal = signals.next() => {
                     self.is_asked_to_end |= Signals::ends(signal);
@@ -284,7 +284,7 @@ impl SupervisorProcess {
                 _ = ticks.tick() => {
                     self.samples.sample();
                     if !is_lost {
-                        // Sent also if it is the same, because the last message may have been lost.
+                        // The deadline is sent even if it is the same, because the last message may have been lost.
                         self.send_deadline(lease.deadline());
                     }
                     if clock::now() > self.dead_by {
@@ -324,10 +324,10 @@ impl SupervisorProcess {
         }
     }
 
-    /// Sends the supervisor until when the lease lasts.
+    /// Sends the supervisor the time until which the lease lasts.
     fn send_deadline(&mut self, deadline: Instant) {
-        // Computed once for each deadline. This process may be suspended between two calls, which a later
-        // computation from the same deadline would miss.
+        // The time is computed once for each deadline. This process may be suspended between two calls, and a later
+        // computation from the same deadline would not include the suspension.
         if self.deadline.replace(deadline) != Some(deadline) {
             let asked = deadline.checked_sub(self.terms.lifetime());
             self.until = self.samples.until(asked.unwrap_or(deadline), deadline);
@@ -352,8 +352,8 @@ impl SupervisorProcess {
         }
     }
 
-    /// Sends an instruction to the supervisor. A failure is ignored: the supervisor has ended or is stopped then, and
-    /// [`wait`](Self::wait) finds that out.
+    /// Sends an instruction to the supervisor. A failure is ignored: the supervisor has then ended or is stopped, and
+    /// [`wait`](Self::wait) notices that.
     fn send(&self, instruction: Instruction) {
         let _ = self
             .instructions
@@ -366,7 +366,7 @@ async fn kill_remaining(lease: &Lease) {
     let start = Instant::now();
     let enough = Duration::from_millis(AFTER_KILL.unsigned_abs());
     loop {
-        // Without a live lease there is nothing to keep for processes that cannot be ended.
+        // Once the lease is over, waiting for processes that cannot be ended protects nothing.
         if process_tree::reap_all(None) || start.elapsed() > enough && !lease.is_live() {
             return;
         }

@@ -16,12 +16,12 @@ const FORWARDED: [Signal; 7] = [
     Signal::WINCH,
 ];
 
-/// Listens for signals, and keeps each until [`next`](Signals::next) gives it.
+/// Listens for signals, and keeps each one until [`next`](Signals::next) returns it.
 pub struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Listens from now on. A signal that this process was started to ignore, by `nohup` for example, stays ignored,
-    /// and the command inherits that.
+    /// Listens from now on. If this process was started with a signal ignored, as `nohup` does, the signal stays
+    /// ignored, and the command inherits that.
     pub fn new() -> io::Result<Self> {
         let ignored = ignored();
         let listened = FORWARDED.into_iter().filter(|signal| {
@@ -39,7 +39,7 @@ impl Signals {
 
     /// Waits for the next signal.
     ///
-    /// Cancel safe: a signal that has come stays until a call gives it.
+    /// Cancel safe: a signal that came stays until a call returns it.
     pub async fn next(&mut self) -> Signal {
         if self.0.is_empty() {
             return std::future::pending().await;
@@ -71,7 +71,7 @@ impl Signals {
     }
 }
 
-/// The signals that this process was started to ignore, as bits; none on systems that do not show them.
+/// The signals that were ignored when this process was started, as bits; none on systems that do not show them.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

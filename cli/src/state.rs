@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::text;
 
-/// A lease that ends within this time is shown in another colour: a renewal was missed, or it is not renewed.
+/// A lease that ends within this time is shown in another colour: either a renewal was missed, or nobody renews it.
 const SOON: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// The least number of columns on a terminal that a table is fitted into.
+/// A table is fitted only to terminals with at least this many columns.
 const NARROW: u16 = 60;
 
 /// A table of locks, a row for each holder.
@@ -71,7 +71,7 @@ fn row(lock: &LockState, holder: &Holder) -> Vec<Cell> {
     ]
 }
 
-/// The newest tick that is done.
+/// The row for the newest done tick.
 fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
     let (key, by) = (text::visible(lock.key.as_str()), text::visible(&done.by));
     let mode = format!("done: {}", done.tick);
@@ -80,7 +80,7 @@ fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
     row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
 }
 
-/// A process that waits for the key.
+/// The row for a process that waits for the key.
 fn waiting(lock: &LockState, place: &Place) -> Vec<Cell> {
     let (key, owner) = (
         text::visible(lock.key.as_str()),

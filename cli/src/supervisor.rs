@@ -1,8 +1,8 @@
 //! The supervisor: the parent process of a command, which starts it, and ends it before its lease ends.
 //!
-//! The process that holds the lease, [`run`](super::run), sends the supervisor until when the lease lasts. The
-//! supervisor ends the command before that, even if the other process is dead or stopped: it sends SIGTERM to all
-//! processes that the command has started, and SIGKILL when the grace time or the lease is over.
+//! The process that holds the lease, [`run`](super::run), sends the supervisor the time until which the lease lasts.
+//! The supervisor ends the command before that time, even if the other process is dead or stopped. It sends SIGTERM to
+//! all processes that the command has started, and SIGKILL when the grace time or the lease is over.
 
 use std::{fmt, io, os::unix::process::CommandExt, process::Command, time::Duration};
 
@@ -26,12 +26,12 @@ use super::{
     signals::Signals,
 };
 
-/// How often the supervisor reads the clock: a timer would not notice that the machine was suspended.
+/// How often the supervisor reads the clock. A timer would not notice that the machine was suspended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the kernel may take to end processes after SIGKILL, in milliseconds.
 pub const AFTER_KILL: i64 = 1_000;
 
-/// A message of the process that holds the lease to the supervisor: one line.
+/// A message from the process with the lease to the supervisor: one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     /// The lease lasts until this time, on [`clock`].
@@ -42,7 +42,7 @@ pub enum Instruction {
     Stop,
 }
 
-/// A message of the supervisor to the process that holds the lease: one line.
+/// A message from the supervisor to the process with the lease: one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The supervisor ends the command because the lease ends.
@@ -125,8 +125,8 @@ impl Deadlines {
         }
     }
 
-    /// Whether the processes still live some time after SIGKILL, and the lease has ended, so that nothing is gained by
-    /// waiting for them.
+    /// Whether the processes still live some time after SIGKILL, and the lease has ended, so that waiting for them
+    /// gains nothing.
     fn has_to_give_up(&self, now: i64) -> bool {
         let killed = |at: i64| now >= at.saturating_add(AFTER_KILL);
         self.killed.is_some_and(killed) && now >= self.until
@@ -135,7 +135,7 @@ impl Deadlines {
 
 pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
     let signals = Signals::new()?;
-    // Set before the first child starts: in a process that was started with SIGCHLD ignored, the kernel drops the
+    // This comes before the first child starts. If a process is started with SIGCHLD ignored, the kernel drops the
     // status of each child that ends.
     let children = signal(SignalKind::child())?;
     let stream = UnixStream::connect(&args.socket).await;
@@ -159,7 +159,7 @@ pub async fn supervise(args: Supervise) -> Result<Code, Failure> {
                 return Ok(signal.into());
             }
             Some(Instruction::Signal(_)) => {}
-            // The lease is lost, or its process is dead.
+            // The lease is lost, or the process with the lease is dead.
             Some(Instruction::Stop) | None => return Ok(too_late(&reports)),
         }
     };
@@ -238,24 +238,24 @@ impl Supervisor {
         loop {
             tokio::select! {
                 ended = self.child.wait(), if code.is_none() => {
-                    // A command whose exit status cannot be read has ended all the same.
+                    // If the exit status of the command cannot be read, the command has ended nevertheless.
                     code = Some(ended.map_or(Code::Failed, Code::of));
-                    // Processes that it leaves behind would go on without a lease.
+                    // Processes that the command leaves behind would go on without a lease.
                     self.terminate();
                 }
                 _ = children.recv() => if code.is_none() {
                     process_tree::reap_except(self.group);
                 },
                 _ = ticks.tick() => {}
-                // If systemd, say, sends a signal to all processes of a unit, the process that holds the lease gets it
-                // too and sends it here, so while that process lives the signal is forwarded once only.
+                // A signal may come to all processes of a systemd unit, for example. The process with the lease then
+                // gets it too, and sends it here. So while that process lives, the signal is forwarded only once.
                 signal = signals.next() => if !is_connected {
                     self.forward(signal);
                 },
                 line = instructions.next_line(), if is_connected => match line.ok().flatten() {
                     Some(line) => self.carry_out(&line),
                     None => {
-                        // The process that holds the lease is dead, so the lease is not renewed any more.
+                        // The process with the lease is dead, so nobody renews the lease any more.
                         is_connected = false;
                         self.terminate();
                     }
@@ -310,7 +310,7 @@ impl Supervisor {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Sends SIGTERM to all processes of the command, once. SIGCONT lets stopped ones handle it.
+    /// Sends SIGTERM to all processes of the command, once. SIGCONT lets stopped processes handle it.
     fn terminate(&mut self) {
         if self.deadlines.stopped.is_none() {
             self.deadlines.stopped = Some(clock::now());
@@ -320,7 +320,7 @@ impl Supervisor {
     }
 }
 
-/// Sends a report. A failure is ignored: the process that holds the lease is dead or stopped then.
+/// Sends a report. A failure is ignored: the process with the lease is then dead or stopped.
 fn send(reports: &OwnedWriteHalf, report: Report) {
     let _ = reports.try_write(format!("{report}\n").as_bytes());
 }

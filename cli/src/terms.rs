@@ -1,10 +1,10 @@
-//! The times of a command under a lease: its grace time, and how long before the end of the lease it is ended.
+//! The times of a command under a lease: its grace time, and how long before the end of the lease it must be dead.
 
 use std::time::Duration;
 
 /// The longest default of the grace time.
 const GRACE: Duration = Duration::from_secs(10);
-/// The shortest ttl that has room for a renewal, a process that is scheduled late, and a grace time.
+/// The shortest ttl with room for a renewal, for a process that is scheduled late, and for a grace time.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The times of a command under a lease.
@@ -14,13 +14,13 @@ pub struct Terms {
     margin: Duration,
     /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How long before the end of the lease the command has to be dead. Its supervisor may get the processor late by
-    /// this much.
+    /// How long before the end of the lease the command must be dead. The supervisor may get the processor late by this
+    /// much.
     pub spare: Duration,
 }
 
 impl Terms {
-    /// Checks the ttl and the grace time; `None` is the default grace time. The error is a message for people.
+    /// Checks the ttl and the grace time. `None` means the default grace time. The error is a message for people.
     pub fn new(ttl: Duration, grace: Option<Duration>, margin: Duration) -> Result<Self, String> {
         if ttl < SHORTEST {
             return Err(format!(
@@ -28,7 +28,7 @@ impl Terms {
             ));
         }
         let spare = (ttl / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
-        // A renewal after a third of the ttl has another sixth to succeed.
+        // A renewal after a third of the ttl has another sixth of the ttl to succeed.
         let longest = (ttl / 2).saturating_sub(margin + spare);
         let grace = grace.unwrap_or_else(|| GRACE.min(ttl / 3).min(longest));
         if grace > longest {

@@ -1,10 +1,10 @@
-//! Texts from the store made safe for a terminal, and times for people.
+//! Makes texts from the store safe for a terminal, and times readable for people.
 
 use std::{borrow::Cow, time::Duration};
 
 /// Escapes the characters of a key, an owner or a note that would move the cursor or break the line.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    // Marks that turn the direction of writing can hide text too.
+    // Characters that change the direction of writing can hide text too.
     let harmful = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

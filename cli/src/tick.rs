@@ -1,4 +1,4 @@
-//! The tick that `run` is to do, and the lease under which it does it.
+//! The tick that `run` is to do, and the lease for it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::args::Run;
 /// The lease under which a command runs.
 pub enum RunLease {
     Plain(Lease),
-    /// The command does a tick under it.
+    /// The command does a tick under this lease.
     Once(OnceLease),
 }
 
@@ -22,7 +22,7 @@ impl RunLease {
         }
     }
 
-    /// The tick that is to be done.
+    /// The tick to do, if any.
     pub fn tick(&self) -> Option<Tick> {
         match self {
             Self::Plain(_) => None,
@@ -30,7 +30,7 @@ impl RunLease {
         }
     }
 
-    /// Releases the lease, and writes its tick as done if the command has ended well.
+    /// Releases the lease, and marks its tick as done if `is_done`.
     pub async fn end(self, is_done: bool) -> Result<(), Error> {
         match self {
             Self::Plain(lease) => lease.release().await,
@@ -40,7 +40,7 @@ impl RunLease {
     }
 }
 
-/// Asks for the lease of the tick; `None` if the command is for none.
+/// Asks for the lease of the tick; `None` if the command has no tick.
 pub async fn acquire(run: &Run, leases: &Leases) -> Option<Result<OnceAttempt, Error>> {
     let tick = match (run.tick, run.every) {
         (Some(tick), _) => Ok(Ok(tick)),
@@ -71,9 +71,10 @@ fn once(run: &Run, leases: &Leases, tick: Tick) -> RunOnce {
     once
 }
 
-/// The tick that has begun last, on the server's clock; or what tells that the key is held.
+/// The tick that has begun last, on the server's clock; or an answer that the key is held.
 ///
-/// The answer about a key tells the server's time. A key that was never locked has none, and a short lease tells it.
+/// The answer about a key contains the server's time. A key that was never locked has no answer, so a short lease is
+/// acquired to learn the time.
 async fn current(
     run: &Run,
     leases: &Leases,
@@ -88,7 +89,7 @@ async fn current(
             lease.release().await?;
             Ok(Ok(begun_last(now, every)))
         }
-        // Another host has locked it meanwhile, so that there is a document which tells the time.
+        // Another host has locked the key meanwhile, so now a document contains the time.
         Attempt::Held(held) => Ok(match leases.inspect(&run.key).await? {
             Some(state) => Ok(begun_last(state.now, every)),
             None => Err(OnceAttempt::Held(held)),

@@ -1,4 +1,4 @@
-//! `watch`: a live view, or a line for each change.
+//! `watch`: a table that is drawn anew, or a line for each change.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use super::{
     out, state, text,
 };
 
-/// The holders at the last look, by key and lease.
+/// The holders that the last look found, by key and lease.
 type Seen = BTreeMap<(String, LeaseId), Holder>;
 
-/// Shows the locks until a signal ends the process. An error that a retry can mend is printed, and the next look may
+/// Shows the locks until a signal ends the process. An error that a retry can fix is printed, and the next look may
 /// succeed.
 pub async fn watch(watch: Watch, leases: &Leases) -> Result<Code, Failure> {
     if watch.interval.is_zero() {
@@ -58,7 +58,7 @@ fn show(locks: &[LockState]) -> Result<(), Failure> {
     out::line(&rows).map(drop)
 }
 
-/// Prints what has changed since the last look; at the first look, all holders.
+/// Prints what has changed since the last look. At the first look, prints all holders.
 fn tell(locks: &[LockState], seen: Option<Seen>, json: bool) -> Result<Seen, Failure> {
     let before = seen.unwrap_or_default();
     let holders = locks.iter().flat_map(|lock| {

@@ -25,12 +25,12 @@ const STUBBORN: &str = "trap '' TERM HUP INT; echo $$; while :; do sleep 0.05; d
 /// Whether a process runs, and is no zombie.
 pub fn is_there(pid: &str) -> bool {
     let status = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-    // The state comes after the name, which may have blanks in it.
+    // The state comes after the name, which may contain spaces.
     status.is_ok_and(|status| !status.rsplit(") ").next().unwrap().starts_with(['Z', 'X']))
 }
 
-/// Acquires the key, which is possible after the lease is over, and returns whether the process runs then. It is
-/// checked once, because a zombie may be reaped between two checks.
+/// Acquires the key, which is possible after the lease is over, and returns whether the process then runs. It checks
+/// once, because a zombie may be reaped between two checks.
 fn is_there_for_next_holder(place: &Place, pid: &str) -> bool {
     let look = format!(
         "read -r status </proc/{pid}/stat && case ${{status##*) }} in [ZX]*) ;; *) echo there ;; esac; true"
@@ -39,7 +39,7 @@ fn is_there_for_next_holder(place: &Place, pid: &str) -> bool {
     !next.with(0).is_empty()
 }
 
-/// Checks that the process has ended when the next holder has the key.
+/// Checks that the process has ended by the time the next holder has the key.
 fn ends_with_the_lease(place: &Place, pid: &str, ttl: u64) -> Result<(), Late> {
     if is_there_for_next_holder(place, pid) {
         Err(outlived(ttl, || is_there(pid)))
@@ -111,7 +111,7 @@ fn a_pause_on_elasticsearch() {
     paused(&Place::on(Engine::Elasticsearch));
 }
 
-/// The command does not go on until the end of the lease, which is not renewed any more.
+/// The command ends before the lease does, because nobody renews the lease any more.
 #[test]
 fn a_command_ends_at_once_after_the_process_with_the_lease_was_killed() {
     let place = Place::file();
@@ -127,7 +127,7 @@ fn a_command_ends_at_once_after_the_process_with_the_lease_was_killed() {
     );
 }
 
-/// A control of the check by the next holder: it finds a process outside of the tree.
+/// Shows that the check by the next holder works: it finds a process outside of the tree.
 #[test]
 fn a_process_that_runs_is_found_by_the_check() {
     let place = Place::file();
@@ -278,7 +278,7 @@ fn a_command_without_its_supervisor_is_killed() {
     assert_eq!(place.json(["inspect", "job", "--json"])["held"], false);
 }
 
-/// A second SIGTERM makes many programs give up their clean-up.
+/// Many programs give up their clean-up at a second SIGTERM.
 #[test]
 fn a_command_gets_sigterm_once() {
     let script =
@@ -306,7 +306,7 @@ fn a_command_gets_sigterm_once() {
     });
 }
 
-/// As when systemd ends a unit, each of its processes gets the signal. The process with the lease forwards it, and the
+/// When systemd ends a unit, each of its processes gets the signal. The process with the lease forwards it, and the
 /// supervisor does not forward it a second time.
 #[test]
 fn a_signal_to_the_supervisor_is_not_forwarded_to_the_command() {

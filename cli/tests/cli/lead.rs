@@ -1,4 +1,5 @@
-//! `lead`: a command that runs on one host, and starts again there or elsewhere. Each process here stands for a host.
+//! `lead`: a command that runs on one host, and starts again there or on another host. Each process here stands for a
+//! host.
 
 use rustix::process::Signal;
 
@@ -21,7 +22,7 @@ fn fence(host: &mut Going) -> i64 {
     host.line().parse().unwrap()
 }
 
-/// How many wait for the key.
+/// How many processes wait for the key.
 fn waiting(place: &Place) -> usize {
     let lock = place.json(["inspect", "job", "--json"]);
     lock["waiters"].as_array().unwrap().len()
@@ -35,7 +36,7 @@ fn a_command_that_ends_is_started_again() {
         let mut only = host(&place, "a", "30s", &script);
         let fences = [fence(&mut only), fence(&mut only), fence(&mut only)];
         assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
-        // During its pause, or while the command runs.
+        // The signal comes during the pause, or while the command runs.
         only.signal(Signal::TERM);
         let ended = only.wait().0;
         assert!([TERMINATED, code].contains(&ended), "{ended}");
@@ -52,7 +53,7 @@ fn a_host_that_is_asked_to_end_hands_over_at_once() {
     until(|| (waiting(&place) == 1).then_some(()));
     first.signal(Signal::TERM);
     assert_eq!(first.wait().0, TERMINATED);
-    // It would wait for an hour otherwise.
+    // Otherwise the second host would wait for an hour.
     assert!(fence(&mut second) > before);
     let lock = place.json(["inspect", "job", "--json"]);
     assert_eq!(lock["holders"][0]["owner"], "b");
@@ -83,7 +84,7 @@ fn a_host_that_dies_is_replaced() {
     until(|| (waiting(&place) == 1).then_some(()));
     first.signal(Signal::KILL);
     assert!(fence(&mut second) > before);
-    // Its output is closed by all of its processes: the command has ended too.
+    // All processes of the command have closed the output, so the command has ended too.
     until(|| {
         matches!(
             first.out.try_recv(),
@@ -105,7 +106,7 @@ fn a_lead_that_is_lost_ends_the_command_and_is_campaigned_for_again() {
     place.leasehold(["evict", "job", "--yes"]).with(0);
     let next = fence(&mut second);
     assert!(next > before);
-    // The first one hears of it, and waits.
+    // The first host learns of that, and waits.
     until(|| (waiting(&place) == 1).then_some(()));
     second.signal(Signal::TERM);
     assert_eq!(second.wait().0, TERMINATED);

@@ -93,7 +93,7 @@ impl Place {
         run(self.command(words))
     }
 
-    /// Runs the command to its end, and gives the JSON that it prints. It has to succeed.
+    /// Runs the command to its end, and returns the JSON that it prints. The command must succeed.
     fn json<const N: usize>(&self, words: [&str; N]) -> Value {
         let ended = self.leasehold(words);
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.all()))
@@ -113,7 +113,8 @@ impl Place {
         going
     }
 
-    /// The same with the key `job` and a ttl of so many seconds. The lease may be over before the script begins.
+    /// As [`hold`](Self::hold), with the key `job` and a ttl of this many seconds. The lease may be over before the
+    /// script begins.
     fn hold_for<const N: usize>(
         &self,
         ttl: u64,
@@ -126,8 +127,8 @@ impl Place {
     }
 }
 
-/// The command without the parts of this process's environment that would change what it does. `nohup`, for example,
-/// lets a test ignore some signals.
+/// The command, without the parts of this process's environment that would change what it does. A test under `nohup`,
+/// for example, would ignore some signals.
 fn leasehold() -> Command {
     let mut command = Command::new("env");
     command
@@ -157,7 +158,7 @@ fn run(mut command: Command) -> Ended {
     }
 }
 
-/// Repeats `check` until it gives a value.
+/// Repeats `check` until it returns a value.
 fn until<T>(mut check: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -190,14 +191,14 @@ impl Ended {
 }
 
 impl Going {
-    /// Starts a command. Its standard input is a pipe that ends with this value, or with `finish`.
+    /// Starts a command. Its standard input is a pipe that is closed when this value is dropped, or by `finish`.
     fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (tell, out) = mpsc::channel();
         thread::spawn(move || {
-            // This fails, and ends the thread, if the test does not read the lines any more.
+            // This fails, and ends the thread, when the test does not read the lines any more.
             lines
                 .map_while(Result::ok)
                 .all(|line| tell.send(line).is_ok())
@@ -214,7 +215,7 @@ impl Going {
         }
     }
 
-    /// Starts a command that prints `ready`. It can end before that only because its lease ends.
+    /// Starts a command that prints `ready`. If it ends before that, its lease has ended.
     fn ready(command: Command, ttl: u64) -> Result<Self, Late> {
         let start = Instant::now();
         let mut going = Self::of(command);
@@ -241,7 +242,7 @@ impl Going {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Ends the standard input, and waits until the command has ended. Gives its code and the rest of its output.
+    /// Closes the standard input, and waits until the command has ended. Returns its code and the rest of its output.
     fn finish(mut self) -> (i32, String) {
         drop(self.child.stdin.take());
         self.wait()

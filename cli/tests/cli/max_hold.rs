@@ -1,4 +1,4 @@
-//! `--max-hold`: a command that hangs does not have the key for ever.
+//! `--max-hold`: a command that hangs does not keep the key without end.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Tests that depend on real time, on a machine that may not run their threads for a while.
+//! Support for tests that depend on real time, on a machine that may not run their threads for a while.
 
 use std::{
     fmt,
@@ -12,15 +12,15 @@ use std::{
 
 /// How often the clock is read.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// For how long a test is repeated after an excused failure. The repetition after this time is the last one.
+/// How long a test is repeated after an excused failure. The repetition after this time is the last one.
 const MAX_DURATION: Duration = Duration::from_secs(300);
 
 /// The failure of a test because a process was too late. All other failures are panics.
 pub struct Late {
     what: String,
-    /// By how much the process was late, at least.
+    /// By at least how much the process was late.
     by: Duration,
-    /// How long the step took in which the process was late, if the step is short on an idle machine.
+    /// How long the step took in which the process was late, if that step is short on an idle machine.
     step: Duration,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Late {
     }
 }
 
-/// A thread that measures for how long the machine does not run a thread that is ready to run.
+/// A thread that measures how long the machine does not run a thread that is ready to run.
 struct Stalls {
     ended: Arc<AtomicBool>,
     longest: Option<JoinHandle<Duration>>,
@@ -81,14 +81,15 @@ impl Drop for Stalls {
     }
 }
 
-/// How long before the end of its lease a command has to be dead.
+/// How long before the end of its lease a command must be dead.
 pub fn spare(ttl: u64) -> Duration {
     (Duration::from_secs(ttl) / 20).min(Duration::from_secs(1))
 }
 
-/// Runs a test with a lease of so many seconds, at whose end processes have to get the processor in time. A process
-/// that was late is excused if in the meantime the machine did not run a thread for long enough to explain it, or if
-/// the process took that long to start. The test is then repeated with a longer lease. The last repetition has to
+/// Runs a test with a lease of this many seconds. At the end of the lease, processes must get the processor in time.
+///
+/// A late process is excused in two cases: the machine meanwhile did not run a thread for long enough to explain it, or
+/// the process took that long to start. The test is then repeated with a longer lease. The last repetition must
 /// succeed.
 pub fn keeping_pace(seconds: u64, test: impl Fn(u64) -> Result<(), Late>) {
     let start = Instant::now();
@@ -99,8 +100,8 @@ pub fn keeping_pace(seconds: u64, test: impl Fn(u64) -> Result<(), Late>) {
             return;
         };
         let stall = stalls.longest();
-        // A third of the delay is enough, because three steps may each have to wait for the processor: a process
-        // wakes up, sends a signal, and the other process ends.
+        // A third of the delay is enough, because three steps may each have to wait for the processor: a process wakes
+        // up, it sends a signal, and the other process ends.
         let is_explained = stall >= late.by / 3 || late.step >= late.by;
         let is_excused = !is_last && is_explained;
         assert!(

@@ -228,7 +228,7 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
     place.leasehold(once).saying(75);
     let left = place.json(["inspect", "tick", "--json"])["holders"][0]["expires_in_ms"].as_i64();
     assert!(left > Some(50 * 60_000), "{left:?}");
-    // Standard input is no terminal, so the command cannot ask.
+    // Standard input is not a terminal, so the command cannot ask.
     let said = place.leasehold(["evict", "tick"]);
     assert!(said.saying(2).contains("add --yes"));
     assert!(
@@ -243,7 +243,7 @@ fn a_key_stays_held_for_its_minimum(place: &Place) {
 fn an_eviction_ends_the_command(place: &Place) {
     // The default grace time of the command is a third of the ttl.
     let grace = |ttl| Duration::from_secs(ttl) / 3;
-    // The holder learns of the eviction by its next renewal, a second later at the most.
+    // The holder learns of the eviction by its next renewal, at most a second later.
     let script = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done";
     keeping_pace(3, |ttl| {
         let mut holder = place.hold_for(ttl, [], script)?;

@@ -39,7 +39,7 @@ fn a_command_that_a_signal_ends_is_told_as_shells_do() {
     let place = Place::file();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::QUIT, 131)] {
         let mut going = place.hold(["job"], "ulimit -c 0; exec sleep 600");
-        // The shell may not have replaced itself by the other program yet.
+        // The shell may not have replaced itself with the other program yet.
         going.signal(signal);
         assert_eq!(going.wait().0, code);
     }
@@ -50,7 +50,7 @@ fn a_signal_ends_the_wait_for_a_key() {
     let place = Place::file();
     let holder = place.hold(["job"], "cat");
     let mut waiting = place.start(["run", "job", "--wait", "1h", "--", "true"]);
-    // A signal that comes before it listens would end it as it ends any program.
+    // A signal before that would end the process as it ends any program.
     until(|| listens(&waiting).then_some(()));
     waiting.signal(Signal::TERM);
     assert_eq!(waiting.wait().0, 143);
@@ -103,7 +103,7 @@ fn any_bytes_are_words() {
     assert_eq!(command.output().unwrap().stdout, b"a\xff");
 }
 
-/// The program may be started under another name.
+/// The program may have been started under another name.
 #[test]
 fn the_name_that_it_was_called_by_does_not_matter() {
     let place = Place::file();
@@ -113,7 +113,7 @@ fn the_name_that_it_was_called_by_does_not_matter() {
     assert_eq!(run(command).with(0), "ran");
 }
 
-/// In a process that was started with SIGCHLD ignored, the kernel drops the status of each child that ends.
+/// If a process is started with SIGCHLD ignored, the kernel drops the status of each child that ends.
 #[test]
 fn the_end_of_a_command_is_seen_although_such_signals_were_ignored() {
     let place = Place::file();

@@ -38,7 +38,8 @@ impl Terminal {
             .stderr(line())
             .spawn()
             .unwrap();
-        // This closes the copies of the terminal in this process, so that reading it ends with the command.
+        // This closes the copies of the terminal in this process, so that a read of the terminal ends when the command
+        // ends.
         drop(command);
         Self {
             screen: screen.into(),
@@ -148,7 +149,8 @@ fn what_moves_the_cursor_is_only_shown() {
     assert_eq!(holder.finish().0, 0);
 }
 
-/// The command is not in the terminal's foreground group, where a read of the terminal would stop it for ever.
+/// The command is not in the foreground group of the terminal. A read of the terminal would stop it until somebody
+/// continues it.
 #[test]
 fn a_command_at_a_terminal_reads_nothing() {
     let place = Place::file();

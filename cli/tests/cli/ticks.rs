@@ -12,7 +12,7 @@ fn a_tick_that_has_ended_well_is_not_run_again() {
         let run = |tick: &'static str, script: &'static str| {
             place.leasehold(["run", "report", "--tick", tick, "--", "sh", "-c", script])
         };
-        // Any other code than 0 leaves it to be done.
+        // After any other code than 0, the tick is not done.
         assert_eq!(run("2026-11-24", "echo failed; exit 3").with(3), "failed");
         assert_eq!(run("2026-11-24", "echo ran").with(0), "ran");
         let again = run("2026-11-24", "echo again");
@@ -67,7 +67,7 @@ fn a_command_that_was_asked_to_end_has_not_done_its_tick() {
 #[test]
 fn a_period_is_counted_by_the_clock_of_the_store() {
     let place = Place::file();
-    // A period that no test lives to see the end of: some 200 years.
+    // A period whose end no test sees: some 200 years.
     let run = || place.leasehold(["run", "report", "--every", "80000d", "--", "echo", "ran"]);
     assert_eq!(run().with(0), "ran");
     assert_eq!(run().with(0), "");

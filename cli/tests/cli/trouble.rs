@@ -63,7 +63,7 @@ fn an_address_that_leads_nowhere_is_never_repeated() {
         let said = ended.saying(code);
         let named = address.starts_with("file:") || !said.contains("secret");
         assert!(named, "{address}: {said}");
-        // The address is an option here, and the key is missing.
+        // The address is in the place of an option, and the key is missing.
         let mut wrong = leasehold();
         wrong.args(["--store", address, "run"]);
         let ended = run(wrong);
@@ -301,7 +301,7 @@ fn completions_and_the_manual_know_every_task() {
     assert!(!manual.contains("supervise"));
 }
 
-/// `docs/cli.md` has each exit code and each option that the help has.
+/// `docs/cli.md` contains each exit code and each option that the help contains.
 #[test]
 fn the_documentation_is_complete() {
     let document = include_str!("../../../docs/cli.md");
