@@ -53,9 +53,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// `releaseLock` frees our lock, and its clock decides when it takes over. There is no fence.
 ///
 /// A contender that loses writes too. Before its increment, an acquire finds no lock, or deletes an expired one. If the
-/// lock is released between that and the increment of a contender that came second, the increment inserts the lock again.
-/// If that contender is a Java service, it takes the value 2 of its second increment for a loss. Then nobody holds the
-/// lock, and nobody can take it for a whole expiry.
+/// lock is released between that and the increment of a contender that came second, the increment inserts the lock
+/// again. If that contender is a Java service, it takes the value 2 of its second increment for a loss. Then nobody
+/// holds the lock, and nobody can take it for a whole expiry.
 ///
 /// # Example
 ///
