@@ -115,6 +115,23 @@ impl Held {
 }
 
 /// The state of a key, as [`Leases::inspect`](crate::Leases::inspect) shows it.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::{Leases, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// let leases = Leases::new(MemoryStore::new());
+/// let lease = leases.acquire("report:42", Duration::from_secs(30)).note("nightly run").await?;
+/// let state = leases.inspect("report:42").await?.expect("the key was locked");
+/// for holder in &state.holders {
+///     println!("{} since {}: {:?}", holder.owner, holder.acquired_at, holder.note);
+/// }
+/// assert!(!state.is_free());
+/// # lease.release().await
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockState {
     /// The key.
