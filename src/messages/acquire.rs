@@ -40,8 +40,9 @@ pub struct AcquireRequest {
     /// The tick that the holder wants to do under the lease. If this tick or a later one is done, the store refuses the
     /// request, even if the key is free.
     pub tick: Option<Tick>,
-    /// The lease that this one replaces, in the same step. If it is not among the holders, the store refuses the request,
-    /// even if the key is free, unless the lease of this request was granted before. The two must be different leases.
+    /// The lease that this one replaces, in the same step. If it is not among the holders, the store refuses the
+    /// request, even if the key is free, unless the lease of this request was granted before. The two must be different
+    /// leases.
     pub in_place_of: Option<LeaseId>,
     /// Whether the store has granted no earlier request with this lease id, and cannot grant one any more. If the store
     /// then finds a holder with the id, it knows that this request was granted.

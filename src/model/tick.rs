@@ -186,8 +186,8 @@ pub struct Done {
     pub by: Arc<str>,
     /// The id of that lease.
     pub lease: LeaseId,
-    /// Until when the store keeps this, on the server's clock. After that time a clean-up may remove it, and then the tick
-    /// can be done again.
+    /// Until when the store keeps this, on the server's clock. After that time a clean-up may remove it, and then the
+    /// tick can be done again.
     pub until: DateTime<Utc>,
 }
 

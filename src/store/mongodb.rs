@@ -205,7 +205,7 @@ impl MongoStore {
     ///
     /// It can do all that a store must do. The differences are:
     ///
-    /// - Taking an exclusive lease of a free key is one command, and so is its release, if the lease was not renewed, no
+    /// - Taking an exclusive lease of a free key is one command. So is its release, if the lease was not renewed, no
     ///   process waits and no tick is done. If that command finds that it is not enough, two more follow.
     /// - Any other operation is two commands: one writes the time of the request, and so learns the clock of the server
     ///   that keeps the document; the other is a compare-and-set. If other clients change the document in between, both

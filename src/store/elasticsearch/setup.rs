@@ -154,8 +154,8 @@ impl Statements {
         Ok(index.clone())
     }
 
-    /// Checks that an index is fit for locks, and that its write alias, if it has one, can be written to. The error is the
-    /// problem.
+    /// Checks that an index is fit for locks, and that its write alias, if it has one, can be written to. The error is
+    /// the problem.
     pub(crate) fn fit_for_locks(&self, index: &str, description: &Value) -> Result<(), String> {
         let [_, write_alias] = self.aliases();
         if description["aliases"][write_alias]["is_write_index"] == json!(false) {
