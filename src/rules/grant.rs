@@ -22,8 +22,9 @@ use crate::{
 ///
 /// **The queue.** A process comes first if its place is before that of the request, and its lease would conflict with
 /// the request. A request without a place comes after all places. While nobody holds the key, the places keep it only
-/// for a short time ([`turn`]), so that a process that has died blocks nobody. Two requests ignore the queue: that of
-/// an owner that enters again, and that for a lease which replaces another one.
+/// for a short time ([`turn`]), so that a process that has died blocks nobody. These requests ignore the queue: one
+/// that is [barging](crate::store::Turn::Barging), that of an owner that enters again, and that for a lease which
+/// replaces another one.
 ///
 /// **Ticks.** A request for a [tick](AcquireRequest#structfield.tick) is refused if that tick or a later one is done,
 /// even if the key is free. It then takes no place.
