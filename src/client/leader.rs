@@ -97,8 +97,12 @@ impl Leader {
     ///   call returns `Ok`.
     /// - The work panics: the panic propagates to the caller, and the lease is released in the background.
     ///
-    /// If the compiler says that the future of this call is not `Send`, write the work as an `async move` closure, so
-    /// that it borrows nothing.
+    /// Two errors of the compiler, and what mends them:
+    ///
+    /// - ``implementation of `Send` is not general enough``, where the call is spawned: write `async move |term: &Term|`,
+    ///   so that the work borrows nothing.
+    /// - ``type annotations needed``, for work that never returns: write the type of its error,
+    ///   `async |term: &Term| -> Result<(), Infallible>`.
     ///
     /// When a lease is released, the next leader is granted the key like a waiter of
     /// [`Leases::acquire`](crate::Leases::acquire): at once in the same process, and also in another process if the
@@ -173,7 +177,10 @@ impl Leader {
     /// A task reads the key twice a second. It also reads it at once when this client releases the key, or the store
     /// [reports](crate::Store::freed) that the key became free. So a follower sees a new leader within a second if the
     /// store answers in time, and at once if the last term ended by a release that the store reports. A term that is
-    /// shorter than that may be missed. When a read fails, the last value stays, and an event reports the failure.
+    /// shorter than that may be missed.
+    ///
+    /// When reads fail, an event reports it. The last value stays until the lease that was read would have expired, and is
+    /// `None` from then on: nobody is known to lead. It is also `None` once the client closes.
     ///
     /// The value may be out of date. Only a live [`Term`] shows for sure that this process leads.
     ///

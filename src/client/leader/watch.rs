@@ -1,15 +1,18 @@
 //! `Leading`: which process leads. A task reads the key twice a second, and at once when the key becomes free, and
 //! publishes the leader to the receivers.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 
 use crate::{
     client::call::call,
     lease::LeaseRegistry,
-    model::{Error, Fence, Key, LockState},
+    model::{Error, Fence, Key, LockState, between},
     runtime,
     store::Store,
     telemetry,
@@ -39,15 +42,17 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// The leader in this state of the key. `None` if the key is free.
-    fn of(state: LockState) -> Option<Self> {
+    /// The leader in this state of the key, and how much of its lease remains. `None` if the key is free.
+    fn of(state: LockState) -> Option<(Self, Duration)> {
         let leader = state.holders.into_iter().next()?;
-        Some(Self {
+        let remaining = between(state.now, leader.expires_at);
+        let leading = Self {
             owner: leader.owner,
             note: leader.note,
             fence: leader.fence,
             since: leader.acquired_at,
-        })
+        };
+        Some((leading, remaining))
     }
 }
 
@@ -67,11 +72,21 @@ pub(super) fn watch(
 
 /// Reads the key until the client closes, or all receivers are dropped.
 async fn follow(registry: Arc<LeaseRegistry>, key: Key, leading: watch::Sender<Option<Leading>>) {
+    follow_until_closed(&registry, &key, &leading).await;
+    // What was read last would stay with the receivers for good, and may be this process.
+    publish(&key, &leading, None);
+}
+
+async fn follow_until_closed(
+    registry: &Arc<LeaseRegistry>,
+    key: &Key,
+    leading: &watch::Sender<Option<Leading>>,
+) {
     // If this future stops waiting for a read, the read goes on in a task of its own.
     tokio::select! {
         () = registry.lifecycle.closing().cancelled() => {}
         () = leading.closed() => {}
-        () = read_on(&registry, &key, &leading) => {}
+        () = read_on(registry, key, leading) => {}
     }
 }
 
@@ -83,21 +98,47 @@ async fn read_on(
     let follower = registry.queues.follow(key);
     let mut has_failed = false;
     let mut pause = PAUSE;
+    // When the lease of the leader that was read last expires.
+    let mut expires = None;
     loop {
         ensure_listener(
             &registry.queues,
             &registry.store,
             registry.lifecycle.closing(),
         );
-        match read(registry, key).await {
-            Ok(now) => {
+        let asked = Instant::now();
+        let mut answer = pin!(read(registry, key));
+        let until_expiry = async {
+            match expires {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            // Nobody is known to lead while the store does not answer.
+            () = until_expiry => {
+                publish(key, leading, None);
+                answer.await
+            }
+        };
+        match answer {
+            Ok(None) => {
                 has_failed = false;
-                if now.is_some() {
-                    pause = PAUSE;
-                }
-                publish(key, leading, now);
+                expires = None;
+                publish(key, leading, None);
+            }
+            Ok(Some((now, remaining))) => {
+                has_failed = false;
+                pause = PAUSE;
+                expires = asked.checked_add(remaining);
+                publish(key, leading, Some(now));
             }
             Err(error) => {
+                if expires.is_some_and(|at| at <= Instant::now()) {
+                    publish(key, leading, None);
+                }
                 // Only the first of several failures in a row is reported here. Each failed call has an event of its
                 // own.
                 if !has_failed {
@@ -118,7 +159,8 @@ async fn pause_before_next(follower: &Follower, pause: Duration) -> Duration {
     }
 }
 
-async fn read(registry: &LeaseRegistry, key: &Key) -> Result<Option<Leading>, Error> {
+/// The leader, and how much of its lease remains.
+async fn read(registry: &LeaseRegistry, key: &Key) -> Result<Option<(Leading, Duration)>, Error> {
     let asked = key.clone();
     let work = async move |store: Arc<dyn Store>| store.inspect(&asked).await;
     let state = call(registry, "inspect", Some(key), work).await?;

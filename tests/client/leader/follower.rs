@@ -59,7 +59,7 @@ async fn a_follower_hears_of_a_new_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_fail_keep_the_last_value() {
+async fn reads_that_fail_keep_the_last_value_until_its_lease_is_over() {
     let (store, terms) = (FlakyStore::new(), Terms::default());
     let (first, follower) = (process(&store, "a"), process(&store, "c"));
     leads(&first, &terms);
@@ -68,11 +68,52 @@ async fn reads_that_fail_keep_the_last_value() {
     hears(&mut leading).await;
     assert!(leading.borrow_and_update().is_some());
     store.fail_reads(true);
-    first.close().await;
-    sleep(TTL).await;
+    let start = Instant::now();
+    sleep(TTL / 2).await;
     assert!(!leading.has_changed().unwrap());
+    // It leads all the same, and the follower cannot know.
+    hears(&mut leading).await;
+    assert_eq!(*leading.borrow_and_update(), None);
+    assert!(start.elapsed() <= TTL + Duration::from_secs(1));
     store.fail_reads(false);
     hears(&mut leading).await;
+    assert!(leading.borrow_and_update().is_some());
+    first.close().await;
+    hears(&mut leading).await;
+    assert_eq!(*leading.borrow(), None);
+}
+
+/// As of a store that does not answer at all.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let (first, follower) = (process(&store, "a"), process(&store, "c"));
+    leads(&first, &terms);
+    terms.until(1).await;
+    let mut leading = leader(&follower).watch();
+    hears(&mut leading).await;
+    assert!(leading.borrow_and_update().is_some());
+    store.gates.close(0);
+    let start = Instant::now();
+    hears(&mut leading).await;
+    assert_eq!(*leading.borrow_and_update(), None);
+    assert!(start.elapsed() <= TTL + Duration::from_secs(1));
+    store.gates.open();
+}
+
+/// A process that ends its requests after the close does not say that it still leads.
+#[tokio::test(start_paused = true)]
+async fn nobody_leads_for_a_client_that_is_closed() {
+    let (store, terms) = (FlakyStore::new(), Terms::default());
+    let first = process(&store, "a");
+    let mut leading = leader(&first).watch();
+    let running = leads(&first, &terms);
+    terms.until(1).await;
+    leading.wait_for(Option::is_some).await.unwrap();
+    first.close().await;
+    ended(running).await;
+    // The channel may be closed by now. The value is what counts.
+    let _ = leading.changed().await;
     assert_eq!(*leading.borrow(), None);
 }
 
