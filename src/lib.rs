@@ -91,6 +91,7 @@
 //! | spans, events and metrics | [`guide::observability`] |
 //! | look at locks and remove them | [`Leases::inspect`], [`Leases::list`], [`Leases::evict`], and the command `leasehold` of the crate `leasehold-cli` |
 //! | features that only one kind of database has | [`mongodb`], [`elasticsearch`] |
+//! | test code that takes leases | [`testing`] (feature `testing`), and `docs/testing.md` |
 //! | write a store | [`store`], and `leasehold-conformance`, the test suite that each store must pass |
 //!
 //! # Features
@@ -100,6 +101,7 @@
 //! - `mongodb`, `elasticsearch`, `opensearch`: the stores on these databases, each with the official client.
 //! - `sqlite`: the store in a file. It compiles SQLite in.
 //! - `metrics`: counters, gauges and histograms, through the facade of the crate `metrics`.
+//! - `testing`: a store for the tests of an application, which fails when a test says so. It adds no dependency.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -115,6 +117,7 @@
         feature = "mongodb",
         feature = "opensearch",
         feature = "sqlite",
+        feature = "testing",
     )),
     allow(rustdoc::broken_intra_doc_links)
 )]
@@ -135,6 +138,8 @@ pub mod rules;
 mod runtime;
 pub mod store;
 mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod waiters;
 
 #[cfg(feature = "elasticsearch")]

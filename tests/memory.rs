@@ -1,6 +1,6 @@
 //! The memory store keeps every rule, under paused time.
 
-use leasehold::MemoryStore;
+use leasehold::{MemoryStore, testing::FaultyStore};
 use leasehold_conformance::Clients;
 use leasehold_tests::{fuzz, long};
 
@@ -16,6 +16,18 @@ mod on_threads {
     use super::connect;
 
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
+}
+
+/// The store for tests of applications keeps them too, as long as a test has said nothing.
+mod behind_a_faulty_store {
+    use super::{Clients, FaultyStore, MemoryStore};
+
+    async fn connect() -> Clients {
+        let store = FaultyStore::new(MemoryStore::new());
+        Clients::new(store.clone(), store)
+    }
+
+    leasehold_conformance::conformance_suite!(connect, start_paused = true);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

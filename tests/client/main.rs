@@ -9,6 +9,7 @@ mod cancel;
 mod close;
 mod drops;
 mod ended_runtimes;
+mod faulty;
 mod handover;
 mod keep_alive;
 mod kinds;

@@ -12,9 +12,10 @@ use std::{
 use graph::{Graph, Sources, Uses};
 
 /// The folders of `src/`, from the top.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "lib",
     "guide",
+    "testing",
     "client",
     "acquire",
     "limiter",
