@@ -1,7 +1,9 @@
-//! For tests of code that takes leases: a store that refuses, fails, hangs, answers late or loses a lease when a test says so.
+//! For tests of code that takes leases: a store that fails when a test says so.
 //!
-//! [`FaultyStore`] is a store around any other store. A test keeps its [`Faults`], and changes them while the store is in
-//! use:
+//! It refuses acquires, loses a lease, gives errors, hangs, or answers late.
+//!
+//! [`FaultyStore`] is a store around any other store. A test keeps its [`Faults`], and changes them while the store is
+//! in use:
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,10 +31,10 @@
 //! | [`faults.calls().fail_all(Failure::Denied)`](Calls::fail_all) | gives an error to all calls |
 //! | [`faults.calls().hang()`](Calls::hang) | does not answer |
 //! | [`faults.calls().delay(Duration::from_secs(2))`](Calls::delay) | answers two seconds late |
-//! | [`faults.clear()`](Faults::clear) | what the store around which it is does |
+//! | [`faults.clear()`](Faults::clear) | passes all calls on |
 //!
-//! In the place of [`calls`](Faults::calls) there are [`acquires`](Faults::acquires), [`renewals`](Faults::renewals) and
-//! [`releases`](Faults::releases).
+//! In the place of [`calls`](Faults::calls) there are [`acquires`](Faults::acquires), [`renewals`](Faults::renewals)
+//! and [`releases`](Faults::releases).
 //!
 //! Around a [`MemoryStore`](crate::MemoryStore), all of it works under tokio's paused clock. Beside this module,
 //! `docs/testing.md` shows how to test with a paused clock, and with a database in a container.

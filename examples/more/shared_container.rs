@@ -8,10 +8,10 @@
 //!
 //! # How it works
 //!
-//! cargo-nextest runs each test in a process of its own. `testcontainers` can reuse a container that runs already, but it
-//! looks for one and starts one in two steps: processes that do so at the same moment start one each. Here they take
-//! turns, with a lease in a file. The first process starts the container and waits until it is ready, and the others find
-//! it. If the first process dies midway, its lease ends with its ttl, and the next one goes on.
+//! cargo-nextest runs each test in a process of its own. `testcontainers` can reuse a container that runs already, but
+//! it looks for one and starts one in two steps: processes that do so at the same moment start one each. Here they take
+//! turns, with a lease in a file. The first process starts the container and waits until it is ready, and the others
+//! find it. If the first process dies midway, its lease ends with its ttl, and the next one goes on.
 //!
 //! Nothing removes a container that is reused when the processes end. At its end this example does.
 //!
@@ -42,41 +42,36 @@ async fn mongodb(locks: &Path) -> Result<ContainerAsync<GenericImage>> {
     let leases = Leases::new(SqliteStore::open(locks).await?);
     // The others wait for so long if the process dies that starts the container.
     let ttl = Duration::from_secs(20);
-    let container = leases.acquire("mongodb", ttl).with(async |_| {
+    let starting = leases.acquire("mongodb", ttl);
+    let container = starting.with(async |_| -> Result<_> {
         let image = GenericImage::new("mongo", "8.0.15")
             .with_exposed_port(27017.tcp())
             .with_wait_for(WaitFor::message_on_stdout("Waiting for connections"))
             .with_cmd(["mongod", "--bind_ip_all"])
             .with_label("org.example.tests", "mongodb")
             .with_reuse(ReuseDirective::Always);
-        image.start().await.map_err(explained)
+        Ok(image.start().await?)
     });
     let container = container.await.map_err(WithError::merge)?;
     leases.close().await;
     Ok(container)
 }
 
-fn explained(error: TestcontainersError) -> anyhow::Error {
-    let context = match &error {
-        TestcontainersError::Client(ClientError::Init(_) | ClientError::ListContainers(_)) => {
-            "there is no Docker daemon here: start one, or set DOCKER_HOST to its address"
-        }
-        _ => "the container does not start",
-    };
-    anyhow::Error::new(error).context(context)
-}
-
-/// What a test does: it uses a database of its own on the MongoDB that all share.
-async fn test(locks: &Path, number: u32) -> Result<()> {
-    let start = Instant::now();
-    let container = mongodb(locks).await?;
-    let ready = start.elapsed();
-
+/// A store in a database of the test's own.
+async fn store(container: &ContainerAsync<GenericImage>, test: &str) -> Result<MongoStore> {
     let port = container.get_host_port_ipv4(27017.tcp()).await?;
     let client = Client::with_uri_str(format!("mongodb://127.0.0.1:{port}")).await?;
-    let locks = client.database(&format!("test_{number}"));
-    let store = MongoStore::new(&locks.collection::<Document>("locks"));
+    let store = MongoStore::new(&client.database(test).collection::<Document>("locks"));
     store.prepare().await?;
+    Ok(store)
+}
+
+/// A test, in a process of its own.
+async fn test(locks: &Path, number: u32) -> Result<()> {
+    let start = Instant::now();
+    let container = mongodb(locks).await.map_err(explained)?;
+    let ready = start.elapsed();
+    let store = store(&container, &format!("test_{number}")).await?;
     let leases = Leases::new(store);
     let lease = leases.acquire("report:42", Duration::from_secs(30)).await?;
     println!(
@@ -87,6 +82,17 @@ async fn test(locks: &Path, number: u32) -> Result<()> {
     );
     lease.release().await?;
     Ok(())
+}
+
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(TestcontainersError::Client(
+            ClientError::Init(_) | ClientError::ListContainers(_),
+        )) => error.context(
+            "there is no Docker daemon here: start one, or set DOCKER_HOST to its address",
+        ),
+        _ => error.context("there is no MongoDB for the test"),
+    }
 }
 
 #[derive(Parser)]

@@ -8,11 +8,12 @@ use super::{
     shared::SharedPlans,
 };
 
-/// Tells a [`FaultyStore`](super::FaultyStore) what to do with some of its calls, or with all of them. What
-/// [`Faults::calls`], [`Faults::acquires`], [`Faults::renewals`] and [`Faults::releases`] give.
+/// Tells a [`FaultyStore`](super::FaultyStore) what to do with all of its calls, or with those of one kind.
+/// [`Faults`](super::Faults) gives it.
 ///
-/// Calls are answered, fail, or hang: what is said last holds. They may be late in each case. A call that is under a fault
-/// of all calls and under one of its kind meets both delays; it hangs if one of the two says so, and otherwise fails once.
+/// These calls are answered, fail, or hang: what the test says last holds. In each case their answers may be late too.
+/// A call may be under a fault of all calls and under one of its kind. It is late by both delays, hangs if one of the
+/// two hangs, and counts for one of two failures.
 #[derive(Clone, Debug)]
 pub struct Calls {
     shared: Arc<SharedPlans>,
@@ -24,8 +25,8 @@ impl Calls {
         Self { shared, group }
     }
 
-    /// The next `calls` of these calls fail. Ends a [hang](Self::hang), and takes the place of what was said of failures
-    /// before.
+    /// The next `calls` of these calls fail. Ends a [hang](Self::hang), and takes the place of what was said of
+    /// failures before.
     ///
     /// The client repeats what may be repeated: a test that wants to see the error of an acquire lets three requests
     /// fail.
@@ -71,8 +72,9 @@ impl Calls {
     }
 
     /// These calls hang from now on: none is carried out or answered, as if the server were stopped. They go on when
-    /// the test calls [`clear`](Self::clear), [`Faults::clear`] or [`fail_next`](Self::fail_next), and are carried out
-    /// then, or fail. One whose future is dropped before is never carried out.
+    /// the test calls [`clear`](Self::clear), [`Faults::clear`](super::Faults::clear) or
+    /// [`fail_next`](Self::fail_next), and are carried out then, or fail. A call whose future is dropped before that is
+    /// never carried out.
     ///
     /// Calls that were carried out before, and are answered late, do not hang.
     ///
@@ -118,7 +120,8 @@ impl Calls {
         async move { shared.until(|plans| plans.any_hangs(group)).await }
     }
 
-    /// Answers to these calls come so much later, errors too. The calls are carried out at once. A delay of zero ends it.
+    /// The answers to these calls come so much later, errors too. The calls are carried out at once. A delay of zero
+    /// ends the fault.
     ///
     /// The delay is on tokio's clock, and takes no time where that is paused. It is for calls that begin from now on.
     ///
@@ -143,7 +146,8 @@ impl Calls {
         self.change(|plan| plan.delay = by);
     }
 
-    /// Ends all faults of these calls: failures, hangs and delays. [`Faults::calls`] has those of all kinds of calls.
+    /// Ends all faults of these calls: failures, hangs and delays. Those of [all calls](super::Faults::calls) are the
+    /// faults of every kind.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -46,8 +46,8 @@ impl Faults {
         Self { shared }
     }
 
-    /// The next `acquires` acquires are refused, of whatever keys, as if another owner had them. Takes the place of what
-    /// was said of refusals before.
+    /// The next `acquires` acquires are refused, of whatever keys, as if another owner had them. Takes the place of
+    /// what was said of refusals before.
     ///
     /// Nothing is written. An acquire that waits asks again, a second later at most, and each time counts. A refused
     /// request has the same answer as at a store that keeps the key for another owner, so its caller cannot tell the
@@ -102,9 +102,9 @@ impl Faults {
             .change(|plans| plans.refusals = Refusals { remaining, since });
     }
 
-    /// Evicts all that hold the key now, as [`Leases::evict`](crate::Leases::evict) does from another process. Their next
-    /// renewals are told so, and the leases are lost with [`LossReason::TakenOver`](crate::LossReason::TakenOver). The key
-    /// is free, and its fence is raised.
+    /// Evicts all that hold the key now, as [`Leases::evict`](crate::Leases::evict) does from another process. Their
+    /// next renewals are told so, and the leases are lost with [`LossReason::TakenOver`](crate::LossReason::TakenOver).
+    /// The key is free, and its fence is raised.
     ///
     /// The store does it before it carries out its next call. Leases that are granted afterwards are not lost. A lease
     /// that is neither kept alive nor renewed is not told.

@@ -1,4 +1,6 @@
 //! `FaultyStore`: a store around another one, which does what a test says.
+//!
+//! Unlike other stores it sleeps, because a delay is what a test may ask for.
 
 use std::{any::Any, slice, sync::Arc, time::Duration};
 
@@ -24,8 +26,8 @@ use crate::{
 /// inner store to another [`Leases`](crate::Leases), for a process whose network is whole.
 ///
 /// A test that has said nothing sees the inner store: its answers, its clock margin, its stream of freed keys, and its
-/// batches. While there are faults, the requests of a batch are passed on one by one. Operations that go to the database past the
-/// store, such as `Lease::enforce` on MongoDB, meet no fault.
+/// batches. While there are faults, the requests of a batch are passed on one by one. Operations that go to the
+/// database past the store, such as `Lease::enforce` on MongoDB, meet no fault.
 ///
 /// ```
 /// use std::time::Duration;
