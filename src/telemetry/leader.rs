@@ -149,6 +149,6 @@ pub(crate) fn leader_changed(key: &Key, leader: Option<(&str, Fence)>) {
 pub(crate) fn leader_unknown(key: &Key, error: &Error) {
     warn!(
         target: TARGET, key = key.as_str(), %error,
-        "who leads cannot be read; the last value stays",
+        "who leads cannot be read; the last value stays until its lease is over",
     );
 }

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use leasehold::{Leading, Term};
+use leasehold::{Leading, Leases, MemoryStore, Term, testing::FaultyStore};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -86,19 +86,24 @@ async fn reads_that_fail_keep_the_last_value_until_its_lease_is_over() {
 /// As of a store that does not answer at all.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
-    let (store, terms) = (FlakyStore::new(), Terms::default());
-    let (first, follower) = (process(&store, "a"), process(&store, "c"));
+    let (memory, terms) = (MemoryStore::new(), Terms::default());
+    let first = Leases::new(memory.clone());
+    let store = FaultyStore::new(memory);
+    let faults = store.faults();
+    let follower = Leases::new(store);
     leads(&first, &terms);
     terms.until(1).await;
     let mut leading = leader(&follower).watch();
     hears(&mut leading).await;
     assert!(leading.borrow_and_update().is_some());
-    store.gates.close(0);
+    faults.calls().hang();
     let start = Instant::now();
     hears(&mut leading).await;
     assert_eq!(*leading.borrow_and_update(), None);
     assert!(start.elapsed() <= TTL + Duration::from_secs(1));
-    store.gates.open();
+    faults.clear();
+    hears(&mut leading).await;
+    assert!(leading.borrow_and_update().is_some());
 }
 
 /// A process that ends its requests after the close does not say that it still leads.
