@@ -1,7 +1,7 @@
 //! `ls` and `inspect`.
 
 use futures::TryStreamExt;
-use leasehold::{Filter, Leases, LockState};
+use leasehold::{Done, Filter, Leases, LockState};
 use serde_json::{Value, json};
 
 use super::{
@@ -41,6 +41,14 @@ pub async fn ls(ls: Ls, leases: &Leases) -> Result<Code, Failure> {
     }
 }
 
+/// Prints the newest done tick, if there is one.
+fn show(done: Option<Done>) -> Result<Code, Failure> {
+    match done {
+        Some(done) => out::line(&state::done_line(&done)),
+        None => Ok(Code::Done),
+    }
+}
+
 pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure> {
     let lock = leases.inspect(&inspect.key).await?;
     let held = lock.as_ref().is_some_and(|lock| !lock.is_free());
@@ -50,13 +58,19 @@ pub async fn inspect(inspect: Inspect, leases: &Leases) -> Result<Code, Failure>
             let free = json!({ "key": inspect.key, "held": false, "holders": [], "waiters": [] });
             out::json(&free)?
         }
-        (Some(lock), false) if held => out::line(&state::table(&[lock]))?,
+        (Some(mut lock), false) if held => {
+            // The line has more than the row of the table would have.
+            let done = lock.done.take();
+            out::line(&state::table(&[lock]))?;
+            show(done)?
+        }
         (lock, false) => {
             let key = text::visible(&inspect.key);
-            out::line(&match lock {
+            out::line(&match &lock {
                 Some(lock) => format!("{key} is free; its newest fence was {}", lock.fence),
                 None => format!("{key} is free, and nothing is remembered of it"),
-            })?
+            })?;
+            show(lock.and_then(|lock| lock.done))?
         }
     };
     Ok(if held { Code::Done } else { Code::No })

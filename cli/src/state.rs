@@ -1,6 +1,6 @@
 //! Locks as rows and as JSON.
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, SecondsFormat, Utc};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use leasehold::{Done, Holder, LockState, Mode, store::Place};
 use serde_json::{Value, json};
@@ -78,6 +78,19 @@ fn done_row(lock: &LockState, done: &Done) -> Vec<Cell> {
     let since = format!("{} ago", text::short(between(done.at, lock.now)));
     let row = [&*key, &mode, &*by, &since, "", "", ""];
     row.map(|cell| Cell::new(cell).fg(Color::DarkGrey)).into()
+}
+
+/// The newest done tick as a line.
+pub fn done_line(done: &Done) -> String {
+    let kept = match done.until.year() {
+        ..=9999 => {
+            let until = done.until.to_rfc3339_opts(SecondsFormat::Secs, true);
+            format!("until {until}")
+        }
+        _ => "for ever".to_owned(),
+    };
+    let done = done.to_string();
+    format!("{}, and is remembered {kept}", text::visible(&done))
 }
 
 /// The row for a process that waits for the key.

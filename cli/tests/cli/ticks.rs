@@ -13,24 +13,63 @@ fn a_tick_that_has_ended_well_is_not_run_again() {
             place.leasehold(["run", "report", "--tick", tick, "--", "sh", "-c", script])
         };
         // After any other code than 0, the tick is not done.
-        assert_eq!(run("2026-11-24", "echo failed; exit 3").with(3), "failed");
-        assert_eq!(run("2026-11-24", "echo ran").with(0), "ran");
-        let again = run("2026-11-24", "echo again");
+        assert_eq!(run("2025-11-24", "echo failed; exit 3").with(3), "failed");
+        assert_eq!(run("2025-11-24", "echo ran").with(0), "ran");
+        let again = run("2025-11-24", "echo again");
         assert_eq!(again.with(0), "");
         assert!(
-            again.err.contains("2026-11-24 was done by"),
+            again.err.contains("2025-11-24 was done by"),
             "{}",
             again.err
         );
-        assert_eq!(run("2026-11-23", "echo older").with(0), "");
-        assert_eq!(run("2026-11-25", "echo next").with(0), "next");
+        assert_eq!(run("2025-11-23", "echo older").with(0), "");
+        assert_eq!(run("2025-11-25", "echo next").with(0), "next");
 
         let state = place.json(["inspect", "report", "--json"]);
-        assert_eq!(state["done"]["tick"], "2026-11-25");
+        assert_eq!(state["done"]["tick"], "2025-11-25");
         assert_eq!(state["held"], false);
         let shown = place.leasehold(["ls", "--all"]);
-        assert!(shown.with(0).contains("done: 2026-11-25"), "{}", shown.out);
+        assert!(shown.with(0).contains("done: 2025-11-25"), "{}", shown.out);
     }
+}
+
+#[test]
+fn a_key_is_shown_with_the_tick_that_is_done() {
+    let place = Place::file();
+    let run = |tick, kept_for| {
+        let words = ["run", "report", "--tick", tick, "--kept-for", kept_for];
+        let words = words
+            .into_iter()
+            .chain(["--owner", "host-7\n", "--", "true"]);
+        super::run(place.command(words)).with(0).to_owned()
+    };
+    run("2025-11-24", "10d");
+    let (date, until) = {
+        let done = place.json(["inspect", "report", "--json"])["done"].take();
+        let date = |name: &str| done[name].as_str().unwrap()[..19].to_owned();
+        (date("at"), date("until"))
+    };
+    let line =
+        format!("2025-11-24 was done by host-7\\n at {date}Z, and is remembered until {until}Z");
+    let free = place.leasehold(["inspect", "report"]);
+    assert!(free.with(1).starts_with("report is free"), "{}", free.out);
+    assert_eq!(free.out.lines().nth(1), Some(&*line));
+
+    let holder = place.hold(["report", "--tick", "2025-11-25"], "cat");
+    let held = place.leasehold(["inspect", "report"]);
+    let lines: Vec<_> = held.with(0).lines().collect();
+    assert_eq!(lines.len(), 3, "{}", held.out);
+    assert!(lines[1].contains("exclusive"), "{}", held.out);
+    assert_eq!(lines[2], line);
+    assert_eq!(holder.finish().0, 0);
+
+    run("2025-11-26", "99999999d");
+    let kept = place.leasehold(["inspect", "report"]);
+    assert!(
+        kept.with(1).ends_with("and is remembered for ever"),
+        "{}",
+        kept.out
+    );
 }
 
 #[test]
