@@ -119,13 +119,15 @@ pub struct Run {
     /// Run the command once for this tick: a date, a time, a version or a whole number
     ///
     /// If this tick or a later one was done before, on any host, the command does not run, and the exit code is 0. The
-    /// tick is done when the command has ended with 0.
-    #[arg(long, value_name = "TICK", conflicts_with_all = ["every", "shared", "permits", "min_hold"])]
+    /// tick is done when the command has ended with 0. A date or a time may be at most two days ahead of this host's
+    /// clock. All ticks of a key must be of one kind.
+    #[arg(long, value_name = "TICK", value_parser = super::tick::parse, conflicts_with_all = ["every", "shared", "permits", "min_hold"])]
     pub tick: Option<Tick>,
 
     /// Run the command once in each period of this length, at least 1s
     ///
-    /// The periods are counted from 1970, on the server's clock.
+    /// The periods are counted from 1970 in UTC, on the server's clock: 1d begins at 00:00 UTC, 7d on a Thursday. Start
+    /// the command in the middle of a period.
     #[arg(long, value_name = "TIME", value_parser = period, conflicts_with_all = ["shared", "permits", "min_hold"])]
     pub every: Option<Duration>,
 

@@ -2,10 +2,39 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use leasehold::{Attempt, Error, Lease, Leases, OnceAttempt, OnceLease, RunOnce, Tick, TickKind};
 
 use super::args::Run;
+
+/// How far ahead of this host's clock a date or a time may be. Local dates are at most 14 hours ahead of UTC.
+const FARTHEST: TimeDelta = TimeDelta::days(2);
+
+/// Reads the value of `--tick`. The error is a message for people.
+pub fn parse(text: &str) -> Result<Tick, String> {
+    let tick = text.parse().map_err(|error: Error| error.to_string())?;
+    check(tick, Utc::now())?;
+    Ok(tick)
+}
+
+/// Refuses a date or a time that is far ahead of `now`. It is likely a mistake, and once it is done, no tick before it
+/// runs.
+fn check(tick: Tick, now: DateTime<Utc>) -> Result<(), String> {
+    let latest = now + FARTHEST;
+    let is_too_late = match tick.kind() {
+        TickKind::Time => tick > Tick::from(latest),
+        TickKind::Date => tick > Tick::from(latest.date_naive()),
+        _ => false,
+    };
+    if is_too_late {
+        let now = now.to_rfc3339_opts(SecondsFormat::Secs, true);
+        return Err(format!(
+            "{tick} is more than two days ahead of this host's clock ({now}), and once it is done, no earlier tick \
+             runs: correct the tick or the clock, or use a number such as 20261124 if the tick has to be ahead"
+        ));
+    }
+    Ok(())
+}
 
 /// The lease under which a command runs.
 pub enum RunLease {
@@ -106,6 +135,27 @@ fn begun_last(now: DateTime<Utc>, every: Duration) -> Tick {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_dates_and_times_can_be_too_far_ahead() {
+        let now = "2026-11-24T20:00:00Z".parse().unwrap();
+        let check = |tick: &str| check(tick.parse().unwrap(), now);
+        // West of UTC the date is a day behind, east of it a day ahead.
+        for tick in [
+            "2026-11-23",
+            "2026-11-25",
+            "2026-11-26",
+            "2026-11-26T20:00:00Z",
+            "90361124",
+            "9036.11.24",
+        ] {
+            assert_eq!(check(tick), Ok(()), "{tick}");
+        }
+        for tick in ["2026-11-27", "2026-11-26T20:00:01Z", "2036-11-24"] {
+            let refused = check(tick).unwrap_err();
+            assert!(refused.starts_with(tick), "{refused}");
+        }
+    }
 
     #[test]
     fn a_tick_begins_at_a_multiple_of_its_length() {

@@ -114,6 +114,28 @@ fn a_period_is_counted_by_the_clock_of_the_store() {
     assert_eq!(state["done"]["tick"], "1970-01-01T00:00:00Z");
 }
 
+/// Once it is done, no tick before it runs.
+#[test]
+fn a_tick_that_is_far_ahead_is_refused() {
+    let place = Place::file();
+    for tick in ["9036-11-24", "9036-11-24T03:00:00Z"] {
+        let ended = place.leasehold(["run", "report", "--tick", tick, "--", "echo", "never"]);
+        assert!(
+            ended
+                .saying(2)
+                .contains("two days ahead of this host's clock"),
+            "{}",
+            ended.err
+        );
+        assert_eq!(ended.out, "");
+    }
+    // A number and a version are no times.
+    for (key, tick) in [("number", "90361124"), ("version", "9036.11.24")] {
+        let ended = place.leasehold(["run", key, "--tick", tick, "--", "echo", "ran"]);
+        assert_eq!(ended.with(0), "ran");
+    }
+}
+
 #[test]
 fn what_is_no_tick_is_refused() {
     let place = Place::file();
