@@ -37,12 +37,18 @@ Put ?scripts=stored after the alias if the cluster forbids inline scripts. By de
 user's state folder. Keep an address with a password in the environment, because other users of the host can see a \
 command line";
 
+const CRONTAB: &str = r#"In the crontab of each host, a job that runs once a night (cron needs a backslash before %):
+    LEASEHOLD_STORE=mongodb://db.example/app
+    */10 2-5 * * * /usr/local/bin/leasehold run report --tick "$(date +\%F)" -- /opt/report.sh"#;
+
 #[derive(Subcommand)]
 pub enum Task {
     /// Run a command under a lease, and end the command if the lease is lost
     ///
     /// The lease is renewed while the command runs, and released when the command has ended. If somebody else holds the
-    /// key, the command does not run. The command gets the key and the fence in LEASEHOLD_KEY and LEASEHOLD_FENCE.
+    /// key, the command does not run. The command gets the key and the fence in LEASEHOLD_KEY and LEASEHOLD_FENCE, and
+    /// its tick, if any, in LEASEHOLD_TICK.
+    #[command(after_long_help = CRONTAB)]
     Run(Run),
     /// Keep a command running on one host at a time, and start it elsewhere when that host dies
     ///

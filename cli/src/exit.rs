@@ -20,12 +20,14 @@ pub const CODES: &str = "Exit codes:
     77        the store refused the credentials
     78        the store is not prepared, or has a document that this version cannot use
     126, 127  the command cannot be run, or does not exist
-    128+N     signal N ended the command, or the wait for the key
+    128+N     signal N ended the command, or the wait for the key; with a tick also if it asked the
+              command to end, and the command ended with 0
 Any other code is that of the command that `run` or `lead` ran. `lead` exits only after a signal or an error of its own.
 
 Environment:
     LEASEHOLD_STORE, LEASEHOLD_OWNER  like --store and --owner
-    LEASEHOLD_KEY, LEASEHOLD_FENCE    set by `run` and `lead` for their command";
+    LEASEHOLD_KEY, LEASEHOLD_FENCE    set by `run` and `lead` for their command
+    LEASEHOLD_TICK                    set by `run` for its command: the tick that it runs for";
 
 /// An exit code. Codes from 64 to 78 have the meaning of sysexits(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,8 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
             "{key} is led from here, with fence {}",
             lease.fence()
         ));
-        let ended = match SupervisorProcess::start(&lead.command, &lease, &terms, samples).await {
+        let started = SupervisorProcess::start(&lead.command, &lease, None, &terms, samples).await;
+        let ended = match started {
             Ok(supervisor) => supervisor.wait(&lease, &mut signals).await,
             Err(error) => {
                 let _ = run::release(lease).await;
@@ -57,14 +58,14 @@ pub async fn lead(lead: Lead, leases: &Leases, margin: Duration) -> Result<Code,
         let CommandEnd {
             code,
             stopped,
-            is_asked_to_end,
+            asked_to_end,
         } = ended;
         let is_asked_to_end = tokio::select! {
             released = run::release(lease) => {
                 if let Err(error) = released && !stopped {
                     out::say(&format!("{key} could not be released, its ttl will: {error}"));
                 }
-                is_asked_to_end
+                asked_to_end.is_some()
             }
             _ = signals.end() => true,
         };

@@ -9,6 +9,7 @@
 #[cfg(not(unix))]
 compile_error!("the command `leasehold` is for Unix: it needs process groups and signals");
 
+mod acquire;
 mod address;
 mod args;
 mod clock;

@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use leasehold::{Error, Lease, Leases, OnceAttempt};
+use leasehold::{Error, Key, Lease, Leases, Tick};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{
@@ -29,6 +29,7 @@ use tokio::{
 };
 
 use super::{
+    acquire,
     args::Run,
     clock::{self, ClockSamples},
     exit::{Code, Failure},
@@ -36,8 +37,6 @@ use super::{
     signals::Signals,
     supervisor::{AFTER_KILL, Instruction, Report},
     terms::Terms,
-    text,
-    tick::{self, RunLease},
 };
 
 /// How long clock samples are kept: longer than this process waits for the answer to a renewal.
@@ -52,7 +51,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     let _children = signal(SignalKind::child())?;
     let mut samples = ClockSamples::new(CLOCK_HISTORY);
     let lease = {
-        let mut lease = Box::pin(acquire(&run, leases));
+        let mut lease = Box::pin(acquire::acquire(&run, leases));
         let mut ticks = interval(terms.check_interval());
         loop {
             tokio::select! {
@@ -66,7 +65,7 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
         Ok(Ok(lease)) => lease,
         Ok(Err(code)) => return Ok(code),
         Err(error @ (Error::WaitTimedOut { .. } | Error::TooManyHolders { .. })) => {
-            out::say(&held(&error));
+            out::say(&acquire::held(&error));
             return Ok(run.on_held.into());
         }
         Err(error) => return Err(error.into()),
@@ -74,7 +73,9 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
     // If the supervisor is killed, its children become children of this process, which can then end them.
     process_tree::become_subreaper();
     let (key, tick) = (lease.lease().key().clone(), lease.tick());
-    let ended = match SupervisorProcess::start(&run.command, lease.lease(), &terms, samples).await {
+    let started =
+        SupervisorProcess::start(&run.command, lease.lease(), tick, &terms, samples).await;
+    let ended = match started {
         Ok(supervisor) => Ok(supervisor.wait(lease.lease(), &mut signals).await),
         Err(error) => Err(error),
     };
@@ -87,7 +88,8 @@ pub async fn run(run: Run, leases: &Leases, margin: Duration) -> Result<Code, Fa
             _ => Ok(()),
         },
     };
-    let CommandEnd { code, stopped, .. } = ended?;
+    let ended = ended?;
+    let (code, stopped) = (ended.code_for(&key, tick), ended.stopped);
     match released {
         _ if stopped => Ok(Code::Lost),
         Err(Error::Lost { reason, .. }) => {
@@ -125,73 +127,34 @@ async fn end(release: impl Future<Output = Result<(), Error>>) -> Result<(), Err
     }))
 }
 
-/// Acquires the lease for the command. Returns an exit code instead if the command must not run.
-async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code>, Error> {
-    Ok(match tick::acquire(run, leases).await.transpose()? {
-        None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
-        Some(OnceAttempt::Acquired(lease)) => Ok(RunLease::Once(lease)),
-        Some(OnceAttempt::Done(done)) => {
-            out::say(&format!("{}: {done}", run.key));
-            Err(Code::Done)
-        }
-        Some(OnceAttempt::Held(held)) => {
-            let waited = run.wait;
-            out::say(&self::held(&Error::WaitTimedOut { waited, held }));
-            Err(run.on_held.into())
-        }
-    })
-}
-
-async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {
-    let mut acquire = leases
-        .acquire(&run.key, run.ttl)
-        .keep_alive()
-        .wait_for(run.wait);
-    if run.shared {
-        acquire = acquire.shared();
-    }
-    if let Some((permits, of)) = run.permits {
-        acquire = acquire.permits(permits, of);
-    }
-    if let Some(time) = run.min_hold {
-        acquire = acquire.min_hold(time);
-    }
-    if let Some(time) = run.max_hold {
-        acquire = acquire.max_hold(time);
-    }
-    if let Some(owner) = &run.owner {
-        acquire = acquire.owner(&**owner);
-    }
-    if let Some(note) = &run.note {
-        acquire = acquire.note(&**note);
-    }
-    acquire.await
-}
-
-fn held(error: &Error) -> String {
-    match error {
-        Error::WaitTimedOut { held, .. } => {
-            let (key, owner) = (held.key(), held.owner());
-            let left = text::short(held.expires_in());
-            format!("{key} is held by {owner}, for {left} or longer")
-        }
-        error => error.to_string(),
-    }
-}
-
 /// How a command has ended.
 pub struct CommandEnd {
     pub code: Code,
     /// Whether the command was ended because the lease ends or is lost.
     pub stopped: bool,
-    /// Whether a signal came that asks a program to end.
-    pub is_asked_to_end: bool,
+    /// The first signal that came and asks a program to end.
+    pub asked_to_end: Option<Signal>,
 }
 
 impl CommandEnd {
     /// Whether the command has finished its work.
     fn is_finished(&self) -> bool {
-        self.code == Code::Of(0) && !self.stopped && !self.is_asked_to_end
+        self.code == Code::Of(0) && !self.stopped && self.asked_to_end.is_none()
+    }
+
+    /// The exit code for the end of a command that ran for `tick`. If a signal asked the command to end, 0 does not
+    /// mean that the tick is done. So that the caller can see this, the code is then that of the signal.
+    fn code_for(&self, key: &Key, tick: Option<Tick>) -> Code {
+        match (tick, self.asked_to_end) {
+            (Some(tick), Some(signal)) if self.code == Code::Of(0) && !self.stopped => {
+                let number = signal.as_raw();
+                out::say(&format!(
+                    "{key}: {tick} is not done, because signal {number} asked the command to end"
+                ));
+                signal.into()
+            }
+            _ => self.code,
+        }
     }
 }
 
@@ -209,8 +172,8 @@ pub struct SupervisorProcess {
     dead_by: i64,
     /// Whether the command was ended because the lease ends or is lost.
     stopped: bool,
-    /// Whether a signal came that asks a program to end.
-    is_asked_to_end: bool,
+    /// The first signal that came and asks a program to end.
+    asked_to_end: Option<Signal>,
     /// Whether the supervisor has reported that all processes of the command have ended.
     is_over: bool,
 }
@@ -219,6 +182,7 @@ impl SupervisorProcess {
     pub async fn start(
         words: &[OsString],
         lease: &Lease,
+        tick: Option<Tick>,
         terms: &Terms,
         samples: ClockSamples,
     ) -> io::Result<Self> {
@@ -238,6 +202,11 @@ impl SupervisorProcess {
             // The supervisor is in another group, so it gets no signal from the terminal. The command then gets each
             // signal once, from this process.
             .process_group(0);
+        match tick {
+            Some(tick) => command.env("LEASEHOLD_TICK", tick.to_string()),
+            // The tick of another `run`, of which this is the command, is not that of this key.
+            None => command.env_remove("LEASEHOLD_TICK"),
+        };
         if io::stdin().is_terminal() {
             // The command is not in the foreground group of the terminal. A read of the terminal would stop it until
             // somebody continues it.
@@ -262,7 +231,7 @@ impl SupervisorProcess {
             deadline: None,
             dead_by: i64::MAX,
             stopped: false,
-            is_asked_to_end: false,
+            asked_to_end: None,
             is_over: false,
         })
     }
@@ -277,7 +246,7 @@ impl SupervisorProcess {
                 // If a signal came before the command ended, it is seen before that end is.
                 biased;
                 signal = signals.next() => {
-                    self.is_asked_to_end |= Signals::ends(signal);
+                    self.remember(signal);
                     self.send(Instruction::Signal(signal));
                 }
                 ended = self.process.wait() => break ended.map_or(Code::Failed, Code::of),
@@ -311,7 +280,7 @@ impl SupervisorProcess {
             self.take_report(&line, lease);
         }
         while let Some(signal) = signals.next().now_or_never() {
-            self.is_asked_to_end |= Signals::ends(signal);
+            self.remember(signal);
         }
         if !self.is_over {
             out::say("the parent of the command was killed, and so is the command");
@@ -320,7 +289,14 @@ impl SupervisorProcess {
         CommandEnd {
             code,
             stopped: self.stopped,
-            is_asked_to_end: self.is_asked_to_end,
+            asked_to_end: self.asked_to_end,
+        }
+    }
+
+    /// Remembers the first signal that asks a program to end.
+    fn remember(&mut self, signal: Signal) {
+        if Signals::ends(signal) {
+            self.asked_to_end.get_or_insert(signal);
         }
     }
 

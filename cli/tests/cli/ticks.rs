@@ -1,9 +1,11 @@
 //! `--tick` and `--every`: what has ended well is not run again.
 
+use std::{io::Read, process::Stdio};
+
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::Place;
+use super::{Going, Place};
 
 #[test]
 fn a_tick_that_has_ended_well_is_not_run_again() {
@@ -73,6 +75,24 @@ fn a_key_is_shown_with_the_tick_that_is_done() {
 }
 
 #[test]
+fn a_command_gets_the_tick_that_it_runs_for() {
+    let place = Place::file();
+    let script = "echo ${LEASEHOLD_TICK-none}";
+    let run = |words: &[&str]| {
+        let words = ["run", "report"].iter().chain(words);
+        let mut command = place.command(words.chain(&["--", "sh", "-c", script]));
+        command.env("LEASEHOLD_TICK", "of another run");
+        super::run(command).with(0).to_owned()
+    };
+    assert_eq!(run(&[]), "none");
+    assert_eq!(run(&["--every", "80000d"]), "1970-01-01T00:00:00Z");
+    assert_eq!(
+        run(&["--tick", "2025-11-24T03:00:00Z"]),
+        "2025-11-24T03:00:00Z"
+    );
+}
+
+#[test]
 fn a_tick_that_runs_is_told_as_a_key_that_is_held() {
     let place = Place::file();
     let runs = place.hold(["report", "--tick", "7"], "read line; exit 0");
@@ -91,16 +111,38 @@ fn a_tick_that_runs_is_told_as_a_key_that_is_held() {
 fn a_command_that_was_asked_to_end_has_not_done_its_tick() {
     let place = Place::file();
     let script = "trap 'exit 0' TERM; echo armed; while :; do sleep 0.05; done";
-    let mut runs = place.hold(["report", "--tick", "7"], script);
+    let script = format!("echo ready; {script}");
+    let words = ["run", "report", "--tick", "7", "--", "sh", "-c", &script];
+    let mut command = place.command(words);
+    command.stderr(Stdio::piped());
+    let mut runs = Going::of(command);
+    assert_eq!(runs.line(), "ready");
     assert_eq!(runs.line(), "armed");
     runs.signal(Signal::TERM);
-    assert_eq!(runs.wait().0, 0);
+    assert_eq!(runs.wait().0, 143);
+    let mut said = String::new();
+    let mut pipe = runs.child.stderr.take().unwrap();
+    pipe.read_to_string(&mut said).unwrap();
+    let message = "leasehold: report: 7 is not done, because signal 15 asked the command to end";
+    // The shell may report the end of its `sleep`.
+    assert_eq!(said.lines().last(), Some(message));
     assert_eq!(
         place.json(["inspect", "report", "--json"])["done"],
         Value::Null
     );
     let again = place.leasehold(["run", "report", "--tick", "7", "--", "echo", "again"]);
     assert_eq!(again.with(0), "again");
+}
+
+/// Without a tick nothing is left undone, so the code is that of the command.
+#[test]
+fn a_command_without_a_tick_may_end_well_when_it_is_asked_to() {
+    let place = Place::file();
+    let script = "trap 'exit 0' TERM; echo armed; while :; do sleep 0.05; done";
+    let mut runs = place.hold(["report"], script);
+    assert_eq!(runs.line(), "armed");
+    runs.signal(Signal::TERM);
+    assert_eq!(runs.wait().0, 0);
 }
 
 #[test]

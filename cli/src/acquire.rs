@@ -1,0 +1,65 @@
+//! The acquire of `run`: with a tick or without.
+
+use leasehold::{Error, Lease, Leases, OnceAttempt};
+
+use super::{
+    args::Run,
+    exit::Code,
+    out, text,
+    tick::{self, RunLease},
+};
+
+/// Acquires the lease for the command. Returns an exit code instead if the command must not run.
+pub async fn acquire(run: &Run, leases: &Leases) -> Result<Result<RunLease, Code>, Error> {
+    Ok(match tick::acquire(run, leases).await.transpose()? {
+        None => Ok(RunLease::Plain(acquire_plain(run, leases).await?)),
+        Some(OnceAttempt::Acquired(lease)) => Ok(RunLease::Once(lease)),
+        Some(OnceAttempt::Done(done)) => {
+            out::say(&format!("{}: {done}", run.key));
+            Err(Code::Done)
+        }
+        Some(OnceAttempt::Held(held)) => {
+            let waited = run.wait;
+            out::say(&self::held(&Error::WaitTimedOut { waited, held }));
+            Err(run.on_held.into())
+        }
+    })
+}
+
+async fn acquire_plain(run: &Run, leases: &Leases) -> Result<Lease, Error> {
+    let mut acquire = leases
+        .acquire(&run.key, run.ttl)
+        .keep_alive()
+        .wait_for(run.wait);
+    if run.shared {
+        acquire = acquire.shared();
+    }
+    if let Some((permits, of)) = run.permits {
+        acquire = acquire.permits(permits, of);
+    }
+    if let Some(time) = run.min_hold {
+        acquire = acquire.min_hold(time);
+    }
+    if let Some(time) = run.max_hold {
+        acquire = acquire.max_hold(time);
+    }
+    if let Some(owner) = &run.owner {
+        acquire = acquire.owner(&**owner);
+    }
+    if let Some(note) = &run.note {
+        acquire = acquire.note(&**note);
+    }
+    acquire.await
+}
+
+/// The message that the key is held.
+pub fn held(error: &Error) -> String {
+    match error {
+        Error::WaitTimedOut { held, .. } => {
+            let (key, owner) = (held.key(), held.owner());
+            let left = text::short(held.expires_in());
+            format!("{key} is held by {owner}, for {left} or longer")
+        }
+        error => error.to_string(),
+    }
+}
