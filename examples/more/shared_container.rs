@@ -57,11 +57,13 @@ async fn mongodb(locks: &Path) -> Result<ContainerAsync<GenericImage>> {
     Ok(container)
 }
 
-/// A store in a database of the test's own.
+/// A store in a database of the test's own. A container that is reused still has the locks of the run before.
 async fn store(container: &ContainerAsync<GenericImage>, test: &str) -> Result<MongoStore> {
     let port = container.get_host_port_ipv4(27017.tcp()).await?;
     let client = Client::with_uri_str(format!("mongodb://127.0.0.1:{port}")).await?;
-    let store = MongoStore::new(&client.database(test).collection::<Document>("locks"));
+    let database = client.database(test);
+    database.drop().await?;
+    let store = MongoStore::new(&database.collection::<Document>("locks"));
     store.prepare().await?;
     Ok(store)
 }

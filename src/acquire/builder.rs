@@ -173,7 +173,8 @@ impl Acquire {
     /// When the time is over, the first waiter sends a last request, unless other waiters stand behind it and the last
     /// answer is less than half a second old. If a request is under way at that moment, the acquire still waits for its
     /// answer. For a bound that holds even if the store does not answer, put `tokio::time::timeout` around the acquire,
-    /// which is cancel safe. With a time of zero the acquire sends one request, and does not join the queue.
+    /// which is cancel safe. With a time of zero the acquire asks once, and does not join the
+    /// queue; only a request without an answer is sent again, up to three times in all.
     pub fn wait_for(mut self, time: Duration) -> Self {
         self.wait_policy = WaitPolicy::For(time);
         self

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error, Fence, Lease, Leases, LossReason, MemoryStore, WithError,
+    Attempt, Error, Fence, Lease, Leases, LossReason, MemoryStore, WithError,
     testing::{Failure, Faults, FaultyStore},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, advance, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -22,10 +22,15 @@ async fn report(leases: &Leases) -> Result<Fence, WithError<Error>> {
 
 #[tokio::test(start_paused = true)]
 async fn the_work_keeps_its_lease() {
-    let leases = Leases::new(MemoryStore::new());
-    let start = Instant::now(); // tokio's
-    report(&leases).await.unwrap();
-    assert!(start.elapsed() >= TTL * 10);
+    let memory = MemoryStore::new();
+    let (one, other) = (Leases::new(memory.clone()), Leases::new(memory));
+    let look = async {
+        sleep(TTL * 5).await; // long after the first ttl
+        let attempt = other.try_acquire("report:42", TTL).await.unwrap();
+        assert!(matches!(attempt, Attempt::Held(_)));
+    };
+    let (outcome, ()) = tokio::join!(report(&one), look);
+    outcome.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,6 +44,25 @@ async fn another_process_takes_over() {
     let next = other.acquire("report:42", TTL).await.unwrap();
     assert!(died.elapsed() >= TTL);
     assert!(next.fence() > fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_process_stops_its_work() {
+    let leases = Leases::new(MemoryStore::new());
+    let work = async |_: &Lease| {
+        advance(TTL * 2).await;
+        sleep(TTL).await;
+        Ok::<_, Error>(())
+    };
+    let error = leases
+        .acquire("report:42", TTL)
+        .with(work)
+        .await
+        .unwrap_err();
+    let WithError::Lost { reason, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(reason, LossReason::Expired));
 }
 
 fn leases() -> (Leases, Faults) {
