@@ -1,4 +1,5 @@
-//! Acquires whose requests or answers get lost, come late, or are not waited for.
+//! Acquires whose requests or answers get lost or come late, and acquires that are dropped while
+//! they wait.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ async fn an_acquire_whose_answer_was_lost_is_found_again() {
     assert_eq!(state.holders.len(), 1);
     assert_eq!(state.holders[0].lease, lease.id());
     assert_eq!(state.fence, lease.fence());
-    // It counts from the grant, which the first request got, and not from the retry.
+    // The lifetime counts from the grant, which the first request got, and not from the retry.
     let left = (state.holders[0].expires_at - state.now).to_std().unwrap();
     assert_eq!(lease.remaining(), left - MARGIN);
 }
@@ -30,7 +31,7 @@ async fn an_acquire_that_is_given_up_leaves_no_lock() {
     let error = leases.try_acquire("key", TTL).await.unwrap_err();
     assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
     assert!(until_free(&store).await < MOMENT);
-    // The control: there was something to release.
+    // The control: the acquire did leave a document, so there was a lease to release.
     let state = leases.inspect("key").await.unwrap();
     assert!(state.is_some());
 }
@@ -53,7 +54,7 @@ async fn a_request_that_arrives_after_it_was_given_up_leaves_no_lock() {
     let error = leases.try_acquire("key", TTL).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(start.elapsed() >= LIMIT);
-    // Long enough for the late request to have arrived, and to have been released.
+    // This is long enough for the late request to arrive and for its grant to be released.
     sleep(LIMIT).await;
     assert!(is_free(&store).await);
     assert!(store.calls().contains(&"release"));
@@ -66,7 +67,7 @@ async fn a_late_answer_counts_as_long_as_somebody_waits() {
     let start = Instant::now();
     let lease = leases.acquire("key", TTL).await.unwrap();
     assert_eq!(start.elapsed(), LIMIT + MOMENT);
-    // It counts from the request that it answers.
+    // The deadline counts from the first request, because its answer is the one that came.
     assert_eq!(lease.deadline(), start + TTL - MARGIN);
     assert_eq!(store.calls(), ["acquire"; 2]);
 }
@@ -94,7 +95,7 @@ async fn a_waiter_outlives_a_time_of_errors() {
     holder.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
 
-    // One without a bound gives up when there is nothing but errors.
+    // An acquire without a time limit of its own gives up when it gets nothing but errors.
     store.next([Fate::NotSent; 1_000]);
     let start = Instant::now();
     let error = leases.acquire("key", TTL).await.unwrap_err();
@@ -167,7 +168,7 @@ async fn a_waiter_that_is_dropped_leaves_no_lock_though_its_last_request_is_late
     let wait = Duration::from_secs(1);
     let waiter = tokio::spawn(timeout(wait, leases.acquire("key", TTL).into_future()));
     sleep(wait / 2).await;
-    // What it asks from now on arrives after it has gone, and finds the key free.
+    // The waiter's next request arrives after the waiter has been dropped, and finds the key free.
     store.next([Fate::Late(wait)]);
     assert!(waiter.await.unwrap().is_err());
     holder.release().await.unwrap();
@@ -191,7 +192,7 @@ async fn an_unawaited_or_unpolled_acquire_does_nothing() {
     until_free(&store).await;
 }
 
-/// On a connection that has died without a word, as far as this side can see.
+/// The answer never comes, as on a connection that broke without a notice to the client.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_is_dropped_and_never_answered_leaves_no_lock() {
     let (store, leases) = setup();
@@ -202,7 +203,8 @@ async fn an_acquire_that_is_dropped_and_never_answered_leaves_no_lock() {
     assert!(until_free(&store).await <= LIMIT + MOMENT);
 }
 
-/// Nobody may release a detached lease, but what its late requests are granted is another.
+/// Nobody may release a detached lease. A late request of its acquire is granted another lease,
+/// which is released.
 #[tokio::test(start_paused = true)]
 async fn a_late_request_does_not_take_a_detached_lease_anew() {
     let (store, leases) = setup();
@@ -216,7 +218,7 @@ async fn a_late_request_does_not_take_a_detached_lease_anew() {
     assert!(state.fence > leasehold::Fence::new(0));
 }
 
-/// Once its time is over, a waiter does not try again after an error.
+/// Once its time limit is over, a waiter does not retry after an error.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_whose_time_is_over_ends_with_the_first_error() {
     let (store, leases) = setup();

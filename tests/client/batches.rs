@@ -1,4 +1,4 @@
-//! Requests of many tasks that go together.
+//! Requests of many tasks that are sent together, as batches.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, PATIENCE, TTL};
 
-/// A store that likes to have so many requests at once, each of which takes a moment.
+/// A store that asks for at most this many requests at once. Each request takes it a moment.
 fn at_once(number: usize) -> (FlakyStore, Leases) {
     let mut store = FlakyStore::new();
     store.at_once = number;
@@ -44,7 +44,7 @@ async fn many_go_together() {
     let (store, leases) = at_once(2);
     let start = Instant::now();
     join_all((0..64).map(|number| cycle(&leases, number))).await;
-    // Two alone, then 62 acquires, with the two releases; and so on.
+    // First two acquires go alone. The next batch has the other 62 acquires and the two releases. And so on.
     assert!(start.elapsed() <= MOMENT * 5, "{:?}", start.elapsed());
     let batched = store.batched.lock().clone();
     assert!(batched.iter().sum::<usize>() >= 120, "{batched:?}");
@@ -62,8 +62,7 @@ async fn a_batch_has_a_bound() {
     assert_eq!(batched.iter().max(), Some(&100));
 }
 
-/// Who asks for one key at the same time goes one after the other: the first gets it, the others are told
-/// who holds it.
+/// Requests for one key go one after the other: the first is granted the key, and the others are told who holds it.
 #[tokio::test(start_paused = true)]
 async fn no_key_is_twice_in_a_batch() {
     let (store, leases) = at_once(1);
@@ -75,7 +74,7 @@ async fn no_key_is_twice_in_a_batch() {
     assert_eq!(store.batched.lock().iter().max(), Some(&10));
 }
 
-/// They cannot go together, and do not go all at once.
+/// Requests for one key cannot share a batch, and no more of them are sent at once than the store asks for.
 #[tokio::test(start_paused = true)]
 async fn many_that_want_one_key_keep_to_what_the_store_likes() {
     let (store, leases) = at_once(2);
@@ -87,7 +86,7 @@ async fn many_that_want_one_key_keep_to_what_the_store_likes() {
     assert_eq!(store.batched.lock().len(), 0);
 }
 
-/// A batch that hangs, and one who comes after it.
+/// One batch hangs. Requests that come after it do not wait for it.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_hangs_holds_up_nobody_for_long() {
     let (store, leases) = at_once(1);
@@ -102,7 +101,7 @@ async fn a_batch_that_hangs_holds_up_nobody_for_long() {
     hanging.abort();
 }
 
-/// What has gone wrong together is tried again alone, so that one that hangs holds up no other.
+/// After a batch has failed, each of its requests is retried alone, so that one that hangs holds up no other.
 #[tokio::test(start_paused = true)]
 async fn after_an_error_each_goes_alone() {
     for fate in [
@@ -117,7 +116,7 @@ async fn after_an_error_each_goes_alone() {
         let first = leases.acquire("the first", TTL).into_future();
         let first = tokio::spawn(first);
         sleep(MOMENT / 2).await;
-        // The first of those that go together.
+        // This happens to the first batch.
         store.fates_now([fate]);
         let asked =
             (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future());
@@ -137,7 +136,7 @@ async fn after_an_error_each_goes_alone() {
     }
 }
 
-/// When a batch hangs, who still waits is asked for once more, and who has gone is not.
+/// When a batch hangs, each request whose caller still waits is sent once more. A request without a caller is not.
 #[tokio::test(start_paused = true)]
 async fn an_overdue_request_is_sent_again_for_who_waits() {
     for gone in [0, 4] {
@@ -162,8 +161,8 @@ async fn an_overdue_request_is_sent_again_for_who_waits() {
     }
 }
 
-/// What was released together, and has gone wrong, is released alone: each is told that it was released,
-/// although the first try may have been carried out.
+/// After a batch of releases has failed, each release is retried alone. Each caller is told that its lease was
+/// released, although the first try may have been carried out.
 #[tokio::test(start_paused = true)]
 async fn after_an_error_each_is_released_alone() {
     for fate in [
@@ -177,7 +176,7 @@ async fn after_an_error_each_is_released_alone() {
             (0..20).map(|number| leases.acquire(format!("key {number}"), TTL).into_future()),
         );
         let held: Vec<_> = held.await.into_iter().collect::<Result<_, _>>().unwrap();
-        // The first goes alone, the others together.
+        // The first release goes alone, and the others together.
         store.fates_now([Fate::AnswerLate(MOMENT), fate]);
         let start = Instant::now();
         for outcome in join_all(held.into_iter().map(Lease::release)).await {
@@ -192,7 +191,7 @@ async fn after_an_error_each_is_released_alone() {
     }
 }
 
-/// Whoever comes to a store that is slow waits for a place, however long an answer takes.
+/// While the store is slow, requests wait for a place among those under way, however long an answer takes.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_not_sent_all_at_once() {
     for slow in [Duration::from_millis(700), Duration::from_millis(1_500)] {
@@ -205,13 +204,13 @@ async fn a_slow_store_is_not_sent_all_at_once() {
         };
         let held = join_all((0..1_000).map(acquire)).await;
         assert!(held.iter().all(Result::is_ok), "{slow:?}");
-        // Ten batches would do; some ask once more, because the first answer is late.
+        // Ten batches would be enough. Some requests are sent once more, because the first answer is late.
         let calls = store.calls().len();
         assert!(calls <= 60, "{slow:?}: {calls} calls");
     }
 }
 
-/// What waits for a place when its caller goes is never sent.
+/// A request that waits for a place is never sent if its caller is dropped.
 #[tokio::test(start_paused = true)]
 async fn who_goes_before_its_turn_asks_for_nothing() {
     let (store, leases) = at_once(1);
@@ -226,7 +225,7 @@ async fn who_goes_before_its_turn_asks_for_nothing() {
     first.release().await.unwrap();
 }
 
-/// A request that hangs does not count for ever.
+/// A request that hangs gives up its place after a while.
 #[tokio::test(start_paused = true)]
 async fn requests_that_hang_keep_nobody_waiting() {
     let (store, leases) = at_once(2);
@@ -251,7 +250,7 @@ async fn requests_that_hang_keep_nobody_waiting() {
     );
 }
 
-/// Those that wait for a request whose runtime ends are not forgotten.
+/// A request whose runtime ends does not strand the requests that wait for it.
 #[test]
 fn the_end_of_a_runtime_strands_nobody() {
     let (store, leases) = at_once(1);
@@ -275,26 +274,27 @@ fn the_end_of_a_runtime_strands_nobody() {
     });
 }
 
-/// A runtime whose clock goes on only as the runtime waits for it: what passes on it is no matter of the machine.
-/// The runtime stands still between two calls of `block_on`.
+/// A runtime with a paused clock, so that the speed of the machine does not matter. The clock advances only while the
+/// runtime is driven, and stops between two calls of `block_on`.
 fn driven() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread();
     { runtime }.enable_all().start_paused(true).build().unwrap()
 }
 
-/// Ten that ask at the same time.
+/// Ten acquires at the same time.
 fn ten(leases: &Leases) -> impl Future<Output = Vec<Result<Lease, Error>>> + use<> {
     let asked = (0..10).map(|number| leases.acquire(format!("key {number}"), TTL));
     join_all(asked.map(IntoFuture::into_future))
 }
 
-/// One who comes and goes, and whose runtime stands still from then on, has no part in what others send.
+/// The guest acquires a key on a runtime that is driven no more afterwards. Batches of other runtimes do not wait for
+/// it.
 #[test]
 fn a_runtime_that_stands_still_holds_up_no_batch() {
     let (store, leases) = at_once(1);
     store.fates_now([]);
     let (here, still) = (driven(), driven());
-    // The guest has its answer only after the others have come.
+    // The guest is answered only after the others have joined the queue.
     store.gates.close(1);
     let guest = still.spawn(leases.try_acquire("the guest", TTL).into_future());
     still.block_on(store.gates.reached());
@@ -309,7 +309,7 @@ fn a_runtime_that_stands_still_holds_up_no_batch() {
     drop((guest, still));
 }
 
-/// Nor has one who is the first of those that wait.
+/// The same when the request of the runtime that stands still is the first in the queue.
 #[test]
 fn one_that_stands_still_at_the_head_of_the_line_holds_up_no_batch() {
     let (store, leases) = at_once(1);
@@ -325,14 +325,14 @@ fn one_that_stands_still_at_the_head_of_the_line_holds_up_no_batch() {
     assert_eq!(store.calls(), ["acquire"], "the control: the others wait");
     store.gates.open();
     let took = here.block_on(all_granted(asked));
-    // Much less than what one who goes together with others waits for before it goes alone.
+    // A request that waits in a batch is sent alone only after a much longer time than this.
     assert!(took <= Duration::from_millis(50), "{took:?}");
     assert_eq!(*store.batched.lock(), [10]);
     assert!(here.block_on(first).unwrap().is_ok());
     drop((guest, still));
 }
 
-/// How long it takes until they are.
+/// How long it takes until all of them are granted.
 async fn all_granted(asked: JoinHandle<Vec<Result<Lease, Error>>>) -> Duration {
     let start = Instant::now();
     let held = asked.await.unwrap();
@@ -340,11 +340,11 @@ async fn all_granted(asked: JoinHandle<Vec<Result<Lease, Error>>>) -> Duration {
     start.elapsed()
 }
 
-/// Whether a failover may undo a release is judged when it is sent: one that waits past the local deadline of its lease
-/// is durable.
+/// Whether a failover may undo a release is decided when the release is sent: one that has waited past the local
+/// deadline of its lease is durable.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_waits_past_the_deadline_is_durable() {
-    // One more request than there are places goes after 200 ms without an answer.
+    // One request more than there are places is sent after 200 ms without an answer.
     for (ttl, undoable) in [(TTL, true), (MARGIN + MOMENT * 15, false)] {
         let (store, leases) = at_once(1);
         let lease = leases.acquire("key", ttl).await.unwrap();

@@ -1,13 +1,12 @@
-//! Every operation, dropped at every point at which it waits for the store: it leaves no lock behind.
+//! Every operation, dropped at every point at which it waits for the store. It must leave no lock behind.
 
 use leasehold::{Error, Lease, Leases};
 use tokio::time::{sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, is_free, setup, until_free};
 
-/// Drops the operation at its first gate, at its second, and so on, and says how many there were.
-/// Each time the key is free right after the gate has opened, whoever waits behind gets it, and no
-/// request comes later.
+/// Drops the operation at its first gate, at its second, and so on, and returns how many gates there were. Each time
+/// the key is free as soon as the gate has opened, a waiter behind the operation gets it, and no request comes later.
 async fn dropped_at_each_gate(operation: impl AsyncFn(&Leases, &FlakyStore)) -> usize {
     for gate in 0.. {
         let (store, leases) = setup();
@@ -24,18 +23,18 @@ async fn dropped_at_each_gate(operation: impl AsyncFn(&Leases, &FlakyStore)) -> 
         let lease = lease.unwrap_or_else(|_| panic!("gate {gate}: the next one is held up"));
         lease.unwrap().unwrap().release().await.unwrap();
 
-        // The same with nobody behind it.
+        // The same without a waiter behind it.
         let (store, leases) = setup();
         store.gates.close(gate);
         tokio::select! {
             biased;
             () = store.gates.reached() => {}
-            // One that waits asks after pauses of random length, so not always as often.
+            // A waiter pauses for random times between its requests, so the number of gates differs from run to run.
             () = operation(&leases, &store) => return gate,
         }
         sleep(MOMENT).await;
         store.gates.open();
-        // Another process, in the case of a waiter, releases a little later.
+        // If the operation waits for another process, that process releases the key a little later.
         sleep(MOMENT * 10).await;
         assert!(is_free(&store).await, "gate {gate}: a lock is left");
         store.calls();
@@ -70,7 +69,7 @@ async fn an_acquire_that_keeps_alive() {
         sleep(TTL).await;
         drop(lease);
     });
-    // The acquire, and the renewals at one and two thirds.
+    // The gates are those of the acquire and of the renewals at one third and at two thirds of the ttl.
     assert_eq!(gates.await, 6);
 }
 
@@ -99,11 +98,11 @@ async fn work_under_a_lease() {
         });
         work.await.unwrap();
     });
-    // The acquire, a renewal and the release.
+    // The gates are those of the acquire, of a renewal and of the release.
     assert_eq!(gates.await, 6);
 }
 
-/// It is refused at first, and granted the key after the release of another process.
+/// The acquire is refused at first, and is granted the key after another process has released it.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_while_queued() {
     let gates = dropped_at_each_gate(async |leases, store| {
@@ -112,7 +111,7 @@ async fn an_acquire_while_queued() {
         tokio::spawn(async move {
             sleep(MOMENT * 2).await;
             drop(holder);
-            // As long as the background release needs its handle.
+            // The background release needs its handle for so long.
             sleep(TTL).await;
             drop(other);
         });
@@ -121,7 +120,7 @@ async fn an_acquire_while_queued() {
     assert!(gates.await >= 4);
 }
 
-/// Behind another of the same process, it is dropped before it has sent anything.
+/// The acquire waits behind another one of the same process, and is dropped before it has sent anything.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_behind_another() {
     let gates = dropped_at_each_gate(async |leases, _| {
@@ -139,7 +138,7 @@ async fn an_acquire_behind_another() {
 #[tokio::test(start_paused = true)]
 async fn a_close() {
     let gates = dropped_at_each_gate(async |leases, store| {
-        // The handle under test stays open for whoever comes behind.
+        // The tested handle stays open for the waiter behind, so a second handle is closed.
         let closing = Leases::new(store.clone());
         let lease = acquire(&closing).await;
         closing.close().await;
@@ -149,7 +148,7 @@ async fn a_close() {
     assert_eq!(gates.await, 4);
 }
 
-/// The answer was lost instead of late: the acquire is given up, and what it was granted released.
+/// Here the answer is lost instead of late. The acquire gives up, and what it was granted is released.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_whose_answers_are_lost() {
     let (store, leases) = setup();
@@ -158,7 +157,7 @@ async fn an_acquire_whose_answers_are_lost() {
     assert!(until_free(&store).await < MOMENT);
 }
 
-/// An answer that never comes is lost after the time that a call has, whether anybody waits or not.
+/// An answer that never comes counts as lost after the time limit of a call, whether or not a caller waits for it.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_whose_answers_never_come() {
     let (store, leases) = setup();
@@ -173,7 +172,7 @@ async fn an_acquire_whose_answers_never_come() {
     assert!(until_free(&store).await <= LIMIT + MOMENT);
 }
 
-/// The request was given up for lost, and arrives after that, with its answer or without.
+/// The acquire gives the request up as lost. The request arrives after that, with or without an answer.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_is_carried_out_after_it_was_given_up() {
     let (store, leases) = setup();

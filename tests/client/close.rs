@@ -1,4 +1,4 @@
-//! The end of a program.
+//! `Leases::close`.
 
 use futures::{FutureExt, future::join_all};
 use leasehold::{Error, LossReason};
@@ -46,7 +46,7 @@ async fn nothing_is_acquired_after_it() {
     let lease = leases.acquire("key", TTL).await;
     assert!(matches!(lease, Err(Error::Closed)), "{lease:?}");
     assert!(store.calls().is_empty());
-    // It can be looked at, and closed again.
+    // The closed handle can still inspect a key, and be closed again.
     leases.inspect("key").await.unwrap();
     leases.close().await;
 }
@@ -70,7 +70,7 @@ async fn those_who_wait_are_told_at_once() {
     drop(holder);
 }
 
-/// The common way to stop: a `select!` whose other branch, an acquire, is neither polled nor dropped.
+/// Programs often stop like this: the other branch of a `select!` has an acquire that is neither polled nor dropped.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_is_not_polled_does_not_hold_it_up() {
     for fate in [Fate::Late(MOMENT), Fate::AnswerLate(MOMENT), Fate::NotSent] {
@@ -121,7 +121,7 @@ async fn a_store_that_cannot_be_reached_holds_it_up_for_a_ttl_at_the_most() {
     drop(lease);
 }
 
-/// A static handle in tests: the runtime that the renewal task lived on has gone.
+/// As with a static handle in tests: the runtime of the renewal task has ended.
 #[test]
 fn it_releases_though_the_first_runtime_has_ended() {
     let (store, leases) = setup();
@@ -153,8 +153,8 @@ async fn calls_that_hang_do_not_hold_it_up_for_ever() {
     assert!(is_free(&store).await);
 }
 
-/// As with a server that was killed after it had carried out an acquire, and answers nothing while it starts: the
-/// acquire is given up while it pauses, or while its second request hangs.
+/// As with a server that is killed after it has carried out an acquire, and that answers nothing while it restarts. The
+/// acquire is dropped during its pause before the retry, or while its second request hangs.
 #[tokio::test(start_paused = true)]
 async fn the_clean_up_of_an_acquire_that_hangs_holds_it_up_for_the_ttl_and_the_time_of_a_call() {
     for patience in [MOMENT, MOMENT * 5] {
@@ -183,7 +183,7 @@ fn it_releases_what_was_dropped_while_there_was_no_renewal_task() {
     });
 }
 
-/// The renewal task lives on a runtime that exists and is not driven.
+/// The runtime of the renewal task exists, but nothing drives it.
 #[test]
 fn it_does_not_need_the_renewal_tasks_runtime() {
     let (store, leases) = setup();
@@ -197,7 +197,8 @@ fn it_does_not_need_the_renewal_tasks_runtime() {
     drop(lease);
 }
 
-/// Without a runtime nothing can be released: what is held is left to its ttl, and what was dropped too.
+/// Without a runtime nothing can be released: the leases that are held expire with their ttl, and so do those that were
+/// dropped.
 #[test]
 fn it_ends_where_there_is_no_runtime_any_more() {
     let (store, leases) = setup();

@@ -1,4 +1,4 @@
-//! The snippets of `docs/testing.md`, each as the test that it is.
+//! The snippets of `docs/testing.md`, each as a test.
 
 use std::time::Duration;
 
@@ -159,7 +159,7 @@ mod page {
 
     use leasehold_tests::project;
 
-    /// Each Rust snippet of the page is a part of this file, or of the example with the container.
+    /// Each Rust snippet of the page occurs in this file, or in the example with the container.
     #[test]
     fn each_snippet_is_tested() {
         let read = |path| fs::read_to_string(project().join(path)).unwrap();

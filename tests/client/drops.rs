@@ -1,4 +1,4 @@
-//! Guards that are dropped in odd places.
+//! Guards that are dropped outside of a runtime, in a runtime that shuts down, or by a panic.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn a_lease_can_be_dropped_without_a_runtime() {
         .unwrap()
         .block_on(async { leases.acquire("key", PATIENCE * 4).await.unwrap() });
     drop(lease);
-    // The renewal task of the next runtime releases it.
+    // The lease is released by the renewal task of the next runtime.
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
         let next = leases.acquire("key", TTL).wait_for(PATIENCE).await;
@@ -30,8 +30,8 @@ fn a_lease_can_be_dropped_in_a_runtime_that_shuts_down() {
     let (dropped, was_dropped) = std::sync::mpsc::channel();
     runtime.block_on(async move {
         let lease = handle.acquire("key", TTL).await.unwrap();
-        // Dropped in this order, whether or not the task ever ran: the second tells that the drop of
-        // the lease came through.
+        // The fields are dropped in this order, whether or not the task ever runs: the message of the second field
+        // tells that the drop of the lease has returned.
         let held = (lease, Told(dropped));
         tokio::spawn(async move {
             let _held = held;
@@ -63,7 +63,7 @@ fn a_release_that_is_under_way_outlives_its_runtime() {
     });
 }
 
-/// Tells when it is dropped whether that is by a panic.
+/// Tells by a message that it was dropped, and whether a panic did that.
 struct Told(std::sync::mpsc::Sender<bool>);
 
 impl Drop for Told {

@@ -1,4 +1,4 @@
-//! Releases whose runtime ends before they are answered, because it is dropped or its thread panics: they are carried
+//! Releases whose runtime ends before they are answered, because it is dropped or its thread panics. They are carried
 //! out on another runtime, or wait for one.
 
 use std::{
@@ -27,7 +27,7 @@ use tokio::{
 
 use super::PATIENCE;
 
-/// The ttl and the time limit of a call: no test lasts so long, so a second release is never a retry.
+/// The ttl and the time limit of a call. No test lasts so long, so a second release is never a retry.
 const LONG: Duration = Duration::from_secs(60 * 60);
 
 /// A memory store whose first release hangs until it is dropped.
@@ -39,7 +39,7 @@ struct FirstHangs {
     gate: Arc<Mutex<Option<mpsc::Receiver<()>>>>,
 }
 
-/// What the store has seen of the releases.
+/// What the store has recorded about the releases.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// The runtime on which each release was sent.
@@ -109,7 +109,7 @@ impl Hanging {
 impl Drop for Hanging {
     fn drop(&mut self) {
         if let Some(gate) = self.0.gate.lock().take() {
-            // This fails if the test has failed.
+            // This fails only if the test has failed.
             let _ = gate.recv_timeout(PATIENCE);
         }
     }
@@ -123,7 +123,7 @@ fn without_threads() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Ends a runtime by a panic in the work that it runs, as that of a test that fails ends.
+/// Ends a runtime by a panic in the work that it runs, as a failing test does.
 fn panic_on(runtime: Runtime) {
     let ends = thread::spawn(move || runtime.block_on(async { panic!("the work went wrong") }));
     assert!(ends.join().is_err());
@@ -143,7 +143,7 @@ async fn acquire(leases: &Leases, key: &str) -> Lease {
     acquire.await.unwrap()
 }
 
-/// Drops a guard on this runtime, so that its release hangs there.
+/// Drops a guard on this runtime. Its release then hangs there.
 fn drop_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
     runtime.block_on(async {
         drop(acquire(leases, "key").await);
@@ -152,7 +152,7 @@ fn drop_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
     assert_eq!(store.sent_on(), [runtime.handle().id()]);
 }
 
-/// A client whose release hung on a runtime that has ended, which was its only one.
+/// A client whose release hung on its only runtime, which has ended.
 fn left_without_a_runtime(ends: Runtime, end: fn(Runtime)) -> (FirstHangs, Leases, Id) {
     let (store, leases) = FirstHangs::new(None);
     let first = ends.handle().id();
@@ -162,7 +162,7 @@ fn left_without_a_runtime(ends: Runtime, end: fn(Runtime)) -> (FirstHangs, Lease
     (store, leases, first)
 }
 
-/// Waits for the second release on this runtime, and then for the key. An acquire before that release would be granted
+/// Waits for the second release on this runtime, and then for the key. An acquire before that release could be granted
 /// the key in the place of the lease, without the release.
 fn is_released_on(runtime: &Runtime, store: &FirstHangs, leases: &Leases) {
     runtime.block_on(async {
@@ -208,7 +208,7 @@ fn a_background_release_waits_for_the_runtime_of_a_close() {
     }
 }
 
-/// Without a runtime nothing can be sent, and the key is free when the ttl is over.
+/// Without a runtime nothing can be sent. The key is free when the ttl is over.
 #[test]
 fn a_close_outside_of_a_runtime_does_not_wait_for_a_release_whose_runtime_has_ended() {
     for is_first in [true, false] {
@@ -232,7 +232,8 @@ fn a_close_outside_of_a_runtime_does_not_wait_for_a_release_whose_runtime_has_en
     }
 }
 
-/// A close outside of a runtime leaves releases to their ttl only until the next close, which brings a runtime.
+/// A close outside of a runtime leaves releases to their ttl only until the next close on a runtime, which carries them
+/// out.
 #[test]
 fn a_release_is_handed_on_to_the_runtime_of_the_last_close() {
     for end in [drop, panic_on] {
@@ -240,7 +241,7 @@ fn a_release_is_handed_on_to_the_runtime_of_the_last_close() {
         let (first, ends, next) = (without_threads(), without_threads(), without_threads());
         let ids = [&ends, &next].map(|runtime| runtime.handle().id());
         let lease = first.block_on(acquire(&leases, "key"));
-        // No acquire came from this runtime, so the release alone is on it.
+        // No acquire ran on this runtime, so the release is all that ran on it.
         let release = begin_on(&ends, lease);
         end(first);
         assert!(leases.close().now_or_never().is_none());
@@ -257,8 +258,8 @@ fn a_release_is_handed_on_to_the_runtime_of_the_last_close() {
     }
 }
 
-/// The task that carries out the release is dropped with its runtime, and its end is a long time coming. The caller,
-/// which waits for it to learn the reason, may be dropped in that time.
+/// The task that carries out the release is dropped with its runtime, and that takes a long time. The caller waits for
+/// the task, to learn the reason, and may be dropped meanwhile.
 #[test]
 fn a_release_is_handed_on_before_the_reason_of_its_end_is_known() {
     for end in [drop, panic_on] {
@@ -270,7 +271,7 @@ fn a_release_is_handed_on_before_the_reason_of_its_end_is_known() {
         let mut release = Box::pin(lease.release());
         ends.block_on(async {
             assert!((&mut release).now_or_never().is_none());
-            // The caller does not poll the release, so a task does after a moment.
+            // The caller does not poll the release, so after a moment a task does.
             store.until(|seen| seen.is_polled_by_task).await;
         });
         let waits = lives.spawn(release);
@@ -286,12 +287,12 @@ fn a_release_is_handed_on_before_the_reason_of_its_end_is_known() {
     }
 }
 
-/// The release is polled by its caller on another runtime than the one on which it began, and panics there.
+/// The caller polls the release on another runtime than the one on which it began, and the poll panics.
 #[test]
 fn a_release_that_its_caller_polls_after_the_end_of_its_runtime_is_handed_on() {
     for end in [drop, panic_on] {
         let (store, leases) = FirstHangs::new(None);
-        // Neither runtime has a thread of its own, so that no task polls the release before its caller does.
+        // Neither runtime has a thread of its own, so no task polls the release before its caller does.
         let (ends, lives) = (without_threads(), without_threads());
         let ids = [&ends, &lives].map(|runtime| runtime.handle().id());
         let lease = lives.block_on(acquire(&leases, "key"));
@@ -309,7 +310,7 @@ fn a_release_that_its_caller_polls_after_the_end_of_its_runtime_is_handed_on() {
 fn a_release_whose_caller_has_gone_goes_on_with_a_runtime_that_lives() {
     for end in [drop, panic_on] {
         let (store, leases) = FirstHangs::new(None);
-        // Nothing drives the first runtime: a task there would try again when the caller has gone.
+        // Nothing drives the first runtime. A task there would retry after the caller is dropped.
         let (ends, lives) = (without_threads(), with_threads());
         let ids = [&ends, &lives].map(|runtime| runtime.handle().id());
         let lease = lives.block_on(acquire(&leases, "key"));
@@ -360,7 +361,7 @@ fn a_close_waits_for_a_release_whose_runtime_has_ended() {
     }
 }
 
-/// Begins a release on a runtime that nothing drives.
+/// Begins a release on a runtime that nothing drives afterwards.
 fn begin_on(runtime: &Runtime, lease: Lease) -> BoxFuture<'static, Result<(), Error>> {
     let _here = runtime.enter();
     let mut release = lease.release().boxed();
@@ -368,7 +369,7 @@ fn begin_on(runtime: &Runtime, lease: Lease) -> BoxFuture<'static, Result<(), Er
     release
 }
 
-/// Runs this work, which is waited for on a runtime.
+/// Runs this future on the runtime, with a time limit.
 fn in_time<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
     runtime.block_on(async { timeout(PATIENCE, work).await.unwrap() })
 }

@@ -1,4 +1,4 @@
-//! The store for tests, `leasehold::testing`: it does what it is told to, and nothing else.
+//! `leasehold::testing`: the store fails as a test tells it, and in no other way.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{LIMIT, PATIENCE, TTL};
 
-/// The leases of a process behind the faults, those of another process, and the faults.
+/// The handle of a process whose store has faults, the handle of another process, and the control
+/// of the faults.
 fn setup() -> (Leases, Leases, Faults) {
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
@@ -87,7 +88,8 @@ async fn a_key_that_is_passed_on_is_refused_too() {
     assert!(is_free(&other).await);
 }
 
-/// A request is repeated whose answer was lost: no store says that another has the key.
+/// A request whose answer was lost is retried. `refuse_all` must not refuse the retry, because no
+/// store refuses a lease that it has granted.
 #[tokio::test(start_paused = true)]
 async fn what_was_granted_is_not_refused() {
     let (leases, _, faults) = setup();
@@ -100,7 +102,7 @@ async fn what_was_granted_is_not_refused() {
     faults.acquires().fail_next(1, Failure::AnswerLost);
     let acquire = leases.try_acquire("key", TTL).into_future();
     let refuse = async {
-        // Between the first request and the second.
+        // This is after the first request, and before the second.
         sleep(Duration::from_millis(1)).await;
         faults.refuse_all();
     };
@@ -144,7 +146,7 @@ async fn a_lease_by_hand_is_told_by_its_renewal_or_its_release() {
     assert!(matches!(lease.release().await, Err(Error::Lost { .. })));
 }
 
-/// The eviction comes before the next call of whatever kind, so a later lease is not lost.
+/// The eviction is carried out before the next call of any kind, so a later lease is not lost.
 #[tokio::test(start_paused = true)]
 async fn only_those_are_lost_that_have_the_key() {
     let (leases, other, faults) = setup();
@@ -189,13 +191,13 @@ async fn what_hangs_for_too_long_is_without_an_answer() {
         .unwrap_err();
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
     assert!(start.elapsed() >= LIMIT);
-    // What was granted to nobody is released.
+    // The grant that reached no caller is released.
     faults.clear();
     leases.close().await;
     assert!(is_free(&other).await);
 }
 
-/// The client drops no request that it has sent. A store may be used without one.
+/// The client never drops a request that it has sent. A test may use the store without a client.
 #[tokio::test(start_paused = true)]
 async fn what_hangs_and_is_dropped_is_not_carried_out() {
     let memory = MemoryStore::new();
@@ -239,7 +241,7 @@ async fn renewals_hang_while_others_go_on() {
     let (other, granted) = (leases.try_acquire("other", TTL), Instant::now());
     assert!(matches!(other.await.unwrap(), Attempt::Acquired(_)));
     assert!(granted.elapsed() < LIMIT);
-    // On this clock, and not because anything answers.
+    // The loss comes by the local clock, and not by an answer.
     lease.lost().await;
     assert_eq!(start.elapsed().as_secs(), TTL.as_secs());
 }
@@ -248,7 +250,7 @@ async fn renewals_hang_while_others_go_on() {
 async fn the_next_calls_fail_and_the_others_do_not() {
     let (leases, _, faults) = setup();
     faults.calls().fail_next(2, Failure::Unreachable);
-    // Three requests, of which the third is carried out.
+    // The acquire sends three requests, of which the third is carried out.
     acquired(&leases).await.release().await.unwrap();
     faults.calls().fail_next(3, Failure::Unreachable);
     let error = leases.try_acquire("key", TTL).await.unwrap_err();
@@ -324,7 +326,7 @@ async fn answers_are_late_and_the_calls_are_not() {
     assert_eq!(start.elapsed().as_secs(), 4);
 }
 
-/// The requests of a batch, and the renewals of a call, count one by one.
+/// Each request of a batch, and each renewal of a call, counts as one.
 #[tokio::test(start_paused = true)]
 async fn a_batch_counts_as_its_requests() {
     let store = FaultyStore::new(MemoryStore::new());
@@ -386,7 +388,7 @@ async fn a_clone_has_the_same_faults() {
     }
 }
 
-/// Nothing of it needs a paused clock, or one thread.
+/// The faults work without a paused clock, and with several threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_test_in_real_time_waits_for_a_call_to_hang() {
     let (leases, other, faults) = setup();

@@ -27,17 +27,17 @@ use tokio::{
 
 use super::gates::Gates;
 
-/// How often a store that tells says that it has nothing to tell.
+/// How often the stream of a store with news sends an empty list.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What happens to a call.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// It never reaches the server.
     NotSent,
     /// It is carried out, and the answer is lost.
     AnswerLost,
-    /// It is lost on its way, and nobody can tell.
+    /// It is lost on its way, and the client cannot tell whether it was carried out.
     AnswerCut,
     /// It is carried out this much later.
     Late(Duration),
@@ -47,28 +47,27 @@ pub enum Fate {
     Denied,
     /// The driver panics.
     Panic,
-    /// The connection breaks while the request, an acquire, is on its way, and it is carried out this
-    /// much later.
+    /// The connection breaks while the request, an acquire, is on its way. It is carried out this much later.
     CutAndLate(Duration),
 }
 
-/// What a store tells of keys that become free.
+/// How the store tells of keys that become free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum News {
-    /// It cannot tell.
+    /// It has no such stream.
     #[default]
     None,
-    /// It tells nothing, although it could.
+    /// It has a stream that never tells anything.
     Silence,
     /// Each stream breaks as soon as it is open.
     Broken,
-    /// It must not tell this client.
+    /// It refuses this client the stream.
     Refused,
-    /// It tells what it is told to.
+    /// It tells the keys that the test tells it.
     Told,
 }
 
-/// A store whose next changes meet these fates, and all after them none.
+/// A memory store that lets its next changes meet these fates. When there are no more fates, it works.
 #[derive(Clone, Debug)]
 pub struct FlakyStore {
     pub memory: MemoryStore,
@@ -76,14 +75,14 @@ pub struct FlakyStore {
     calls: Arc<Mutex<Vec<&'static str>>>,
     /// How many requests each batch had.
     pub batched: Arc<Mutex<Vec<usize>>>,
-    /// Of each release that came alone, whether a failover may undo it.
+    /// Whether a failover may undo each of the releases that came outside of a batch.
     pub undoable: Arc<Mutex<Vec<bool>>>,
     hanging: Arc<Mutex<Option<Key>>>,
     reads_fail: Arc<AtomicBool>,
     news: Arc<Mutex<News>>,
     told: broadcast::Sender<Key>,
     streams: Arc<AtomicUsize>,
-    /// How many requests it likes to have at once, for handles that are made from now on.
+    /// How many requests at once the store asks for, from handles that are made later.
     pub at_once: usize,
     pub gates: Gates,
 }
@@ -110,22 +109,22 @@ impl FlakyStore {
         *self.news.lock() = news;
     }
 
-    /// Tells those who listen that a key became free.
+    /// Tells the streams that a key became free.
     pub fn tell(&self, key: &str) {
         self.told.send(Key::new(key).unwrap()).unwrap();
     }
 
-    /// How often somebody began to listen.
+    /// How often a stream was opened.
     pub fn streams(&self) -> usize {
         self.streams.load(Ordering::SeqCst)
     }
 
-    /// How many have this store, the caller among them.
+    /// How many clones of this store there are, this one included.
     pub fn owners(&self) -> usize {
         Arc::strong_count(&self.streams)
     }
 
-    /// From now on the renewals of this key are never answered, nor what is in one call with them.
+    /// From now on a call that renews this key is never answered.
     pub fn hang_on(&self, key: &str) {
         *self.hanging.lock() = Some(Key::new(key).unwrap());
     }
@@ -134,17 +133,17 @@ impl FlakyStore {
         self.fates.lock().extend(fates);
     }
 
-    /// The same instead of what was to come.
+    /// Replaces the fates that are still to come by these.
     pub fn fates_now(&self, fates: impl IntoIterator<Item = Fate>) {
         *self.fates.lock() = fates.into_iter().collect();
     }
 
-    /// Whether a look at a key fails from now on.
+    /// Sets whether reads of a key fail from now on.
     pub fn fail_reads(&self, fail: bool) {
         self.reads_fail.store(fail, Ordering::SeqCst);
     }
 
-    /// The changes that were asked for since the last time.
+    /// The names of the changes that were requested since the last call of this method.
     pub fn calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.calls.lock())
     }

@@ -1,5 +1,5 @@
-//! Points at which a store call can be stopped: before it reaches the server, and before its answer
-//! comes back.
+//! Gates at which a call of the store can be stopped: before it reaches the server, and before its
+//! answer comes back.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ pub struct Gates(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// How many may still pass until one is closed; `None` if none is.
+    /// How many calls may still pass before the gate is closed; `None` if no gate is to be closed.
     left: Mutex<Option<usize>>,
     reached: Notify,
     opened: Notify,
 }
 
 impl Gates {
-    /// Closes the gate with this number, counted from now.
+    /// Closes the gate with this number. Counting starts at 0, from now on.
     pub fn close(&self, number: usize) {
         *self.0.left.lock() = Some(number);
     }
 
-    /// Waits until a call stands at the closed gate.
+    /// Waits until a call has stopped at the closed gate.
     pub async fn reached(&self) {
         self.0.reached.notified().await;
     }

@@ -1,4 +1,4 @@
-//! A holder that hands its key to the next who waits for it in this process.
+//! A holder that hands its key to the next waiter of this process.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{Fate, FlakyStore, LIMIT, MOMENT, TTL, setup, until_free};
 
-/// A holder of the key, and one that stands in the queue for it.
+/// A holder of the key, and a waiter in the queue for it.
 async fn pair(leases: &Leases) -> (Lease, JoinHandle<Result<Lease, Error>>) {
     let holder = leases.acquire("key", TTL).await.unwrap();
     let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
@@ -56,8 +56,8 @@ async fn a_dropped_guard_hands_its_key_over_too() {
     assert_eq!(store.calls(), ["acquire", "release"]);
 }
 
-/// Whatever becomes of the request, the holder is told that it was released, the waiter gets the key, and
-/// nothing stays behind.
+/// Whatever happens to the request, the holder is told that its lease was released, the waiter gets the key, and no
+/// lock is left behind.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_that_goes_wrong_is_a_release_and_an_acquire() {
     let late = LIMIT * 2;
@@ -86,12 +86,12 @@ async fn a_hand_over_that_goes_wrong_is_a_release_and_an_acquire() {
     }
 }
 
-/// Also what is lost after the hand-over was given up: the release that comes after it.
+/// The answer to the handoff is lost, and the answer to the release that follows it as well.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_without_an_answer_and_a_release_that_comes_after_it() {
     let (store, leases) = setup();
     let (holder, waiter) = pair(&leases).await;
-    // The hand-over is carried out; the release finds that the lease is gone.
+    // The handoff is carried out. The release finds that the lease is gone.
     store.next([Fate::AnswerLost, Fate::AnswerLost]);
     holder.release().await.unwrap();
     let next = waiter.await.unwrap().unwrap();
@@ -116,7 +116,7 @@ async fn a_waiter_that_goes_away_in_the_middle_leaves_no_lock() {
     }
 }
 
-/// What was lost before stays lost: the next holder is another's.
+/// A lease that was lost before the release stays lost: the holder that follows it is another process's.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_taken_over_is_not_handed_over() {
     let (store, leases) = setup();
@@ -135,8 +135,8 @@ async fn a_lease_that_was_taken_over_is_not_handed_over() {
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Every now and then a key that changes hands within a process is free, for who waits elsewhere: after 32
-/// hand-overs, or after 100 ms.
+/// When a key changes hands within a process, it is set free for other processes from time to time: after 32 handoffs,
+/// or after 100 ms.
 #[tokio::test(start_paused = true)]
 async fn hand_overs_within_a_process_come_to_an_end() {
     for (answer_in, run) in [(1, 33), (10, 11)] {
@@ -151,7 +151,7 @@ async fn hand_overs_within_a_process_come_to_an_end() {
             expected.contains(&released),
             "{answer_in} ms: {released} releases"
         );
-        // Others hear of a release once a majority has it, and this process waits for that before it asks again.
+        // Other processes hear of a release once a majority has it. This process waits for that before it asks again.
         let undoable = std::mem::take(&mut *store.undoable.lock());
         let (last, left_to_others) = undoable.split_last().unwrap();
         assert!(*last && !left_to_others.contains(&true), "{undoable:?}");
@@ -178,7 +178,7 @@ async fn what_others_share_or_has_to_stay_is_released() {
     }
 }
 
-/// The waiter's runtime stands still. The release has no part in that.
+/// The waiter's runtime stands still, but the release does not need it.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_nobody_drives_holds_up_a_release_for_a_moment_only() {
     let (store, leases) = setup();
@@ -186,7 +186,7 @@ async fn a_waiter_that_nobody_drives_holds_up_a_release_for_a_moment_only() {
     let still = runtime::Builder::new_current_thread();
     let still = { still }.enable_all().build().unwrap();
     let waiting = leases.clone();
-    // It stands in the queue, and is not driven from then on.
+    // The waiter joins the queue, and nothing polls it afterwards.
     let still = std::thread::spawn(move || {
         still.block_on(async {
             let _ = timeout(
@@ -206,8 +206,8 @@ async fn a_waiter_that_nobody_drives_holds_up_a_release_for_a_moment_only() {
     still.shutdown_background();
 }
 
-/// If one is seen to have the key, it gets time to ask for it as well: with many tasks, and with so few that
-/// now and then nobody waits.
+/// A process that sees another one hold the key lets that one ask for it as well. This holds with many tasks, and also
+/// with so few that at times nobody waits.
 #[tokio::test(start_paused = true)]
 async fn two_processes_share_a_key_that_both_want() {
     for (tasks_here, tasks_there, least) in [(4, 4, 0.3), (2, 2, 0.3), (2, 1, 0.18), (1, 2, 0.18)] {
@@ -234,7 +234,7 @@ async fn two_processes_share_a_key_that_both_want() {
         let share = f64::from(here.min(there)) / f64::from(here + there);
         let case = format!("{tasks_here} and {tasks_there} tasks: {here} and {there}");
         assert!(share > least, "{case}");
-        // Without pauses it would be one in 6 ms.
+        // Without pauses there would be one grant in 6 ms.
         assert!(here + there > 15_000 / 6 / 3, "{case}");
     }
 }

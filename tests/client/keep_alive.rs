@@ -68,18 +68,18 @@ async fn ten_thousand_leases_cost_ten_calls_a_period() {
     for number in 0..10_000 {
         let acquire = leases.acquire(format!("key {number}"), TTL);
         kept.push(acquire.keep_alive().await.unwrap());
-        // Acquired at different moments, over half a period.
+        // The leases are acquired at different moments, spread over half a period.
         if number % 10 == 0 {
             sleep(TTL / 6 / 1_000).await;
         }
     }
-    // The first period, in which they fall into step.
+    // In the first period the renewals fall into step.
     sleep(TTL / 2).await;
     store.calls();
     let periods = 10;
     sleep(TTL / 3 * periods).await;
     let calls = store.calls().len();
-    // Up to an eighth more, by which the batches drift apart.
+    // The batches drift apart, which adds up to an eighth of the calls.
     assert!(calls <= 10 * periods as usize * 9 / 8, "{calls} calls");
     assert!(kept.iter().all(|lease| lease.is_live()));
 }
@@ -109,7 +109,8 @@ async fn one_that_is_answered_late_counts() {
     let (store, leases) = setup();
     let start = Instant::now();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    // Sent at a third, carried out, and answered just before the end; the others never arrive.
+    // The renewal is sent after a third of the ttl, carried out, and answered just before the deadline. The later ones
+    // never arrive.
     let late = TTL * 2 / 3 - MARGIN - MOMENT;
     store.next([Fate::AnswerLate(late)]);
     store.next([Fate::Late(TTL * 100); 100]);
@@ -118,7 +119,7 @@ async fn one_that_is_answered_late_counts() {
     assert_eq!(lease.deadline(), start + TTL / 3 + TTL - MARGIN);
 }
 
-/// A lease whose renewal hangs in the server, and every batch that it is part of.
+/// The renewal of this lease hangs in the server, and with it every batch that has the lease in it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_hangs_does_not_take_others_along() {
     let (store, leases) = setup();
@@ -144,22 +145,22 @@ async fn a_lease_that_is_refused_does_not_take_others_along() {
     leases.evict("evicted").await.unwrap();
     sleep(TTL * 2).await;
     assert!(!evicted.is_live() && kept.is_live());
-    // The lost one is left alone: one call a period, for the other.
+    // The lost lease is not renewed any more: there is one call a period, for the other one.
     store.calls();
     drop(kept);
     sleep(TTL * 2).await;
     assert_eq!(store.calls(), ["release"]);
 }
 
-/// Of a lease on a runtime whose clock is that of the machine, and on which nothing waits.
+/// The ttl of a lease on a runtime with the clock of the machine. Nothing there waits for so long.
 const LONG: Duration = Duration::from_secs(60 * 60);
 
-/// A runtime with threads, as most are, that ends before anything is due on it.
+/// A runtime with threads, as most are. It ends before anything is due on it.
 fn ending() -> Runtime {
     Runtime::new().unwrap()
 }
 
-/// A runtime whose clock goes on only as it waits for it: however slow the machine is, a renewal is in time.
+/// A runtime with a paused clock, so that a renewal is in time however slow the machine is.
 fn living() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread();
     { runtime }.enable_all().start_paused(true).build().unwrap()
@@ -169,13 +170,13 @@ async fn kept(leases: &Leases, key: &str) -> Lease {
     leases.acquire(key, LONG).keep_alive().await.unwrap()
 }
 
-/// No runtime is left on which the lease could be renewed: that is what its loss says.
+/// No runtime is left on which the lease could be renewed. The reason of the loss says so.
 #[test]
 fn without_a_runtime_a_kept_lease_is_lost_at_its_deadline() {
     is_lost_at_its_deadline_without(ending());
 }
 
-/// The same when the task that renews did not even learn of the lease: nothing drives it on this runtime.
+/// The same when the renewal task has not even learnt of the lease, because nothing drives its runtime.
 #[test]
 fn without_a_runtime_a_lease_that_was_just_kept_is_lost_at_its_deadline() {
     is_lost_at_its_deadline_without(living());
@@ -194,7 +195,7 @@ fn is_lost_at_its_deadline_without(first: Runtime) {
         let cause = format!("{reason:?}");
         assert!(cause.contains("its runtime ended"), "{cause}");
         assert!(Instant::now() >= lease.deadline(), "it was lost too soon");
-        // The next acquire brings a runtime.
+        // The next acquire runs on a new runtime, so renewals go on there.
         sleep(MARGIN).await;
         let next = kept(&leases, "key").await;
         outlives_its_ttl(&next).await;
@@ -204,7 +205,7 @@ fn is_lost_at_its_deadline_without(first: Runtime) {
     });
 }
 
-/// Whether it is still there after its ttl.
+/// Checks that the lease is still live after its ttl.
 async fn outlives_its_ttl(lease: &Lease) {
     tokio::select! {
         reason = lease.lost() => panic!("{} was lost: {reason:?}", lease.key()),
@@ -212,13 +213,13 @@ async fn outlives_its_ttl(lease: &Lease) {
     }
 }
 
-/// The handle was used first on a runtime that ends, as that of a test does. What others keep alive goes on.
+/// The handle was first used on a runtime that ends, as that of a test does. Leases of other runtimes are kept alive.
 #[test]
 fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_ends() {
     goes_on_after(drop);
 }
 
-/// The same if it ends because what it runs panics, as a test that fails does.
+/// The same if the runtime ends by a panic of what it runs, as that of a failing test does.
 #[test]
 fn a_lease_of_a_runtime_that_lives_is_kept_when_that_of_the_first_acquire_panics() {
     goes_on_after(|first| {
@@ -243,7 +244,7 @@ fn goes_on_after(end: impl FnOnce(Runtime)) {
         assert!(!token.is_cancelled());
         lease.release().await.unwrap();
         token.cancelled().await;
-        // What was sent to be done goes on too.
+        // Background releases go on too.
         drop(early);
         let again = leases.acquire("early", TTL).await.unwrap();
         again.release().await.unwrap();
@@ -253,7 +254,7 @@ fn goes_on_after(end: impl FnOnce(Runtime)) {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_granted_late_is_renewed_in_time() {
     let (store, leases) = setup();
-    // The first two requests are carried out and not answered; the third finds their grant.
+    // The first two requests are carried out, but not answered in time. The third finds their grant.
     store.next([Fate::AnswerLate(TTL * 3); 2]);
     let acquire = leases.acquire("key", TTL).wait_for(TTL * 2).keep_alive();
     let lease = acquire.await.unwrap();
@@ -262,7 +263,7 @@ async fn a_lease_that_was_granted_late_is_renewed_in_time() {
     assert!(lease.is_live());
 }
 
-/// Counts the renewals of 2,000 leases while the store is away for a whole ttl.
+/// Counts the renewals of 2,000 leases while the store cannot be reached for a whole ttl.
 async fn renewals_in_an_outage(fate: Fate) -> usize {
     let (store, leases) = setup();
     let mut kept = Vec::new();
@@ -288,8 +289,8 @@ async fn an_outage_is_no_reason_for_a_storm_of_renewals() {
     }
 }
 
-/// A late request is granted the same lease anew, after another had the key: that is not the lease
-/// that its guard stands for.
+/// A late request is granted the lease id anew, after another holder had the key. The guard stands for the earlier
+/// grant, so its lease is lost.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_of_a_later_grant_is_a_loss() {
     let (store, leases) = setup();
@@ -307,7 +308,7 @@ async fn a_renewal_of_a_later_grant_is_a_loss() {
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
-/// A waiter outlives the runtime that the renewal task lived on.
+/// A waiter lives longer than the runtime of the renewal task.
 #[test]
 fn a_lease_that_is_granted_after_the_end_of_the_renewal_tasks_runtime_is_kept() {
     let (store, leases) = setup();

@@ -60,7 +60,8 @@ async fn readers_that_wait_enter_together() {
     assert!(start.elapsed() < MOMENT * 2);
 }
 
-/// One look says so; who waits has the first place that becomes free, or is told when the time is over.
+/// `try_acquire` gets an error at once. A waiter gets the first place that becomes free, or the error when its time
+/// limit is over.
 #[tokio::test(start_paused = true)]
 async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
     let (_, leases) = setup();
@@ -83,7 +84,7 @@ async fn a_reader_too_many_is_told_so_or_waits_for_a_place() {
     assert!(matches!(error, Error::TooManyHolders { .. }), "{error:?}");
     let another = leases.inspect("another").await.unwrap();
     assert!(another.unwrap().is_free());
-    // A writer is in conflict, whatever their number.
+    // A writer conflicts with the readers, however many they are.
     let writer = leases.try_acquire("key", TTL).await.unwrap();
     assert!(matches!(writer, Attempt::Held(_)), "{writer:?}");
     let error = leases.acquire("key", TTL).wait_for(MOMENT).await;
@@ -129,7 +130,7 @@ async fn what_is_taken_of_a_set_is_kept_alive_while_the_rest_is_waited_for() {
     last.release().await.unwrap();
     let set = waiting.await.unwrap().unwrap();
     assert!(set.is_live() && set.remaining() > TTL / 2);
-    // From here on it is on its own, because nobody asked for more.
+    // From here on the leases are not renewed, because the caller did not ask for keep-alive.
     let (_, reason) = timeout(TTL, set.lost()).await.unwrap();
     assert!(matches!(reason, LossReason::Expired), "{reason:?}");
 
@@ -166,7 +167,8 @@ async fn a_set_that_is_dropped_or_not_to_be_had_leaves_no_lock() {
     last.release().await.unwrap();
 }
 
-/// What is given back is no work that was done: the set would wait for what it left itself.
+/// A lease that a failed set gives back has done no work. If it left a minimum hold, the set would wait for its own
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     let (store, leases) = setup();
@@ -189,7 +191,7 @@ async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     assert!(is_free(&store).await);
 }
 
-/// Its answer came after its caller had gone, or lay there for too long.
+/// The answer came after the caller had been dropped, or the caller did not take it in time.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_nobody_took_leaves_no_minimum_hold() {
     let (store, leases) = setup();
@@ -246,7 +248,7 @@ async fn a_minimum_hold_holds_though_the_answer_to_the_release_was_lost() {
     assert!(!is_free(&store).await);
     until_free(&store).await;
     assert!(start.elapsed() < TTL + MOMENT);
-    // An acquire that is given up has done no work, and leaves nothing behind.
+    // An acquire that gives up has done no work, so it leaves no minimum hold behind.
     store.next([Fate::AnswerLost; 3]);
     leases
         .try_acquire("key", TTL)
@@ -277,7 +279,7 @@ async fn a_conversion_whose_answer_was_lost_is_found_again() {
     assert_eq!(lease.mode(), leasehold::Mode::Shared);
 }
 
-/// Where taking the keys took a good part of the ttl, the first ones get theirs anew.
+/// If a set takes a good part of the ttl to acquire, the first leases are renewed before it is returned.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_took_long_is_renewed_and_another_is_not() {
     let (store, leases) = setup();
@@ -293,7 +295,7 @@ async fn a_set_that_took_long_is_renewed_and_another_is_not() {
     slow.release().await.unwrap();
 }
 
-/// A request of an earlier acquire may arrive late, and be granted the lease anew after it was lost.
+/// A late request of the acquire may be granted the lease id anew, after the lease was lost.
 #[tokio::test(start_paused = true)]
 async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_another() {
     let (store, leases) = setup();
@@ -310,7 +312,8 @@ async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_another() {
     drop(beside);
 }
 
-/// Whichever of the two is given up, and however: the other goes on as long as the lease does.
+/// Two guards stand for one lease. Whichever of them is given up, and in whichever way, the other keeps the lease
+/// alive.
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
     for ends_first in [true, false] {
@@ -331,13 +334,13 @@ async fn a_ticket_that_is_resumed_twice_gives_two_guards_that_are_kept_alive() {
         ends.detach();
         sleep(TTL * 2).await;
         assert!(stays.is_live());
-        // A close knows of it.
+        // A close releases the remaining guard.
         leases.close().await;
         assert!(matches!(stays.lost().await, LossReason::Closed));
     }
 }
 
-/// A conversion is answered after the next one.
+/// The answer to a conversion comes after that to the next conversion.
 #[tokio::test(start_paused = true)]
 async fn the_late_answer_to_a_conversion_changes_nothing() {
     let (store, leases) = setup();
@@ -352,7 +355,7 @@ async fn the_late_answer_to_a_conversion_changes_nothing() {
     lease.release().await.unwrap();
 }
 
-/// An upgrade is answered after the downgrade that was sent later.
+/// The answer to an upgrade comes after that to the downgrade that was sent later.
 #[tokio::test(start_paused = true)]
 async fn the_late_answer_to_an_upgrade_does_not_undo_a_downgrade() {
     let (store, leases) = setup();
@@ -365,7 +368,7 @@ async fn the_late_answer_to_an_upgrade_does_not_undo_a_downgrade() {
     lease.release().await.unwrap();
 }
 
-/// A close that begins while the answer is on its way releases no lease of a ticket.
+/// A close that begins while the answer is on its way does not release the lease of a ticket.
 #[tokio::test(start_paused = true)]
 async fn a_ticket_outlives_the_close_of_a_client_that_resumes_it() {
     let (store, leases) = setup();

@@ -1,4 +1,4 @@
-//! One leader among several candidates. Each client here stands for a process.
+//! Leader election among several candidates. Each client here stands for a process.
 
 mod follower;
 
@@ -21,17 +21,18 @@ use tokio::{
 
 use super::{Fate, FlakyStore, MARGIN, MOMENT, TTL, flaky::News, is_free, until_free};
 
-/// How late a waiter notices that a key is free, in a store that does not tell.
+/// How late a waiter notices that a key is free, with a store that does not tell.
 const NOTICED: Duration = Duration::from_secs(1);
 
-/// The terms that began, by their owners and fences, and how many of them last.
+/// The terms that have begun, by owner and fence, and how many of them still last.
 #[derive(Clone, Default)]
 struct Terms {
     begun: Arc<Mutex<Vec<(String, Fence)>>>,
     lasting: Arc<AtomicUsize>,
 }
 
-/// Counts a term until it is dropped, as the work is that has it.
+/// Counts a term as lasting until it is dropped, which happens when the work of the term is
+/// dropped.
 struct Lasting(Arc<AtomicUsize>);
 
 impl Drop for Lasting {
@@ -60,13 +61,13 @@ impl Terms {
         self.lasting.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many terms have begun.
+    /// Waits until this many terms have begun.
     async fn until(&self, terms: usize) {
         eventually(|| self.begun.lock().len() >= terms).await;
     }
 }
 
-/// Waits until this is so, for hours of the paused time at the most.
+/// Waits until the condition is true, for 300 ttls of the paused clock at most.
 async fn eventually(mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -83,7 +84,7 @@ fn leader(leases: &Leases) -> Leader {
     leases.leader("key", TTL)
 }
 
-/// Waits until a run has ended well.
+/// Waits until a run has returned without an error.
 async fn ended(running: JoinHandle<Result<(), Error>>) {
     let ended = timeout(TTL, running).await.expect("it goes on");
     ended.unwrap().unwrap();
@@ -121,13 +122,13 @@ async fn a_loss_stops_the_work_and_another_leads_with_a_greater_fence() {
     sleep(MOMENT).await;
     second.evict("key").await.unwrap();
     terms.until(2).await;
-    // The first one learns of it with its next renewal.
+    // The first leader learns of the eviction with its next renewal.
     sleep(TTL / 2).await;
     assert_eq!(terms.lasting(), 1);
     let begun = terms.begun.lock().clone();
     assert_eq!((&*begun[0].0, &*begun[1].0), ("a", "b"));
     assert!(begun[1].1 > begun[0].1, "{begun:?}");
-    // It campaigns again, and leads when the second one is gone.
+    // The first one campaigns again, and leads when the second one has closed.
     second.close().await;
     terms.until(3).await;
     assert_eq!(terms.owners(), ["a", "b", "a"]);
@@ -169,7 +170,7 @@ async fn what_a_retry_cannot_mend_ends_the_campaign() {
     assert_eq!(terms.owners().len(), 0);
 }
 
-/// Work that ends is one way out of a term, and to resign is another.
+/// A term ends when its work returns, or when its leader resigns.
 #[tokio::test(start_paused = true)]
 async fn a_term_that_ends_hands_over_to_those_who_wait() {
     for resigns in [true, false] {
@@ -199,7 +200,8 @@ async fn a_term_that_ends_hands_over_to_those_who_wait() {
     }
 }
 
-/// Those of one process, and those of a store that tells of free keys.
+/// The next leader is a candidate of the same process, or one of another process with a store that
+/// tells of free keys.
 #[tokio::test(start_paused = true)]
 async fn the_next_leader_takes_over_at_once() {
     for is_same_process in [true, false] {
@@ -248,7 +250,8 @@ async fn work_that_fails_is_tried_again_after_pauses_that_grow() {
         };
         match terms {
             4 => sleep(Duration::from_secs(60)).await,
-            // Without pauses they would never let the time go on.
+            // If there were no pauses, the paused clock would never advance, and this stops the
+            // loop.
             7.. => pending().await,
             _ => {}
         }
@@ -257,7 +260,7 @@ async fn work_that_fails_is_tried_again_after_pauses_that_grow() {
     eventually(|| begun.lock().len() == 6).await;
     let begun = begun.lock().clone();
     let pauses: Vec<_> = begun.windows(2).map(|two| two[1] - two[0]).collect();
-    // The fourth term lasts for a minute, after which the pauses begin anew.
+    // The fourth term lasts for a minute. After it the pauses are short again.
     for (pause, (after, longest)) in pauses.iter().zip([(0, 1), (0, 2), (0, 4), (60, 1), (0, 2)]) {
         let (after, longest) = (Duration::from_secs(after), Duration::from_secs(longest));
         assert!(*pause >= after + longest / 2, "{pauses:?}");
@@ -303,7 +306,7 @@ async fn a_close_ends_the_run_and_releases() {
     ended(leading).await;
     assert_eq!(terms.lasting(), 0);
     assert_eq!(terms.owners(), ["a"]);
-    // One that runs after the close ends at once.
+    // A run that begins after the close ends at once.
     ended(leads(&first, &terms)).await;
 }
 
@@ -348,7 +351,7 @@ async fn the_token_of_a_term_is_cancelled_with_it() {
     assert_eq!(states, [true, true, false]);
 }
 
-/// If a failover undid it, the key would be without a leader until the ttl is over.
+/// If a failover undid the release, the key would be without a leader until the ttl is over.
 #[tokio::test(start_paused = true)]
 async fn the_release_of_a_leader_is_not_one_that_may_be_undone() {
     let (store, terms) = (FlakyStore::new(), Terms::default());

@@ -1,4 +1,4 @@
-//! Permits of a limiter when callers leave, answers are lost and runtimes stand still.
+//! Permits of a limiter when callers are dropped, answers are lost and runtimes stand still.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use super::{
     setup,
 };
 
-/// What is left of a window of ten.
+/// How many permits are left in a window of ten.
 async fn left(store: &FlakyStore) -> u32 {
     let elsewhere = Leases::new(store.memory.clone()).limiter("key", 10, SECOND);
     let mut left = 0;
@@ -52,7 +52,7 @@ async fn who_gives_up_leaves_the_queue_and_its_permit_to_the_next() {
     }
 }
 
-/// Dropped at any point, with nobody behind it, it costs no more than its own.
+/// A call that is dropped at any point, without a waiter behind it, costs no more than its own permit.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_costs_its_permit_at_the_most() {
     for gate in [0, 1] {
@@ -72,7 +72,7 @@ async fn a_dropped_call_costs_its_permit_at_the_most() {
     assert_eq!(left(&store).await, 10);
 }
 
-/// A request whose answer is lost is repeated under the same name.
+/// A request whose answer is lost is retried with the same permit id.
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_costs_nothing_and_is_given_once() {
     for fate in [
@@ -93,7 +93,7 @@ async fn a_lost_answer_costs_nothing_and_is_given_once() {
             .map(|permit| permit.as_ref().unwrap().granted_at())
             .collect();
         assert_eq!(at.len(), 5);
-        // Of the window in which they were granted.
+        // These are permits of the window in which they were granted. With a late answer the window may be over.
         if left(&store).await != 5 {
             let turned = matches!(fate, Fate::Late(_) | Fate::AnswerLate(_));
             assert!(turned, "{fate:?}");
@@ -141,7 +141,7 @@ async fn errors_are_retried_for_as_long_as_the_caller_waits() {
     assert_eq!(store.calls(), ["permit"]);
 }
 
-/// A request that hangs is sent again after the window, and not for ever.
+/// A request that hangs is sent again after the window, and not endlessly.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_holds_nobody_up_for_long() {
     let (store, leases, limiter) = limited();
@@ -149,7 +149,7 @@ async fn a_call_that_hangs_holds_nobody_up_for_long() {
     let start = Instant::now();
     limiter.permit().await.unwrap();
     assert!(start.elapsed() < 6 * SECOND);
-    // Nor does a close wait for it.
+    // A close does not wait for that request either.
     timeout(MOMENT, leases.close()).await.unwrap();
 }
 
@@ -163,8 +163,8 @@ async fn a_close_sends_away_who_waits() {
     assert!(matches!(limiter.try_permit().await, Err(Error::Closed)));
 }
 
-/// Callers on runtimes of their own wait for nobody else's: one that stands still, or is gone, with a
-/// request under way.
+/// Callers on several runtimes do not wait for each other: one runtime stands still, or has ended, with a request under
+/// way.
 #[test]
 fn a_runtime_that_stands_still_holds_up_no_other() {
     let store = FlakyStore::new();
@@ -194,7 +194,7 @@ fn a_runtime_that_stands_still_holds_up_no_other() {
     drop(still);
 }
 
-/// It is as long a way to the server as from there; one that is farther gets its share all the same.
+/// For one process the way to the server and back is longer than for the other. It gets its share all the same.
 #[tokio::test(start_paused = true)]
 async fn a_far_process_gets_its_share() {
     let (store, far) = setup();
@@ -219,7 +219,7 @@ async fn a_far_process_gets_its_share() {
     assert!(near.min(far) > 1_000, "{near} near and {far} far");
 }
 
-/// A permit that came in the moment in which its caller left.
+/// The permit comes at the moment at which its caller is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_nobody_took_is_for_the_next() {
     let (store, leases, _) = limited();
@@ -233,7 +233,7 @@ async fn a_permit_that_nobody_took_is_for_the_next() {
     timeout(MOMENT, second).await.unwrap().unwrap().unwrap();
 }
 
-/// A wait that ends before the answer is there would cost a permit each time, for nothing.
+/// If a caller gave up before the answer came, it would lose a permit each time.
 #[tokio::test(start_paused = true)]
 async fn the_answer_that_is_on_its_way_is_waited_for() {
     let (store, _, limiter) = limited();
@@ -252,7 +252,7 @@ async fn the_answer_that_is_on_its_way_is_waited_for() {
     assert!(start.elapsed() < 6 * SECOND);
 }
 
-/// Whatever the jitter says.
+/// This holds whatever the jitter is.
 #[tokio::test(start_paused = true)]
 async fn a_wait_of_a_whole_window_reaches_the_next() {
     for round in 0..50 {
@@ -275,7 +275,7 @@ fn without_a_runtime_it_says_so() {
     }
 }
 
-/// What a network does, at random; callers of all kinds, that come and go.
+/// Random faults of the network, with callers of all kinds that come and go.
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_nobody_hangs_and_the_limit_holds() {
     for seed in 0..200 {

@@ -1,4 +1,5 @@
-//! Permits of a limiter: who asks for whom, and who waits for how long.
+//! Permits of a limiter: which caller sends the request for all of them, and how long each caller
+//! waits.
 
 use std::{collections::BTreeMap, future::IntoFuture, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ pub fn limited() -> (FlakyStore, Leases, Limiter) {
     (store, leases, limiter)
 }
 
-/// At the beginning of a window.
+/// Waits for the beginning of a window.
 pub async fn a_new_window(limiter: &Limiter) {
     match limiter.try_permits(10).await.unwrap() {
         PermitAttempt::Granted(permit) => {
@@ -31,7 +32,7 @@ pub async fn a_new_window(limiter: &Limiter) {
     }
 }
 
-/// Begins to wait; it stands in the queue when this returns.
+/// Starts a task that waits for permits. It is in the queue when this returns.
 pub async fn wait(limiter: &Limiter, permits: u32) -> JoinHandle<Result<Permit, Error>> {
     let waiter = tokio::spawn(limiter.permits(permits).into_future());
     for _ in 0..20 {
@@ -44,7 +45,8 @@ pub async fn is_full(limiter: &Limiter) -> bool {
     matches!(limiter.try_permit().await, Ok(PermitAttempt::Full { .. }))
 }
 
-/// The seed's experiment, and its table: 20 tasks make 50 calls each, at most ten a second.
+/// The experiment of the seed document, and its table: 20 tasks make 50 calls each, at most ten a
+/// second.
 #[tokio::test(start_paused = true)]
 async fn twenty_tasks_with_fifty_calls_each_fill_every_window() {
     let (store, _, limiter) = limited();
@@ -72,7 +74,7 @@ async fn twenty_tasks_with_fifty_calls_each_fill_every_window() {
     assert_eq!(windows.len(), 100);
     assert!(windows.values().all(|permits| *permits == 10));
     assert!(start.elapsed() < 100 * SECOND);
-    // One request for each window, and as many that found it full.
+    // There is one request for each window, and at most as many that found the window full.
     let requests = store.calls().len();
     assert!(requests <= 200, "{requests} requests");
 }
@@ -82,14 +84,15 @@ async fn a_thousand_that_wait_send_one_request_a_window() {
     let (store, _, limiter) = limited();
     a_new_window(&limiter).await;
     store.calls();
-    // As a server does; at once, each of the first ten would be answered before the next one asks.
+    // The answer takes as long as that of a server. If it came at once, each of the first ten
+    // callers would be answered before the next one asks.
     let late = Fate::AnswerLate(Duration::from_millis(1));
     store.next(std::iter::repeat_n(late, 100));
     let waiters: Vec<_> = (0..1_000)
         .map(|_| tokio::spawn(limiter.permit().into_future()))
         .collect();
     sleep(10 * SECOND - MOMENT).await;
-    // The very first one is alone as it asks.
+    // The first caller is alone when it asks. That makes one request more.
     let requests = store.calls().len();
     assert_eq!(requests, 11);
     let served = waiters.iter().filter(|waiter| waiter.is_finished()).count();
@@ -113,14 +116,14 @@ async fn they_are_served_in_the_order_in_which_they_came() {
     assert_eq!(*served.lock(), (0..50).collect::<Vec<_>>());
 }
 
-/// So the wish for many is not passed by for ever.
+/// Callers are served in order, so a request for many permits is not overtaken for ever.
 #[tokio::test(start_paused = true)]
 async fn many_at_once_are_not_passed_by() {
     let (_, leases, limiter) = limited();
     a_new_window(&limiter).await;
     limiter.permits(5).await.unwrap();
     let many = wait(&limiter, 10).await;
-    // Another handle's limiter of the same terms is the same.
+    // A limiter with the same terms is the same one, also from another handle.
     let one = wait(&leases.limiter("key", 10, SECOND), 1).await;
     assert!(is_full(&limiter).await, "one of those that are left");
     let start = Instant::now();
@@ -158,7 +161,8 @@ async fn smooth_permits_reach_their_rate() {
         limiter.permit().await.unwrap();
         let now = Instant::now();
         if let Some((before, previous)) = last.replace((now, last.map_or(now, |last| last.0))) {
-            // Of three in a row, the first and the last are as far apart as one takes to come back.
+            // The first and the last of three permits in a row are at least as far apart as the
+            // time in which one permit comes back.
             assert!(now - previous.min(before) >= SECOND / 10 - MOMENT / 5 || previous == before);
         }
     }
@@ -179,7 +183,8 @@ async fn a_bounded_wait_ends_as_soon_as_it_is_in_vain() {
     };
     assert!(start.elapsed() < MOMENT && retry_in > SECOND / 4);
     limiter.permit().wait_for(SECOND).await.unwrap();
-    // Behind others it is not known at once, and the time is over some windows later.
+    // Behind other callers the limiter does not know at once that the wait is in vain. The time
+    // limit ends it some windows later.
     let others: Vec<_> = (0..50)
         .map(|_| tokio::spawn(limiter.permit().into_future()))
         .collect();
@@ -195,7 +200,8 @@ async fn a_bounded_wait_ends_as_soon_as_it_is_in_vain() {
     leases.close().await;
 }
 
-/// One asks, and its future stands still. The next one needs the answer too.
+/// One caller sends the request, and its future is not polled any more. The next caller needs the
+/// answer too.
 #[tokio::test(start_paused = true)]
 async fn a_request_goes_on_though_nobody_polls_it() {
     let (store, _, limiter) = limited();

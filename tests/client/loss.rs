@@ -1,4 +1,4 @@
-//! How a holder learns that its lease is lost, or about to be.
+//! How a holder learns that its lease is lost, or that it is at risk.
 
 use leasehold::{Error, LossReason};
 use tokio::time::{Instant, sleep, timeout};
@@ -22,7 +22,7 @@ async fn it_is_lost_at_its_deadline_while_a_renewal_hangs() {
     let (store, leases) = setup();
     let start = Instant::now();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    // Each is carried out, so that the server has the lease live.
+    // Each renewal is carried out, so the lease stays live on the server.
     store.next([Fate::AnswerLate(TTL * 10); 100]);
     let reason = lease.lost().await;
     assert_eq!(start.elapsed(), TTL - MARGIN);
@@ -30,7 +30,7 @@ async fn it_is_lost_at_its_deadline_while_a_renewal_hangs() {
         matches!(&reason, LossReason::Unreachable(error) if matches!(**error, Error::TimedOut { .. })),
         "{reason:?}"
     );
-    // Once lost it stays lost, whatever is answered later.
+    // Once a lease is lost, it stays lost, whatever is answered later.
     sleep(TTL * 20).await;
     assert!(!lease.is_live());
 }
@@ -57,7 +57,7 @@ async fn an_eviction_is_learnt_with_the_next_renewal() {
     let start = Instant::now();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
     leases.evict("key").await.unwrap();
-    // Within one round trip, and not at the end of the retries.
+    // The holder learns of it within one round trip, and not after retries.
     store.next([Fate::AnswerLate(MOMENT)]);
     let reason = lease.lost().await;
     assert!(matches!(reason, LossReason::TakenOver), "{reason:?}");
@@ -110,11 +110,11 @@ async fn a_renewal_that_hangs_is_a_warning_too() {
 async fn there_is_no_warning_while_all_goes_well_or_after_it_does_again() {
     let (store, leases) = setup();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    // One failure, mended at once.
+    // One renewal fails, and its retry succeeds.
     store.next([Fate::NotSent]);
     assert!(timeout(TTL * 10, lease.at_risk()).await.is_err());
 
-    // Without renewals nothing has failed, and the end is the loss.
+    // Without renewals nothing can fail, so `at_risk` returns with the loss.
     let plain = leases.acquire("plain", TTL).await.unwrap();
     let start = Instant::now();
     plain.at_risk().await;

@@ -1,4 +1,4 @@
-//! The client side under paused time: what retries, drops, delays and dead runtimes leave behind.
+//! The client with a paused clock: retries, dropped futures, late answers, and runtimes that end.
 
 mod flaky;
 mod gates;
@@ -41,7 +41,7 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// The time limit of a call, unless a test sets another.
 const LIMIT: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_millis(10);
-/// Ends a test in real time that would wait for ever.
+/// Ends a test in real time that would hang.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn setup() -> (FlakyStore, Leases) {
@@ -54,7 +54,7 @@ async fn is_free(store: &FlakyStore) -> bool {
     state.unwrap().is_none_or(|state| state.is_free())
 }
 
-/// Waits until the key is free, and says how long that took.
+/// Waits until the key is free, and returns how long that took.
 async fn until_free(store: &FlakyStore) -> Duration {
     let start = Instant::now();
     while !is_free(store).await {

@@ -26,19 +26,19 @@ use tokio::{
 
 use super::{LIMIT, TTL};
 
-/// A store whose renewals are carried out one after the other, each in its time.
+/// A store that carries out renewals one after the other. Each takes some time.
 #[derive(Clone, Debug)]
 pub struct SlowStore {
     memory: MemoryStore,
-    /// What the renewal of one lease takes.
+    /// How long the renewal of one lease takes.
     renewal: Duration,
     turn: Arc<Mutex<()>>,
     under_way: Arc<AtomicUsize>,
     most_under_way: Arc<AtomicUsize>,
-    /// How many leases it was asked to renew, and in how many calls.
+    /// How many leases the store was asked to renew, and in how many calls.
     renewals: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
-    /// How many calls there were of other kinds.
+    /// How many calls of other kinds there were.
     others: Arc<AtomicUsize>,
 }
 
@@ -141,7 +141,7 @@ pub fn live(kept: &[Lease]) -> usize {
     kept.iter().filter(|lease| lease.is_live()).count()
 }
 
-/// Renewing all of them takes four fifths of a period: none is asked for twice, and none is lost.
+/// To renew all of them takes four fifths of a period. No lease is asked for twice, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_not_asked_again_while_it_works() {
     let store = SlowStore::new(TTL / 3 * 4 / 5 / 2_000);
@@ -155,26 +155,26 @@ async fn a_slow_store_is_not_asked_again_while_it_works() {
     assert!(store.most_under_way.load(Relaxed) <= 4);
 }
 
-/// The store renews 4,000 in a ttl, and is to keep 12,000 alive.
+/// The store can renew 4,000 leases in a ttl, and has to keep 12,000 alive.
 #[tokio::test(start_paused = true)]
 async fn of_too_many_as_many_are_kept_as_the_store_renews() {
     let store = SlowStore::new(TTL / 4_000);
     let leases = Leases::new(store.clone());
     let kept = kept(&leases, 12_000).await;
-    // Which leases a store that is too slow does not come to is chance. That there are some is not.
+    // It is chance which leases the slow store does not renew in time. It is certain that there are some.
     let risks = kept.iter().map(|lease| Box::pin(lease.at_risk()));
     let ((), first, _) = timeout(TTL, select_all(risks)).await.unwrap();
     assert!(kept[first].is_live(), "the warning comes before the loss");
     sleep(TTL * 10).await;
-    // The first renewal is a third of a ttl after the grant, and by the end of the ttl all must have had one.
+    // The first renewal is due a third of the ttl after the grant, and each lease needs one before the ttl is over.
     let live = live(&kept);
     assert!(live >= 4_000 * 2 / 3 * 8 / 10, "{live}");
     assert!(store.most_under_way.load(Relaxed) <= 24);
-    // Whoever looks is told that it was the store that did not come to it.
+    // The reason of the loss says that the store did not answer in time.
     let lost = kept.iter().find(|lease| !lease.is_live()).unwrap();
     let reason = lost.lost().await;
     assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
-    // All that was started for them ends with them.
+    // All tasks that were started for the leases end with them.
     drop(kept);
     leases.close().await;
     sleep(TTL * 2).await;
@@ -182,7 +182,7 @@ async fn of_too_many_as_many_are_kept_as_the_store_renews() {
     assert!(tasks <= 1, "{tasks} tasks are left, and one renews");
 }
 
-/// Those that are kept go before one more; who does not ask to be kept alive is not held up.
+/// Leases that are kept alive are renewed before one more is acquired. An acquire without keep-alive is not delayed.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_waits_while_renewals_are_late() {
     let store = SlowStore::new(TTL / 2_000);
@@ -196,7 +196,7 @@ async fn an_acquire_waits_while_renewals_are_late() {
     let slowed = acquire.keep_alive().await.unwrap();
     let waited = start.elapsed();
     assert!(waited >= TTL / 10, "{waited:?}, the control");
-    // A set does so once for all of its keys.
+    // A set is delayed once for all of its keys.
     let start = Instant::now();
     let set = leases.acquire_all(["a", "b"], TTL).wait_for(TTL / 10);
     let set = set.keep_alive().await.unwrap();

@@ -1,4 +1,4 @@
-//! Leases that are held for a bounded time, whatever their renewals say.
+//! Leases with a maximum hold, which ends them in spite of their renewals.
 
 use std::{future::pending, time::Duration};
 
@@ -38,7 +38,7 @@ async fn a_kept_lease_is_lost_at_its_maximum_hold_though_every_renewal_succeeds(
     sleep(MAX * 10).await;
     assert!(other.is_live(), "it has no maximum hold");
     drop(other);
-    // The guard is there, as that of a holder that hangs, and the key is free all the same.
+    // The guard still exists, as that of a holder that hangs. The key is free all the same.
     assert!(is_free(&store).await);
     is_lost(&lease).await;
 }
@@ -50,7 +50,7 @@ async fn the_last_renewal_is_the_first_that_lasts_until_the_end() {
     let acquire = leases.acquire("key", TTL).keep_alive();
     let lease = acquire.max_hold(MAX).await.unwrap();
     store.calls();
-    // At 10, 20, ... 80 seconds: that one lasts until 110 seconds.
+    // The renewals come at 10, 20, ... 80 seconds. The last one lasts until 110 seconds.
     is_lost(&lease).await;
     assert_eq!(store.calls(), ["renew"; 8]);
     until_free(&store).await;
@@ -100,7 +100,8 @@ async fn without_keep_alive_renewals_by_hand_are_bounded_too() {
     assert!(matches!(reason, LossReason::Expired), "{reason:?}");
 }
 
-/// The task that renews does not know of a renewal by hand, and finds that it need not renew.
+/// The renewal task does not know of a renewal by hand. When it comes to the lease, it finds that
+/// no renewal is needed.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_by_hand_may_be_the_last_one() {
     let (store, leases) = setup();
@@ -154,7 +155,7 @@ async fn work_that_hangs_is_stopped() {
     assert!(is_free(&store).await);
 }
 
-/// The time in which a set waits for its last key is no hold.
+/// The time in which a set waits for its last key does not count as hold.
 #[tokio::test(start_paused = true)]
 async fn the_maximum_hold_of_a_set_counts_from_its_last_grant() {
     let (_, leases) = setup();
@@ -204,7 +205,7 @@ async fn a_resumed_lease_has_what_is_left_of_its_maximum_hold() {
         matches!(gone, Resumed::Gone(LossReason::HeldTooLong)),
         "{gone:?}"
     );
-    // It was renewed to find that out, and is released.
+    // The lease was renewed to find that out, and is released.
     assert!(until_free(&store).await <= MOMENT);
 
     let lease = leases.acquire("key", TTL).await.unwrap();

@@ -1,4 +1,4 @@
-//! What those who observe are told: spans, events and metrics.
+//! Spans, events and metrics.
 
 mod journal;
 mod meter;

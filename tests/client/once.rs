@@ -1,4 +1,4 @@
-//! Jobs that run once a tick.
+//! Jobs that run once per tick.
 
 use std::{
     sync::{
@@ -96,7 +96,7 @@ async fn nothing_is_done_under_a_lease_that_was_lost() {
     });
     let error = work.await.unwrap_err();
     assert!(matches!(error, OnceError::Lost { .. }), "{error:?}");
-    // The loss is not known here before the work has ended, and the store knows.
+    // The client does not know of the loss before the work has ended, but the store does.
     let work = leases.once("key", TICK).ttl(TTL).run(async |_| {
         evictor.evict("key").await?;
         Ok::<_, Error>(())
@@ -154,14 +154,14 @@ async fn a_repeated_request_that_finds_a_later_tick_is_no_loss() {
     store.next([Fate::AnswerLost]);
     let completing = tokio::spawn(lease.complete());
     sleep(Duration::from_millis(1)).await;
-    // The first request was carried out, and another process does the next tick before it is repeated.
+    // The first request is carried out. Before it is repeated, another process does the next tick.
     let other = leasehold::Leases::new(store.memory.clone());
     assert_eq!(run(&other, NEXT).await.unwrap(), Once::Ran(42));
     let error = completing.await.unwrap().unwrap_err();
     assert!(error.is_ambiguous(), "{error:?}");
 }
 
-/// A second process, on the same store.
+/// The handle of a second process on the same store.
 fn other(store: &FlakyStore) -> leasehold::Leases {
     leasehold::Leases::new(store.clone())
 }
@@ -241,7 +241,7 @@ async fn the_release_of_a_tick_hands_the_key_to_no_waiter_of_this_process() {
 async fn what_makes_no_sense_is_told() {
     let (_, leases) = setup();
     let held = leases.acquire("key", TTL).await.unwrap();
-    // An ordinary lock is as good as one of a job that runs.
+    // An ordinary lock holds the key as well as a job that runs.
     assert!(matches!(
         run(&leases, TICK).await.unwrap(),
         Once::Running(_)

@@ -14,21 +14,21 @@ use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL, is_free, setup, until_
 
 type Waiter = JoinHandle<Result<Lease, Error>>;
 
-/// Begins to wait; it stands in the queue when this returns.
+/// Starts a task that waits for the key. It is in the queue when this returns.
 async fn wait(leases: &Leases) -> Waiter {
     let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
     stand_in_line().await;
     waiter
 }
 
-/// Lets every task come to the point at which it waits.
+/// Lets every task run until it waits.
 async fn stand_in_line() {
     for _ in 0..20 {
         yield_now().await;
     }
 }
 
-/// Another process with the same locks.
+/// The handle of another process with the same locks.
 fn elsewhere(store: &FlakyStore) -> Leases {
     Leases::new(store.memory.clone())
 }
@@ -63,7 +63,7 @@ async fn a_release_in_this_process_wakes_the_next_at_once() {
         let (_, leases) = setup();
         let holder = leases.acquire("key", TTL * 10).await.unwrap();
         let waiter = wait(&leases).await;
-        // By now it asks at its slowest pace.
+        // By now the waiter polls at its slowest pace.
         sleep(TTL).await;
         let start = Instant::now();
         end(holder);
@@ -73,7 +73,7 @@ async fn a_release_in_this_process_wakes_the_next_at_once() {
     }
 }
 
-/// Waits this long for a key that another process holds, and says how many requests that took.
+/// Waits this long for a key that another process holds, and returns how many requests that took.
 async fn requests_of(waiters: usize, patience: Duration) -> usize {
     let (store, leases) = setup();
     let other = elsewhere(&store);
@@ -87,7 +87,7 @@ async fn requests_of(waiters: usize, patience: Duration) -> usize {
         assert_eq!(held.owner(), holder.owner());
         assert!(waited >= patience);
     }
-    // The last one gives up the place of its process.
+    // The last waiter gives up the place of the process.
     sleep(MOMENT).await;
     let mut requests = store.calls();
     assert_eq!(requests.pop(), Some("leave"));
@@ -102,7 +102,7 @@ async fn a_thousand_waiters_send_no_more_requests_than_one() {
         requests_of(1, patience).await,
         requests_of(1_000, patience).await,
     );
-    // The pauses vary by chance, from a half to the whole.
+    // Each pause has a random length, between half of its full length and all of it.
     assert!(one >= 60 && thousand <= 2 * 60 + 10, "{one} and {thousand}");
 }
 
@@ -116,12 +116,12 @@ async fn a_thousand_waiters_that_come_at_once_to_a_free_key_take_turns() {
     };
     let start = Instant::now();
     join_all((0..1_000).map(serve)).await;
-    // Between the runs it is free for a sixteenth of the time, for other processes.
+    // Between two series of handoffs the key is free for other processes, for a sixteenth of the time.
     let took = start.elapsed();
     assert!((MOMENT * 1_000..MOMENT * 1_070).contains(&took), "{took:?}");
     let calls = store.calls();
-    // One acquire each, a release after every ten that are handed on, and what the first in the queue
-    // asks before it hears of the first release.
+    // There is one acquire for each lease, a release after every ten handoffs, and the requests that the first waiter
+    // sends before it hears of the first release.
     assert!((1_088..1_105).contains(&calls.len()), "{}", calls.len());
 }
 
@@ -133,7 +133,7 @@ async fn one_that_goes_away_does_not_hold_up_those_behind_it() {
     for _ in 0..10 {
         waiters.push(wait(&leases).await);
     }
-    // The first, which asks for all; the last; and one in between.
+    // These are the first waiter, which sends the requests for all, the last one, and one in between.
     for gone in [9, 4, 0] {
         waiters.remove(gone).abort();
     }
@@ -155,7 +155,7 @@ async fn one_that_goes_away_in_the_middle_of_its_request_neither() {
     let start = Instant::now();
     let lease = second.await.unwrap().unwrap();
     assert!(start.elapsed() < MOMENT);
-    // The request of the first one arrives, is refused, and changes nothing.
+    // The request of the first waiter arrives, is refused, and changes nothing.
     sleep(TTL / 5).await;
     let state = leases.inspect("key").await.unwrap().unwrap();
     assert_eq!(state.holders[0].lease, lease.id());
@@ -174,7 +174,7 @@ async fn one_whose_time_is_over_does_not_hold_up_those_behind_it() {
     drop(timeout(TTL, behind).await.unwrap().unwrap().unwrap());
 }
 
-/// A future that is kept and not polled, as in a `select!` whose other branch is at work.
+/// A future that is kept but not polled, as in a `select!` whose other branch runs.
 #[tokio::test(start_paused = true)]
 async fn one_that_is_not_polled_does_not_hold_up_those_behind_it() {
     let (store, leases) = setup();
@@ -184,7 +184,7 @@ async fn one_that_is_not_polled_does_not_hold_up_those_behind_it() {
     stand_in_line().await;
     let behind = wait(&leases).await;
     holder.release().await.unwrap();
-    // It is granted the key, lets it run out, and the next one gets it.
+    // The key is granted to the waiter that is not polled. Its lease expires, and the next waiter gets the key.
     let start = Instant::now();
     let lease = behind.await.unwrap().unwrap();
     assert!(start.elapsed() <= TTL + MARGIN + Duration::from_secs(1));
@@ -219,7 +219,7 @@ async fn errors_reach_every_waiter() {
     for outcome in join_all(waiting).await {
         assert!(matches!(outcome, Err(Error::Denied { .. })), "{outcome:?}");
     }
-    // Of a store that cannot be reached, each hears when its own time is over.
+    // If the store cannot be reached, each waiter gets an error when its own time limit is over.
     store.next(std::iter::repeat_n(Fate::NotSent, 10_000));
     let start = Instant::now();
     let waiting = (0..100).map(|_| leases.acquire("key", TTL).wait_for(TTL).into_future());
@@ -248,7 +248,7 @@ async fn who_does_not_wait_does_not_stand_in_the_queue() {
     drop(waiter.await.unwrap().unwrap());
 }
 
-/// One that keeps its lease alive, and is granted it without being polled.
+/// An acquire with keep-alive is granted a lease, and its future is not polled.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_polls_is_not_kept_alive() {
     let (store, leases) = setup();
@@ -282,7 +282,7 @@ async fn waiters_that_come_one_after_the_other_send_no_more_requests_than_one() 
     assert!(thousand < one * 3, "{one} and {thousand}");
 }
 
-/// The lease of this process that was waited for is evicted, and another one takes its place.
+/// The waiters wait for a lease of this process. It is evicted, and another lease takes its place.
 #[tokio::test(start_paused = true)]
 async fn the_release_of_one_that_did_not_wait_wakes_the_next_too() {
     let (_, leases) = setup();
@@ -318,7 +318,7 @@ async fn waiters_without_a_bound_give_up_together_when_the_store_hangs() {
     assert!(start.elapsed() < LIMIT * 5, "{:?}", start.elapsed());
 }
 
-/// Bounds beyond the end of time, and time limits without sense.
+/// Time limits beyond the end of time, and call timeouts of nothing and of for ever.
 #[tokio::test]
 async fn no_length_of_time_is_too_long() {
     for limit in [Duration::ZERO, Duration::MAX] {

@@ -1,4 +1,4 @@
-//! Releases, in the foreground and in the background.
+//! Releases that a caller waits for, and releases in the background.
 
 use futures::FutureExt;
 use leasehold::{Error, LossReason};
@@ -10,7 +10,7 @@ use super::{Fate, LIMIT, MOMENT, TTL, is_free, setup, until_free};
 async fn a_request_that_arrives_after_the_release_of_its_lease_leaves_no_lock() {
     let (store, leases) = setup();
     let ttl = LIMIT * 50;
-    // The first try runs out of time, the second is granted, and then the first arrives.
+    // The first request times out, the second is granted, and then the first one arrives.
     store.next([Fate::Late(LIMIT * 2)]);
     let lease = leases.acquire("key", ttl).await.unwrap();
     assert_eq!(store.calls(), ["acquire"; 2]);
@@ -59,7 +59,7 @@ async fn a_release_in_the_background_is_not_repeated_all_the_time() {
     store.calls();
     store.next(std::iter::repeat_n(Fate::NotSent, 10_000));
     sleep(TTL * 100).await;
-    // 3,000 s at up to 10 s each.
+    // In 3,000 s the release is retried, with pauses of up to 10 s.
     let calls = store.calls().len();
     assert!((300..700).contains(&calls), "{calls}");
 }
@@ -125,7 +125,7 @@ async fn a_release_reports_that_the_lease_was_lost() {
     next.release().await.unwrap();
 }
 
-/// What an earlier request of its acquire may have left behind is released after it, and not in its
+/// An earlier request of the acquire may have left a grant behind. That one is released after the lease, and not in its
 /// place.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_asked_for_twice_is_released_by_its_own_release() {
@@ -139,8 +139,8 @@ async fn a_lease_that_was_asked_for_twice_is_released_by_its_own_release() {
     }
 }
 
-/// A connection that breaks while the request is on its way: the lease is granted to the second try,
-/// and to the first one after it was released.
+/// The connection breaks while the request is on its way. The lease is granted to the second request, and to the first
+/// one after the release.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_cut_and_arrives_after_the_release_leaves_no_lock() {
     let (store, leases) = setup();
@@ -159,7 +159,7 @@ async fn a_request_that_was_cut_and_arrives_after_the_release_leaves_no_lock() {
     assert!(is_free(&store).await);
 }
 
-/// What cleans up after earlier requests must not take the answer from the release itself.
+/// The clean-up after earlier requests must not take the answer from the release itself.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_a_retried_acquire_is_no_loss() {
     let late = Fate::AnswerLate(LIMIT + MOMENT * 5);
@@ -225,7 +225,7 @@ fn a_release_outside_a_runtime_goes_on_in_the_background() {
     runtime.block_on(until_free(&store));
 }
 
-/// An earlier request is answered while the release is under way.
+/// An earlier request of the acquire is answered while the release is under way.
 #[tokio::test(start_paused = true)]
 async fn a_release_is_not_overtaken_by_one_for_an_earlier_request() {
     let (store, leases) = setup();
@@ -238,7 +238,7 @@ async fn a_release_is_not_overtaken_by_one_for_an_earlier_request() {
     assert!(is_free(&store).await);
 }
 
-/// A future that is polled once, and kept.
+/// The future of the release is polled once, and then kept.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_nobody_polls_goes_on_after_a_moment() {
     let (store, leases) = setup();
@@ -259,7 +259,7 @@ async fn a_release_that_nobody_polls_goes_on_after_a_moment() {
     }
 }
 
-/// A caller waits for no try that begins after the ttl, because the key is free then.
+/// A caller waits for no retry that begins after the ttl, because the key is free by then.
 #[tokio::test(start_paused = true)]
 async fn a_release_is_not_tried_again_after_the_ttl() {
     let (store, leases) = setup();

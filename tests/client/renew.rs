@@ -1,4 +1,4 @@
-//! Renewals, and how a holder learns that its lease is over.
+//! Renewals by hand, and how a holder learns that its lease is over.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn a_renewal_that_hangs_does_not_hide_the_loss() {
     let (store, leases) = setup();
     let lease = leases.acquire("key", TTL).await.unwrap();
     sleep(TTL - MARGIN - MOMENT).await;
-    // Carried out in time, and answered too late.
+    // The renewal is carried out in time, but answered too late.
     store.next([Fate::AnswerLate(TTL)]);
     let error = lease.renew().await.unwrap_err();
     assert!(
@@ -69,7 +69,7 @@ async fn a_lost_lease_stays_lost() {
         );
         assert!(!lease.is_live());
     }
-    // The second time it does not even ask.
+    // The second renewal sends no request.
     assert_eq!(store.calls(), ["acquire", "renew"]);
 }
 

@@ -1,4 +1,4 @@
-//! Sets of leases: all keys in one go, and one after the other where that does not give all.
+//! Sets of leases: all keys by one batch, or one after the other if the batch does not get all of them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Fate, FlakyStore, LIMIT, MARGIN, MOMENT, TTL};
 
-/// A store that likes to have few requests at once, and a set of keys.
+/// A store that asks for few requests at once, and its handle.
 fn setup() -> (FlakyStore, Leases) {
     let mut store = FlakyStore::new();
     store.at_once = 16;
@@ -40,7 +40,7 @@ async fn free_keys_are_taken_by_one_batch_and_released_by_one() {
     }
 }
 
-/// One key alone is asked for as any other.
+/// The acquire of a set with one key is an ordinary acquire.
 #[tokio::test(start_paused = true)]
 async fn a_set_of_one_waits_like_an_acquire() {
     let (store, leases) = setup();
@@ -52,7 +52,8 @@ async fn a_set_of_one_waits_like_an_acquire() {
     held.release().await.unwrap();
 }
 
-/// Only then it waits with those that it has: two that do so in the same order are in no circle.
+/// What the batch got is given back before the set waits. After that it takes its keys in order, and waits with those
+/// that it has. All sets use the same order, so they cannot deadlock.
 #[tokio::test(start_paused = true)]
 async fn what_one_go_does_not_give_whole_is_given_back_and_taken_in_order() {
     let (store, leases) = setup();
@@ -61,7 +62,7 @@ async fn what_one_go_does_not_give_whole_is_given_back_and_taken_in_order() {
     let waiting = tokio::spawn(leases.acquire_all(keys(3), TTL).into_future());
     sleep(MOMENT).await;
     let calls = store.calls();
-    // The releases are confirmed before anything else is asked for.
+    // The releases are confirmed before the set asks for anything else.
     assert_eq!(calls[..3], ["batch", "batch", "acquire"], "{calls:?}");
     assert!(!is_free(&store, "key 000").await, "the first is taken");
     assert!(
@@ -74,7 +75,7 @@ async fn what_one_go_does_not_give_whole_is_given_back_and_taken_in_order() {
     set.release().await.unwrap();
 }
 
-/// A batch that fails, or whose answer is lost, costs nothing but the time.
+/// A batch that fails, or whose answer is lost, costs nothing but time.
 #[tokio::test(start_paused = true)]
 async fn what_one_go_fails_at_is_taken_in_order() {
     for fate in [
@@ -96,7 +97,7 @@ async fn what_one_go_fails_at_is_taken_in_order() {
     }
 }
 
-/// An error that does not pass is told, and nothing is left.
+/// An error that a retry cannot mend is returned at once, and no lock is left behind.
 #[tokio::test(start_paused = true)]
 async fn an_error_that_does_not_pass_is_told_at_once() {
     let (store, leases) = setup();
@@ -106,7 +107,7 @@ async fn an_error_that_does_not_pass_is_told_at_once() {
     assert_eq!(store.calls(), ["batch"]);
 }
 
-/// In the middle of the batch, and in that of the releases.
+/// The set is dropped during the batch of its acquires, and during the batch of its releases.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_is_dropped_in_one_go_leaves_no_lock() {
     let (store, leases) = setup();
@@ -136,7 +137,7 @@ async fn a_set_that_is_dropped_in_one_go_leaves_no_lock() {
     held.release().await.unwrap();
 }
 
-/// The attempt in one go is within the time of the whole.
+/// The time limit includes the first batch.
 #[tokio::test(start_paused = true)]
 async fn a_set_waits_no_longer_than_it_may() {
     let (_, leases) = setup();
@@ -149,7 +150,8 @@ async fn a_set_waits_no_longer_than_it_may() {
     held.release().await.unwrap();
 }
 
-/// Those that do not fit into one batch go with the next, which does not wait for the first.
+/// Keys that do not fit into the first batch go with a second one, which is sent without waiting for the answer to the
+/// first.
 #[tokio::test(start_paused = true)]
 async fn a_great_set_goes_in_batches_at_the_same_time() {
     let (store, leases) = setup();
@@ -161,7 +163,7 @@ async fn a_great_set_goes_in_batches_at_the_same_time() {
     set.release().await.unwrap();
 }
 
-/// A set that gave up such an answer would find its keys held by its own leases.
+/// If the set did not wait for such an answer, it would find its keys held by its own leases.
 #[tokio::test(start_paused = true)]
 async fn a_slow_answer_to_a_set_is_waited_for() {
     let (store, leases) = setup();
@@ -172,7 +174,8 @@ async fn a_slow_answer_to_a_set_is_waited_for() {
     set.release().await.unwrap();
 }
 
-/// The last key is asked for when the first batch is answered, and granted just when the leases of that are over.
+/// The last key is asked for when the first batch is answered. It is granted when the leases of the first batch have
+/// just expired.
 #[tokio::test(start_paused = true)]
 async fn leases_that_are_over_before_the_set_is_whole_are_taken_once_more() {
     let (store, leases) = setup();
@@ -184,7 +187,7 @@ async fn leases_that_are_over_before_the_set_is_whole_are_taken_once_more() {
     set.release().await.unwrap();
 }
 
-/// The error of one renewal ends no other one.
+/// An error of one renewal does not end the others.
 #[tokio::test(start_paused = true)]
 async fn one_lease_that_is_lost_keeps_no_other_from_being_renewed() {
     let (store, leases) = setup();
@@ -195,7 +198,7 @@ async fn one_lease_that_is_lost_keeps_no_other_from_being_renewed() {
         .await
         .unwrap();
     sleep(TTL / 2).await;
-    // The first is told at once that it is lost, and the renewal of the second has to be sent again.
+    // The first renewal is answered at once: its lease is lost. The renewal of the second has to be retried.
     store.next([Fate::AnswerLate(Duration::ZERO), Fate::NotSent]);
     let renewed = set.renew().await;
     assert!(matches!(renewed, Err(Error::Lost { .. })), "{renewed:?}");

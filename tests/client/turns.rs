@@ -16,7 +16,7 @@ use crate::{Fate, FlakyStore, LIMIT};
 
 const TTL: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(10);
-/// How long a place of a process that is gone may hold up the others.
+/// How long the place of a process that is gone may hold up the others.
 const BOUND: Duration = Duration::from_millis(2_500);
 
 fn processes<const N: usize>() -> (MemoryStore, [Leases; N]) {
@@ -33,7 +33,7 @@ async fn waits(leases: &Leases) -> JoinHandle<Lease> {
     waiter
 }
 
-/// The modes of those that wait, in their order.
+/// The modes of the waiting processes, in order.
 async fn queue(leases: &Leases) -> Vec<Mode> {
     let state = leases.inspect("key").await.unwrap().unwrap();
     state.waiters.iter().map(|place| place.mode).collect()
@@ -93,7 +93,7 @@ async fn an_attempt_does_not_overtake_and_a_barging_one_does() {
         panic!("the key is held");
     };
     assert_eq!(held.ahead(), 1);
-    // The waiter is not polled between the release and the attempts.
+    // Nothing polls the waiter between the release and the attempts.
     holder.release().await.unwrap();
     let Attempt::Held(held) = third.try_acquire("key", TTL).await.unwrap() else {
         panic!("another process waits");
@@ -132,16 +132,16 @@ async fn a_place_is_given_back_by_a_wait_that_ends() {
     let holder = here.acquire("key", TTL).await.unwrap();
     let waiter = waits(&there).await;
     assert_eq!(queue(&here).await.len(), 1);
-    // It is dropped.
+    // The waiter is dropped.
     waiter.abort();
     sleep(MOMENT).await;
     assert!(queue(&here).await.is_empty());
-    // It times out.
+    // The waiter times out.
     let late = there.acquire("key", TTL).wait_for(MOMENT * 5);
     late.await.unwrap_err();
     sleep(MOMENT).await;
     assert!(queue(&here).await.is_empty());
-    // Its client closes.
+    // The client of the waiter closes.
     let waiter = waits(&there).await;
     assert_eq!(queue(&here).await.len(), 1);
     there.close().await;
@@ -182,7 +182,7 @@ async fn readers_queue_behind_a_writer_that_waits() {
     read.release().await.unwrap();
 }
 
-/// Otherwise one reader of each process would be let in between two writes.
+/// If readers of one process were let in singly, only one of each process would get the key between two writes.
 #[tokio::test(start_paused = true)]
 async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_are_not() {
     let (_, [holder, readers, writer]) = processes();
@@ -211,7 +211,7 @@ async fn all_readers_of_a_process_are_let_in_together_and_those_that_come_later_
     let _read = timeout(BOUND, late).await.unwrap().unwrap().unwrap();
 }
 
-/// The place was kept for a task that gives up.
+/// The place was kept for a task, which gives up.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_was_kept_for_a_reader_is_given_back() {
     let (_, [holder, readers, writer]) = processes();
@@ -243,7 +243,7 @@ async fn an_upgrade_and_an_owner_that_enters_again_come_before_those_that_wait()
     let _lease = timeout(BOUND, writing).await.unwrap().unwrap();
 }
 
-/// The polls of all processes together: those that are further behind ask less often.
+/// All polls of all processes count. Processes that are further behind poll less often.
 #[tokio::test(start_paused = true)]
 async fn many_processes_ask_little_more_often_than_one() {
     let (_, clients) = processes::<40>();
@@ -262,7 +262,7 @@ async fn many_processes_ask_little_more_often_than_one() {
     }
 }
 
-/// A client behind a bad network, and one of the same server behind a good one.
+/// A client behind a bad network, and a client of the same server behind a good one.
 fn behind_a_bad_network() -> (FlakyStore, [Leases; 2]) {
     let store = FlakyStore::new();
     let clients = [
@@ -287,7 +287,7 @@ async fn who_does_not_wait_takes_no_place() {
     let barging = there.acquire("key", TTL).barging().wait_for(MOMENT).await;
     assert!(barging.is_err());
     assert!(queue(&here).await.is_empty());
-    // A set waits for one key at a time.
+    // A set waits in the queue of one key at a time.
     let set = tokio::spawn(there.acquire_all(["key", "later"], TTL).into_future());
     let later = here.acquire("later", TTL).await.unwrap();
     sleep(MOMENT).await;
@@ -326,7 +326,7 @@ async fn a_process_that_has_handed_the_key_on_takes_its_place_at_the_end() {
     );
 }
 
-/// The place is that of the process: who takes it over may ask for another mode.
+/// The place belongs to the process. The task that takes it over may ask for another mode.
 #[tokio::test(start_paused = true)]
 async fn the_next_task_keeps_the_place_in_its_own_mode() {
     let (_, [here, there, third]) = processes();
@@ -343,7 +343,7 @@ async fn the_next_task_keeps_the_place_in_its_own_mode() {
     holder.release().await.unwrap();
     let written = timeout(BOUND, writer).await.unwrap().unwrap();
     assert!(!other.is_finished());
-    // The place is over with its one grant.
+    // The place ends with its one grant.
     let again = waits(&there).await;
     here.evict("key").await.unwrap();
     let read = timeout(BOUND, other).await.unwrap().unwrap().unwrap();
@@ -384,7 +384,7 @@ async fn a_place_is_given_back_when_only_barging_tasks_wait_on() {
     drop(timeout(BOUND, barging).await.unwrap().unwrap().unwrap());
 }
 
-/// The request of a task that has left comes to the server when the next task has the key already.
+/// The request of a dropped task reaches the server when the next task has the key already.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_a_late_request_takes_is_given_back() {
     let (store, [there, here]) = behind_a_bad_network();
@@ -402,7 +402,8 @@ async fn a_place_that_a_late_request_takes_is_given_back() {
     lease.release().await.unwrap();
 }
 
-/// The first request of a task comes to the server when the task has had the key, by its second one, and another has it.
+/// The first request of a task reaches the server late: the task has been granted the key by its second request and
+/// released it, and another process holds it.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_an_earlier_request_takes_after_the_grant_is_given_back() {
     let (store, [there, here]) = behind_a_bad_network();
@@ -419,7 +420,7 @@ async fn a_place_that_an_earlier_request_takes_after_the_grant_is_given_back() {
 async fn a_close_waits_until_the_place_of_a_request_under_way_is_given_back() {
     let (store, [there, here]) = behind_a_bad_network();
     let holder = here.acquire("key", TTL).await.unwrap();
-    // The answer to the request, and that to its end.
+    // These are the fates of the request of the waiter, and of the request that gives its place back.
     store.next([Fate::AnswerLate(MOMENT * 10), Fate::Late(MOMENT * 10)]);
     let waiter = tokio::spawn(there.acquire("key", TTL).into_future());
     sleep(MOMENT).await;

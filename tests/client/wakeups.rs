@@ -1,4 +1,4 @@
-//! What those who wait hear from a store that tells which keys become free.
+//! What waiters hear from a store that tells which keys become free.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::{FlakyStore, MOMENT, PATIENCE, TTL, flaky::News, setup};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Leases that wait for a key which another process holds, and the two.
+/// The store, the leases that will wait, the lease of another process that holds the key, and the
+/// handle of that process.
 async fn waiting(news: News) -> (FlakyStore, Leases, leasehold::Lease, Leases) {
     let (store, leases) = setup();
     store.set_news(news);
@@ -24,7 +25,7 @@ async fn a_key_that_is_told_is_asked_for_at_once() {
     let waiter = tokio::spawn(leases.acquire("key", TTL).into_future());
     sleep(TTL).await;
     holder.release().await.unwrap();
-    // Between two of the polls that go on as a safety net.
+    // This is between two of the polls that go on as a safety net.
     sleep(MOMENT).await;
     let start = Instant::now();
     store.tell("another");
@@ -43,7 +44,7 @@ async fn one_stream_serves_all_who_wait_and_ends_after_them() {
         assert!(matches!(outcome, Err(Error::WaitTimedOut { .. })));
     }
     assert_eq!(store.streams(), 1);
-    // It goes on for a while, because somebody may wait again soon.
+    // The stream stays open for a while, because a task may wait again soon.
     acquire().await.unwrap_err();
     assert_eq!(store.streams(), 1);
     sleep(MINUTE).await;
@@ -84,7 +85,7 @@ async fn streams_that_break_are_not_opened_all_the_time() {
     assert!(store.calls().len() < 250);
 }
 
-/// However long it would pause before it tries again.
+/// This holds however long the listener would pause before it retries.
 #[tokio::test(start_paused = true)]
 async fn a_listener_ends_with_the_handle() {
     for news in [News::Refused, News::Broken, News::None] {
@@ -98,7 +99,7 @@ async fn a_listener_ends_with_the_handle() {
     }
 }
 
-/// The runtime of the listener ends, and the next who waits listens again.
+/// The runtime of the listener ends, and the next waiter starts another one.
 #[test]
 fn a_listener_that_goes_down_with_its_runtime_is_replaced() {
     let runtime = || tokio::runtime::Runtime::new().unwrap();

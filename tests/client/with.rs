@@ -1,4 +1,4 @@
-//! Work under a lease.
+//! Work under a lease, by `with`.
 
 use std::sync::{
     Arc,
@@ -92,7 +92,7 @@ async fn a_body_whose_lease_is_lost_is_stopped() {
     assert!(is_free(&store).await);
 }
 
-/// The body comes to its end, but the key was another's before that.
+/// The work ends normally, but the key was taken over before that.
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_only_the_release_learns_of_is_a_loss() {
     let (_, leases) = setup();
@@ -147,7 +147,7 @@ async fn a_body_that_panics_releases_its_lease() {
     until_free(&store).await;
 }
 
-/// What people write: it has to compile, inside `tokio::spawn` above all.
+/// Ordinary bodies of applications have to compile, above all inside `tokio::spawn`.
 #[tokio::test(start_paused = true)]
 async fn ordinary_bodies_cross_threads() {
     async fn publish(fence: leasehold::Fence) -> Result<i64, std::io::Error> {

@@ -1,4 +1,4 @@
-//! Who leads, as a follower hears of it.
+//! Followers, which hear who leads.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{FlakyStore, MOMENT, News, TTL, Terms, ended, eventually, leader, leads, process};
 
-/// Waits for the next change of who leads.
+/// Waits for the next change of the leader.
 async fn hears(leading: &mut watch::Receiver<Option<Leading>>) {
     let changed = timeout(TTL, leading.changed()).await;
     changed.expect("it hears nothing").unwrap();
@@ -38,7 +38,7 @@ async fn a_follower_hears_of_a_new_leader() {
     assert_eq!(now.fence, state.fence);
     assert_eq!(now.since, state.holders[0].acquired_at);
 
-    // The renewals of a term are no change.
+    // The renewals of a term are not changes of the leader.
     leads(&second, &terms);
     sleep(TTL * 3).await;
     assert!(!leading.has_changed().unwrap());
@@ -71,7 +71,7 @@ async fn reads_that_fail_keep_the_last_value_until_its_lease_is_over() {
     let start = Instant::now();
     sleep(TTL / 2).await;
     assert!(!leading.has_changed().unwrap());
-    // It leads all the same, and the follower cannot know.
+    // The leader still leads, but the follower cannot know that any more.
     hears(&mut leading).await;
     assert_eq!(*leading.borrow_and_update(), None);
     assert!(start.elapsed() <= TTL + Duration::from_secs(1));
@@ -83,7 +83,7 @@ async fn reads_that_fail_keep_the_last_value_until_its_lease_is_over() {
     assert_eq!(*leading.borrow(), None);
 }
 
-/// As of a store that does not answer at all.
+/// Here the store does not answer reads at all.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
     let (memory, terms) = (MemoryStore::new(), Terms::default());
@@ -106,7 +106,7 @@ async fn a_read_that_hangs_keeps_the_last_value_until_its_lease_is_over() {
     assert!(leading.borrow_and_update().is_some());
 }
 
-/// A process that ends its requests after the close does not say that it still leads.
+/// A client that is closed sends no more reads. It must not go on saying that there is a leader.
 #[tokio::test(start_paused = true)]
 async fn nobody_leads_for_a_client_that_is_closed() {
     let (store, terms) = (FlakyStore::new(), Terms::default());
@@ -117,7 +117,7 @@ async fn nobody_leads_for_a_client_that_is_closed() {
     leading.wait_for(Option::is_some).await.unwrap();
     first.close().await;
     ended(running).await;
-    // The channel may be closed by now. The value is what counts.
+    // The channel may be closed by now; only the value counts.
     let _ = leading.changed().await;
     assert_eq!(*leading.borrow(), None);
 }
@@ -144,7 +144,8 @@ async fn a_watch_of_an_invalid_key_ends() {
     assert!(leading.changed().await.is_err());
 }
 
-/// Of a release in its own process, and of one that the store tells of. Who leads next asks a moment later.
+/// A follower hears at once of a release in its own process, and of one that the store tells. The next leader acquires
+/// the key a moment later.
 #[tokio::test(start_paused = true)]
 async fn a_follower_hears_at_once_of_a_key_that_is_told() {
     for is_same_process in [true, false] {
@@ -162,7 +163,7 @@ async fn a_follower_hears_at_once_of_a_key_that_is_told() {
         // Nobody waits for the key, so the stream goes on for the follower alone.
         sleep(TTL * 10).await;
         assert_eq!(store.streams(), 1);
-        // Between two of the reads that go on as a safety net.
+        // This is between two of the reads that go on as a safety net.
         leading.borrow_and_update();
         sleep(MOMENT).await;
         let start = Instant::now();
@@ -181,7 +182,7 @@ async fn a_follower_hears_at_once_of_a_key_that_is_told() {
     }
 }
 
-/// The stream ends after the last of them, and is opened again for the next.
+/// The stream ends when its last follower is gone, and is opened again for the next one.
 #[tokio::test(start_paused = true)]
 async fn a_stream_ends_with_its_followers() {
     let (store, minute) = (FlakyStore::new(), Duration::from_secs(60));

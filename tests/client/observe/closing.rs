@@ -1,5 +1,5 @@
-//! A close that begins in the recorder of the metrics, which is told of a grant: at that moment the lease is registered,
-//! and its guard has not come to the caller.
+//! A close that begins in the recorder of the metrics, when the recorder is told of a grant. At that moment the lease
+//! is registered, but the caller does not have its guard yet.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ struct Closes(Leases);
 
 impl GaugeFn for Closes {
     fn increment(&self, by: f64) {
-        // A gauge that falls is told as one that rises by less than nothing.
+        // A gauge that falls is reported as an increment by a negative number.
         if by > 0.0 {
             assert!(!self.0.is_closed(), "the gauge rises once");
             // The close goes on in the background.
@@ -54,7 +54,7 @@ impl Recorder for CloseOnGrant {
     }
 }
 
-/// A lease is either the caller's, by its ticket, or the close releases it; never both.
+/// The lease is either left to the caller, who has its ticket, or released by the close; never both.
 #[tokio::test(start_paused = true)]
 async fn a_resume_fails_only_if_the_close_leaves_the_lease_alone() {
     for keep_alive in [true, false] {

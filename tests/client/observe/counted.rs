@@ -1,4 +1,4 @@
-//! Each metric moves when it should, and not otherwise.
+//! Each metric changes when it should, and at no other time.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ async fn waiters_come_and_go() {
         ("places_ahead", &[0.0]),
     ]);
     assert_eq!(meter.moved(), one_place);
-    // The first of them, whose place others wait behind, and the last.
+    // The last waiter leaves, and the first one, behind whose place the others wait.
     for gone in [3, 0] {
         waiters.remove(gone).abort();
     }
@@ -244,7 +244,7 @@ async fn renewals_in_the_background_and_by_hand() {
 async fn a_busy_runtime_renews_late() {
     let (_, leases) = setup();
     let lease = leases.acquire("key", TTL).keep_alive().await.unwrap();
-    // Let the renewal task see the lease, and then nothing for a while.
+    // The renewal task gets to know the lease. After that nothing happens for a while.
     sleep(MOMENT).await;
     let meter = Meter::new();
     tokio::time::advance(TTL / 2).await;

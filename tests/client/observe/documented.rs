@@ -1,4 +1,4 @@
-//! The documentation names what there is.
+//! `docs/observability.md` names the metrics that exist, and no others.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::meter::described;
 
 const DOCUMENT: &str = include_str!("../../../docs/observability.md");
 
-/// The rows of the table whose first cell begins like this, as the texts of their cells.
+/// The rows of the table whose first cell begins with this text, as the texts of their cells.
 fn rows(first: &str) -> Vec<Vec<&str>> {
     let lines = DOCUMENT.lines().filter(|line| line.starts_with(first));
     let cells = |line: &'static str| line.trim_matches('|').split(" | ");
@@ -35,7 +35,7 @@ fn each_metric_with_its_type_and_unit_and_no_other() {
         .collect();
     assert_eq!(documented, described);
     assert_eq!(rows.len(), documented.len(), "one row each");
-    // Nor is another one named in between.
+    // The text outside of the tables names no other metric.
     let names = DOCUMENT.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     for name in names.filter(|name| name.starts_with("leasehold_")) {
         let base = name.trim_end_matches("_bucket").trim_end_matches("_count");

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
-/// Writes down what it hears, in JSON.
+/// Records spans and events as JSON.
 pub struct Journal {
     text: Text,
     _default: DefaultGuard,
@@ -38,11 +38,11 @@ impl<'a> MakeWriter<'a> for Text {
     }
 }
 
-/// Has `tracing` ask the subscriber of each thread.
+/// Makes `tracing` ask the subscriber of each thread.
 ///
-/// While one thread has the only subscriber of the process, `tracing` asks the default of whichever thread first comes
-/// to an event. On the thread of another test that is none, and the event would be off for all. One for all threads
-/// makes sure that there are always two, which are asked themselves.
+/// While one thread has the only subscriber of the process, `tracing` asks the default subscriber of the thread that
+/// comes to an event first. If that is the thread of another test, it has no subscriber, and the event would be off for
+/// all threads. With a subscriber for all threads there are always two, so `tracing` asks the subscribers themselves.
 pub fn ask_each_thread() {
     static FOR_ALL_THREADS: Once = Once::new();
     FOR_ALL_THREADS.call_once(|| {
@@ -66,12 +66,12 @@ impl Journal {
         }
     }
 
-    /// All of it since the last look.
+    /// The text that was recorded since the last call.
     pub fn text(&self) -> String {
         String::from_utf8(std::mem::take(&mut self.text.0.lock())).unwrap()
     }
 
-    /// The entries since the last look that are leasehold's own.
+    /// The entries of leasehold that were recorded since the last call.
     pub fn entries(&self) -> Vec<Value> {
         let text = self.text();
         let entries = text.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -80,7 +80,7 @@ impl Journal {
     }
 }
 
-/// The events with this message, of all entries.
+/// The events with this message, among these entries.
 pub fn events(entries: &[Value], message: &str) -> Vec<Value> {
     let said = |entry: &&Value| {
         let text = entry["fields"]["message"].as_str();
@@ -96,7 +96,7 @@ pub fn event(entries: &[Value], message: &str) -> Value {
     events[0].clone()
 }
 
-/// The one span of this name that was closed.
+/// The one span of this name that was closed, among these entries.
 pub fn span(entries: &[Value], name: &str) -> Value {
     let closed = events(entries, "close");
     let mut spans = closed.iter().map(|entry| &entry["span"]);

@@ -1,4 +1,4 @@
-//! What the metrics of a test's own thread did.
+//! The changes of the metrics of a test's own thread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// A metric, as the documentation describes it: its type, name and unit.
 pub type Described = (&'static str, String, Option<Unit>);
 
-/// Notes what is described.
+/// Collects the descriptions of metrics.
 #[derive(Default)]
 struct Describing(Mutex<Vec<Described>>);
 
@@ -45,14 +45,14 @@ impl Recorder for Describing {
     }
 }
 
-/// What `describe_metrics` describes.
+/// The metrics that `describe_metrics` describes.
 pub fn described() -> Vec<Described> {
     let describing = Describing::default();
     metrics::with_local_recorder(&describing, leasehold::describe_metrics);
     describing.0.into_inner()
 }
 
-/// Hears the metrics of this thread.
+/// Records the metrics of this thread.
 pub struct Meter {
     snapshotter: Snapshotter,
     _local: LocalRecorderGuard<'static>,
@@ -60,7 +60,7 @@ pub struct Meter {
 
 impl Meter {
     pub fn new() -> Self {
-        // It has to outlive the guard, and a test has few.
+        // The recorder has to live longer than the guard. A test leaks only a few.
         let recorder: &DebuggingRecorder = Box::leak(Box::default());
         Self {
             snapshotter: recorder.snapshotter(),
@@ -68,8 +68,8 @@ impl Meter {
         }
     }
 
-    /// What moved since the last look, by name and labels: a counter or a gauge by how much, a histogram by
-    /// its samples. Each of it has to be described.
+    /// The metrics that changed since the last call, by name and labels: the difference of a counter or a gauge, and
+    /// the samples of a histogram. Panics if a metric is not described.
     pub fn moved(&self) -> BTreeMap<String, Vec<f64>> {
         let described: HashMap<_, _> = described()
             .into_iter()
@@ -106,7 +106,7 @@ impl Meter {
     }
 }
 
-/// What is expected to have moved.
+/// The expected changes.
 pub fn these<const N: usize>(moved: [(&str, &[f64]); N]) -> BTreeMap<String, Vec<f64>> {
     let owned = moved.map(|(name, values)| (name.to_owned(), values.to_vec()));
     owned.into()

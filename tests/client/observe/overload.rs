@@ -1,4 +1,5 @@
-//! More is kept alive than the store renews: said long before the first loss.
+//! When more leases are kept alive than the store can renew, an event says so long before the first
+//! loss.
 
 use super::{
     journal::{Journal, events},
@@ -13,11 +14,12 @@ use tokio::time::{Duration, sleep};
 
 #[tokio::test(start_paused = true)]
 async fn late_renewals_are_told_before_a_lease_is_lost() {
-    // It renews 2,000 in a ttl, and is to keep 4,000 alive.
+    // The store can renew 2,000 leases in a ttl, and has to keep 4,000 alive.
     let leases = Leases::new(SlowStore::new(TTL / 2_000));
     let (journal, meter) = (Journal::new(), Meter::new());
     let kept = kept(&leases, 4_000).await;
-    // A twelfth of the ttl after the first are due, and the moment of a look.
+    // The first renewals have been due for a twelfth of the ttl, and the task has looked at them
+    // once more.
     sleep(TTL / 3 + TTL / 12 + Duration::from_secs(1)).await;
     let entries = journal.entries();
     let late = events(&entries, "renewals are late");
@@ -35,7 +37,7 @@ async fn late_renewals_are_told_before_a_lease_is_lost() {
     let entries = journal.entries();
     assert_eq!(events(&entries, "an acquire was slowed down").len(), 1);
 
-    // That took a third of the ttl, and now less than a third is left.
+    // The acquire took a third of the ttl, and now less than a third is left.
     let moved = meter.moved();
     assert!(moved["leases_at_risk"].iter().any(|more| *more > 0.0));
     assert_eq!(live(&kept), 4_000, "none is lost yet");

@@ -1,4 +1,4 @@
-//! What a panic in the subscriber of the application does to the task that renews leases, and to a background release.
+//! A panic in the application's `tracing` subscriber, and what it does to the renewal task and to a background release.
 
 use std::{
     error::Error,
@@ -21,7 +21,7 @@ use super::{
     journal,
 };
 
-/// A subscriber that panics in the events that have this field, for this number of times.
+/// A subscriber that panics in events with this field, this many times.
 struct Panics(&'static str, Arc<AtomicUsize>);
 
 impl<S: Subscriber> Layer<S> for Panics {
@@ -34,7 +34,7 @@ impl<S: Subscriber> Layer<S> for Panics {
     }
 }
 
-/// Has the events with this field panic on this thread, for this number of times.
+/// Makes events with this field panic on this thread, this many times.
 fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicUsize>) {
     journal::ask_each_thread();
     let times = Arc::new(AtomicUsize::new(times));
@@ -44,11 +44,11 @@ fn panic_in(field: &'static str, times: usize) -> (DefaultGuard, Arc<AtomicUsize
 
 #[tokio::test(start_paused = true)]
 async fn it_is_the_reason_of_a_loss_and_the_next_acquire_has_leases_renewed_again() {
-    // Renewals are sent or fail with this field.
+    // The events of renewals have this field.
     let (_default, panics) = panic_in("lag", usize::MAX);
     let (_, leases) = setup();
     let keep = |key| leases.acquire(key, TTL).keep_alive().into_future();
-    // The event of one lease panics too, and the other hears of it all the same.
+    // The event of one loss panics too. The other holder hears of its loss all the same.
     let (lease, other) = (keep("key").await.unwrap(), keep("other").await.unwrap());
     for lease in [lease, other] {
         let LossReason::Unreachable(why) = lease.lost().await else {
@@ -68,13 +68,13 @@ async fn it_ends_a_background_release_which_is_not_sent_again() {
     let (lease, other) = (leases.acquire("key", TTL), leases.acquire("other", TTL));
     let (lease, other) = (lease.await.unwrap(), other.await.unwrap());
     store.calls();
-    // The outcome of a release is told with this field.
+    // The event of a release has this field.
     let (_default, panics) = panic_in("by", 3);
     drop(lease);
     tokio::time::sleep(TTL).await;
     assert!(is_free(&store).await);
     assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 2));
-    // Those that begin later are sent, and a close waits for none that has panicked.
+    // Releases that begin later are sent, and a close does not wait for one that has panicked.
     drop(other);
     timeout(TTL, leases.close()).await.unwrap();
     assert_eq!((store.calls(), panics.load(Relaxed)), (vec!["release"], 1));
@@ -88,7 +88,7 @@ async fn a_release_with_a_caller_is_sent_once_more_after_it() {
     let (_default, panics) = panic_in("by", 3);
     let error = lease.release().await.unwrap_err();
     assert_eq!(error.source().unwrap().to_string(), "it panicked");
-    // The second release panics in the background, which is its end.
+    // The second release panics in the background, and is not sent again.
     timeout(TTL, leases.close()).await.unwrap();
     assert!(is_free(&store).await);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is told of terms, and of those who follow.
+//! The metrics and events of leader terms and of followers.
 
 use std::{convert::Infallible, future::pending};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Fate, FlakyStore, MOMENT, TTL, setup};
 
-/// What moved of the metrics of terms.
+/// The changes of the metrics of terms.
 fn terms(meter: &Meter) -> Vec<(String, Vec<f64>)> {
     let moved = meter.moved().into_iter();
     moved

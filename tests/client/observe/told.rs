@@ -105,7 +105,7 @@ async fn acquires_in_vain() {
     drop(both);
 }
 
-/// What happens in a task of its own names its lease.
+/// The events of a background task name the lease.
 #[tokio::test(start_paused = true)]
 async fn in_the_background() {
     let (store, leases) = setup();
@@ -234,7 +234,7 @@ async fn what_an_operator_does() {
 
 const PASSWORD: &str = "correct horse";
 
-/// A store whose driver says in every error with which password it came.
+/// A store whose driver puts the password of its connection into every error.
 #[derive(Clone, Debug, Default)]
 struct Indiscreet {
     memory: MemoryStore,

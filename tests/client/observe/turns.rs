@@ -1,4 +1,5 @@
-//! What is told of processes that wait for a key in turn. Each client here stands for a process.
+//! The events and metrics of processes that wait for a key in turn. Each client here stands for a
+//! process.
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use super::{
 };
 use crate::{Fate, FlakyStore, MOMENT, TTL};
 
-/// For how long a process that is gone holds up the others.
+/// For how long the place of a process that is gone holds up the others.
 const GONE_FOR: Duration = Duration::from_millis(1_500);
 
-/// Two clients, and the holder of the key, which is a third one.
+/// The store, two clients, and the lease of a third client that holds the key.
 async fn processes() -> (FlakyStore, [Leases; 2], Lease) {
     let store = FlakyStore::new();
     let clients = std::array::from_fn(|_| Leases::new(store.clone()));
@@ -169,7 +170,7 @@ async fn who_is_refused_without_a_place_is_told_how_many_come_first() {
     holder.release().await.unwrap();
 }
 
-/// Such a request waits for nobody, so its refusal takes no place.
+/// A request in the place of a lease does not wait, so its refusal takes no place.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_in_the_place_of_a_lease_that_is_gone_takes_no_place() {
     let store = FlakyStore::new();
