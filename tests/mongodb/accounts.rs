@@ -1,4 +1,4 @@
-//! Users with few rights, with none, and with a wrong password, on a server that asks who they are.
+//! Users with few rights, with no rights, and with a wrong password, on a server with accounts.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, errors::everything};
 
 const PASSWORD: &str = "hunter2";
 
-/// A user by this name, whoever that is.
+/// The options of a client that logs in with this name and password, whether or not such a user exists.
 async fn options(fixture: &Fixture, name: &str, password: &str) -> ClientOptions {
     let mut options = fixture.options().await;
     let credential = Credential::builder()
@@ -31,7 +31,7 @@ async fn options(fixture: &Fixture, name: &str, password: &str) -> ClientOptions
     options
 }
 
-/// A new user with these roles on the database of the tests, and nothing else.
+/// The options of a new user with these roles on the database of the tests, and with no other rights.
 pub(super) async fn user(fixture: &Fixture, roles: &[&str]) -> ClientOptions {
     let name = format!("user-{}", LeaseId::random());
     let made = doc! { "createUser": &name, "pwd": PASSWORD, "roles": on_the_database(roles) };
@@ -39,8 +39,8 @@ pub(super) async fn user(fixture: &Fixture, roles: &[&str]) -> ClientOptions {
     options(fixture, &name, PASSWORD).await
 }
 
-/// A new user with a role of nothing but these actions on the collection of the fixture, and `listCollections` on its
-/// database if the collection is to be prepared.
+/// The options of a new user whose role allows only these actions on the collection of the fixture, and
+/// `listCollections` on its database if the collection is to be prepared.
 async fn user_who_may(fixture: &Fixture, actions: &[&str], prepares: bool) -> ClientOptions {
     let role = format!("role-{}", LeaseId::random());
     let on = |collection: &str| doc! { "db": DATABASE, "collection": collection };
@@ -57,7 +57,8 @@ async fn user_who_may(fixture: &Fixture, actions: &[&str], prepares: bool) -> Cl
     options(fixture, &name, PASSWORD).await
 }
 
-/// The actions that `docs/stores/mongodb.md` names, in both dialects. Without one of them something is refused.
+/// The actions that `docs/stores/mongodb.md` names are enough, in both dialects. If one of them is missing, something
+/// is refused.
 #[tokio::test]
 async fn a_role_of_single_actions_is_enough() {
     const WORK: [&str; 4] = ["find", "insert", "update", "remove"];
@@ -86,7 +87,8 @@ async fn a_role_of_single_actions_is_enough() {
             let rest: Vec<_> = WORK.into_iter().filter(|it| *it != left_out).collect();
             let store = store(&rest, false).await;
             if is_classic && left_out == "remove" {
-                // A removal is only sent for what may be removed, and that is when the clock has passed the fence.
+                // The store sends a removal only for a document that may be removed, and that is so once the clock has
+                // passed the fence.
                 let lease = Leases::new(work.clone()).acquire("dead", LONG).await;
                 lease.unwrap().release().await.unwrap();
                 let leases = Leases::new(store);
@@ -126,7 +128,7 @@ async fn superuser(fixture: &Fixture, command: Document) {
     client.database("admin").run_command(command).await.unwrap();
 }
 
-/// Refused for good, with a word on what to look at, and none on the passwords.
+/// Checks that the operation was refused for good, that the error says what to look at, and that it shows no password.
 fn assert_denied(fixture: &Fixture, operation: &str, error: &Error) {
     let told = everything(error);
     assert!(
@@ -143,7 +145,7 @@ fn assert_denied(fixture: &Fixture, operation: &str, error: &Error) {
     );
 }
 
-/// All that there is, the indexes included.
+/// All documents of the collection, and the names of its indexes.
 async fn contents(collection: &Collection<Document>) -> (Vec<Document>, Vec<String>) {
     let documents = collection.find(doc! {}).sort(doc! { "_id": 1 });
     let documents = documents.await.unwrap().try_collect().await.unwrap();
@@ -181,7 +183,7 @@ async fn refused_credentials_are_named_as_such_and_never_shown() {
 async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing() {
     let fixture = Fixture::new(Engine::MongoDbSecured);
     let holder = Leases::builder(fixture.store().await).owner("me").build();
-    // On the key of every operation.
+    // These are locks on the keys that the operations use.
     let lease = holder.acquire("key", LONG).await.unwrap();
     let dead = holder.acquire("dead", LONG).await.unwrap();
     dead.release().await.unwrap();
@@ -203,7 +205,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     outcomes.extend(every::of_a_holder(&store).await);
     outcomes.push(("prepare", store.prepare().await));
     outcomes.push(("freed", store.freed().await.map(drop)));
-    // With the id of a lease that is held.
+    // These are operations with the id of a lease that is held.
     let (key, id) = (lease.key().clone(), lease.id());
     let renewal = RenewRequest::new(key.clone(), id, LONG);
     for many in [1, 2] {
@@ -230,7 +232,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     lease.release().await.unwrap();
 }
 
-/// An administrator may do that at any time.
+/// An administrator may take a right away at any time.
 #[tokio::test]
 async fn a_holder_who_may_no_longer_write_is_told_so() {
     let fixture = Fixture::new(Engine::MongoDbSecured);
@@ -251,14 +253,14 @@ async fn a_holder_who_may_no_longer_write_is_told_so() {
     assert_denied(&fixture, "release", &released.unwrap_err());
     assert_eq!(contents(&collection).await, before);
 
-    // With the same connections, once it is mended.
+    // The same connections work once the right is given back.
     superuser(&fixture, roles(&["readWrite"])).await;
     leases.evict("key").await.unwrap().unwrap();
     let lease = leases.acquire("key", LONG).await.unwrap();
     lease.release().await.unwrap();
 }
 
-/// What the documentation asks for. The conformance suite runs with it too.
+/// The documentation asks for this role. The conformance suite runs with it too.
 #[tokio::test]
 async fn who_may_read_and_write_one_database_may_do_everything() {
     let fixture = Fixture::new(Engine::MongoDbSecured);
@@ -283,7 +285,7 @@ async fn who_may_read_and_write_one_database_may_do_everything() {
     let mut outcomes = every::of_a_handle(&leases, Duration::ZERO).await;
     outcomes.extend(every::of_a_holder(&store).await);
     for (operation, outcome) in outcomes {
-        // Most of them are in each other's way.
+        // Most of the operations fail because they get in each other's way. No error says that a right is missing.
         assert!(
             !matches!(outcome, Err(Error::Denied { .. })),
             "{operation}: {outcome:?}"
@@ -293,7 +295,7 @@ async fn who_may_read_and_write_one_database_may_do_everything() {
     assert!(listed.iter().any(|lock| lock.key.as_str() == "two"));
     other.release().await.unwrap();
 
-    // And nothing beyond that database.
+    // The role gives no right outside of that database.
     let client = Client::with_options(writer).unwrap();
     let elsewhere = client.database("elsewhere").collection::<Document>("locks");
     let elsewhere = Leases::new(MongoStore::new(&elsewhere));
@@ -318,7 +320,7 @@ async fn another_retention_takes_one_more_right() {
     store.prepare().await.unwrap();
     let error = store.retention(week).prepare().await.unwrap_err();
     assert_denied(&fixture, "prepare", &error);
-    // That of locks stands in their documents.
+    // The retention of locks is in their documents, so it is not in the index.
     assert_eq!(kept().await, [Duration::ZERO, day]);
 
     let more = user(&fixture, &["readWrite", "dbAdmin"]).await;

@@ -1,4 +1,4 @@
-//! Work behind a bad network, until enough has happened.
+//! Ordinary work behind a bad network, until enough has happened.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ async fn work_without_a_tenth_of_the_answers_loses_no_lease_and_leaks_no_lock() 
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let server: Arc<dyn Store> = Arc::new(fixture.store().await);
     let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
-    // The driver waits for ever for an answer that was swallowed, and with it goes a connection.
+    // The driver waits endlessly for an answer that was swallowed, and each such wait uses up a
+    // connection.
     let mut clients: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..2 {
         let options = fixture.options_at(proxy.address, "&maxPoolSize=1000");

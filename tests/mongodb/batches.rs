@@ -1,4 +1,4 @@
-//! What goes together, command by command, and when one of the two fails.
+//! The commands of a batch, and what happens when one of the two fails.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ fn ask(number: usize) -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-/// The look at what the changes left fails. They may not be told as if they had not been made: nobody
-/// would release what they granted, and who released would be told that the lease was lost.
+/// The read after the changes fails. The answers must not say that the changes were not made: nobody would release what
+/// they granted, and the callers of releases would be told that their leases were lost.
 #[tokio::test]
 async fn changes_that_were_made_and_not_looked_at_are_unclear() {
     let _turn = FAIL_POINT.lock().await;
@@ -58,7 +58,7 @@ async fn changes_that_were_made_and_not_looked_at_are_unclear() {
     }
 }
 
-/// Somebody else's documents stay as they are, and hold up no companion.
+/// Documents of other applications stay as they are, and the other requests of the batch are carried out.
 #[tokio::test]
 async fn what_is_no_lock_is_told_and_left_alone() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -107,14 +107,15 @@ async fn what_is_no_lock_is_told_and_left_alone() {
     }
 }
 
-/// A first attempt does not ask for the time; who holds the key, and for how long, is told all the same.
+/// The first attempt does not ask for the server's time. Its answer says who holds the key and for how long all the
+/// same.
 #[tokio::test]
 async fn a_refusal_tells_the_servers_time_without_asking_for_it() {
     let fixture = Fixture::new(Engine::MongoDb);
     let [here, there] = [fixture.store().await, fixture.store().await].map(Leases::new);
     let lease = there.acquire("held", LONG).await.unwrap();
     for _ in 0..3 {
-        // The first time it does not know; from then on it does.
+        // At the first attempt the client does not know the server's time; from the second on it does.
         let Attempt::Held(held) = here.try_acquire("held", LONG).await.unwrap() else {
             panic!("granted twice");
         };

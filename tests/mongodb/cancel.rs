@@ -1,4 +1,4 @@
-//! Operations that are given up leave no lock behind, on the complete server.
+//! Operations that are dropped leave no lock behind, on the complete server.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -18,11 +18,13 @@ use super::{Engine, Fixture, PATIENCE};
 static WORDS: Words = Words {
     acquire: "findAndModify",
     renew: "findAndModify",
-    // The name of the command. A `findAndModify` has a field of that name, of another type.
+    // These bytes are the name of the command. A `findAndModify` has a field of that name too, but
+    // of another type.
     release: "\x02update\0",
 };
 
-/// Clients that send a write again whose answer was lost, or do not.
+/// Clients whose driver sends a write again when its answer was lost, or clients whose driver does
+/// not.
 async fn setting(retries: bool) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>> {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let store = fixture.store().await;
@@ -37,7 +39,7 @@ async fn setting(retries: bool) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn S
             Arc::new(MongoStore::new::<Document>(&locks)) as Arc<dyn Store>
         },
         words: &WORDS,
-        // The driver waits for ever.
+        // The driver never gives a request up.
         bound: PATIENCE,
     }
 }

@@ -1,4 +1,4 @@
-//! Clean-up: the TTL indexes, and the date that they go by.
+//! Clean-up: the TTL indexes, and the dates that they use.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::{Engine, Fixture, LONG, PATIENCE, SHORT, patiently, short_lived};
 
 const HOUR: i64 = 60 * 60 * 1_000;
 const DAY: i64 = 24 * HOUR;
-/// By how much the date of a clean-up goes up at least, for a retention of a day.
+/// The least step by which the date of the clean-up rises, with a retention of a day.
 const STEP: i64 = 1_000_000;
 
-/// The indexes that `prepare` makes, for locks and for limiters, as the server shows them.
+/// The indexes that `prepare` makes for locks and for limiters, as the server lists them.
 async fn ttl_indexes(fixture: &Fixture) -> [Document; 2] {
     let mut cursor = fixture
         .collection()
@@ -64,7 +64,7 @@ async fn prepare_can_be_repeated_and_by_many_at_once() {
             }
         }
         let [locks, limiters] = ttl_indexes(&fixture).await;
-        // The date of a lock has its retention in it.
+        // The date of a lock includes the retention already, so its index adds nothing.
         for (index, field, after) in [
             (locks, "cleanup_at", 0),
             (limiters, "over_at", 24 * 60 * 60),
@@ -89,7 +89,7 @@ async fn prepare_takes_over_a_changed_retention() {
     assert_eq!(retentions().await, [0, i64::from(i32::MAX)]);
 }
 
-/// On the complete server, whose TTL monitor runs every second.
+/// The test needs the complete server. Its TTL monitor runs every second here.
 #[tokio::test]
 async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
@@ -128,7 +128,7 @@ async fn the_ttl_indexes_remove_what_is_dead_and_nothing_else() {
     assert!(next.fence() > fence);
 }
 
-/// The date of the only document, in milliseconds.
+/// The date of the clean-up of the only document, in milliseconds.
 async fn cleanup_at(fixture: &Fixture) -> i64 {
     let stored = fixture.collection().await.find_one(doc! {}).await;
     let stored = stored.unwrap().unwrap();
@@ -138,8 +138,8 @@ async fn cleanup_at(fixture: &Fixture) -> i64 {
         .timestamp_millis()
 }
 
-/// It is the later of the latest expiry and the moment after the fence, a retention on, rounded up. Where it
-/// is late enough it stays, so that its entry in the index does.
+/// The date is the retention after the latest expiry, or after the moment that follows the fence if that is later,
+/// rounded up. A date that is late enough is not changed, so its entry in the index is not written again.
 #[tokio::test]
 async fn the_date_of_the_clean_up_goes_up_in_steps() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
@@ -150,7 +150,8 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         let after = async |millis: i64, ttl: Duration| {
             let date = cleanup_at(&fixture).await;
             let late = date - millis;
-            // The few grants of this test may be in one millisecond, which puts the fence so far ahead of the clock.
+            // The few grants of this test may fall into one millisecond, which puts the fence ahead of the clock by as
+            // many milliseconds.
             assert!(
                 (DAY..=DAY + STEP + 10).contains(&(late - 1)),
                 "{engine:?}: {late}"
@@ -193,7 +194,7 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
         assert!(until >= expiry(&granted) - LONG.as_millis() as i64 + 3 * DAY);
         after(until, Duration::ZERO).await;
 
-        // Ahead of the clock, up to where no calendar goes.
+        // The fence is ahead of the clock, at last by more than a calendar can hold.
         for fence in [DateTime::now().timestamp_millis() + 30 * DAY, (1 << 53) - 9] {
             let ahead = doc! { "$set": { "fence": fence } };
             collection.update_one(doc! {}, ahead).await.unwrap();
@@ -210,8 +211,8 @@ async fn the_date_of_the_clean_up_goes_up_in_steps() {
     }
 }
 
-/// A document that goes while its fence is ahead of the clock would let the next fence fall. The complete
-/// server's TTL monitor runs every second.
+/// If the document were removed while its fence is ahead of the clock, the next fence could be lower. The test needs
+/// the complete server, whose TTL monitor runs every second here.
 #[tokio::test]
 async fn a_fence_ahead_of_the_clock_keeps_its_document() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
@@ -219,7 +220,7 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
     store.prepare().await.unwrap();
     let collection = fixture.collection().await;
     let leases = Leases::new(store.clone());
-    // Without a date that the first grant has put off.
+    // The first grant has put the date of the clean-up off, so the date is removed.
     let ahead = doc! {
         "$set": { "fence": DateTime::now().timestamp_millis() + HOUR },
         "$unset": { "cleanup_at": "" },
@@ -235,7 +236,7 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
     for (key, shared) in [("released", false), ("shared", true)] {
         leases.acquire(key, LONG).await.unwrap().detach();
         raise(key).await;
-        // Its own holder is in the way, and its fence goes on from there.
+        // The eviction ends the test's own lease, and the next fence counts from the raised one.
         leases.evict(key).await.unwrap();
         let next = patiently(|| {
             if shared {
@@ -246,11 +247,11 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
         });
         let next = next.await;
         fences.push(next.fence());
-        // On a slow machine it has expired by now, which is as good.
+        // On a slow machine the lease has expired by now, which makes no difference.
         let _ = next.release().await;
     }
 
-    // All of these are dead before the monitor begins a round in which it removes the last one.
+    // Each of these documents is dead before the monitor begins the round that removes the last one.
     let start = Instant::now();
     for round in 0..3 {
         let dead = short_lived(&leases, format!("dead {round}")).await;
@@ -275,7 +276,7 @@ async fn a_fence_ahead_of_the_clock_keeps_its_document() {
     }
 }
 
-/// A purge waits for its retention after the fence too.
+/// A purge too counts its retention from the fence, if that is later than the expiry.
 #[tokio::test]
 async fn a_purge_counts_its_retention_from_the_fence() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -292,7 +293,7 @@ async fn a_purge_counts_its_retention_from_the_fence() {
     assert_eq!(store.purge(LONG / 2).await.unwrap(), 1);
 }
 
-/// It would remove a document although its fence is ahead of the clock.
+/// Such an index would remove a document although its fence is ahead of the clock.
 #[tokio::test]
 async fn a_ttl_index_on_the_expiry_goes_or_is_refused() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {

@@ -1,4 +1,4 @@
-//! What goes over the wire: how many commands, and with which concerns.
+//! The commands that are sent: how many there are, and with which concerns.
 
 mod oplog;
 mod plans;
@@ -31,7 +31,7 @@ async fn watched_leases(engine: Engine) -> (Leases, Commands) {
     let store = MongoStore::new(&collection);
     store.prepare().await.unwrap();
     commands.take();
-    // A slow server is asked once, too.
+    // With so long a time limit a slow server is sent each request only once.
     let leases = Leases::builder(store).call_timeout(PATIENCE);
     (leases.build(), commands)
 }
@@ -91,7 +91,7 @@ async fn a_set_of_free_keys_is_two_commands_and_its_release_is_one() {
             in_time = start.elapsed() < OVERDUE;
             if in_time {
                 assert_eq!(sent.len(), 1, "{engine:?}: {sent:?}");
-                // One statement for all.
+                // All of them are one statement.
                 assert_eq!(sent[0].get_array("updates").unwrap().len(), 1);
                 break;
             }
@@ -118,7 +118,7 @@ async fn converted(store: &MongoStore, request: &ConvertRequest) -> bool {
     matches!(answer, ConvertAnswer::Converted(_))
 }
 
-/// Every operation that looks at several holders, from a fresh key to a free one.
+/// Runs every operation that reads several holders, from a fresh key to a free one.
 async fn run_with_several_holders(store: &MongoStore) {
     let [one, two, three] = [(); 3].map(|()| LeaseId::random());
     assert!(granted(store, &ask(one).shared()).await);
@@ -179,7 +179,7 @@ async fn thousands_of_kept_leases_are_renewed_by_a_handful_of_commands() {
     let (collection, commands) = Fixture::new(Engine::MongoDb).watched().await;
     let sent = || commands.names().len();
     let thousands = if long() { 10 } else { 2 };
-    // One for each thousand, and some for leases that are not in step yet.
+    // There is one command for each thousand leases, and some for leases that are not in step yet.
     let enough = 5 * thousands;
     let store = MongoStore::new(&collection);
     let cost = many::cost_of_renewals(store, 1_000 * thousands, enough, sent).await;
@@ -221,7 +221,8 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
         if name == "find" {
             let preference = command.get_document("$readPreference");
             let mode = preference.and_then(|preference| preference.get_str("mode"));
-            // To a member that it is connected to directly the driver always says the second.
+            // To a member that it is connected to directly, the driver always sends
+            // `primaryPreferred`.
             let primary = matches!(mode, Ok("primary" | "primaryPreferred") | Err(_));
             assert!(primary, "{command}");
             let concern = command.get_document("readConcern").unwrap();
@@ -229,7 +230,7 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
         } else {
             let concern = command.get_document("writeConcern").unwrap();
             assert_eq!(concern.get_str("w"), Ok("majority"), "{command}");
-            // A server that has no majority must not keep the connection for ever.
+            // With this limit a server without a majority does not keep the connection for ever.
             assert!(concern.contains_key("wtimeout"), "{command}");
             writes += 1;
         }
@@ -237,7 +238,7 @@ async fn writes_ask_for_a_majority_and_reads_for_the_primary_whatever_the_defaul
     assert_eq!(writes, 8);
 }
 
-/// To look at a document costs less than a change that is refused.
+/// A read costs less than an update that is refused.
 #[tokio::test]
 async fn an_attempt_on_a_key_that_was_held_a_moment_ago_only_looks() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
@@ -256,7 +257,7 @@ async fn an_attempt_on_a_key_that_was_held_a_moment_ago_only_looks() {
             assert!(held.expires_in() > LONG / 2);
             assert_eq!(commands.names(), ["find"], "{engine:?}");
         }
-        // Readers are judged by the same look.
+        // One read is enough to refuse readers too.
         let reading = here.try_acquire("key", LONG).shared().await.unwrap();
         assert!(matches!(reading, Attempt::Held(_)));
         assert_eq!(commands.names(), ["find"]);
@@ -267,7 +268,7 @@ async fn an_attempt_on_a_key_that_was_held_a_moment_ago_only_looks() {
             panic!("it is free");
         };
         assert_eq!(commands.names(), ["find", "findAndModify"]);
-        // What this process has had is no news of another holder.
+        // The client's own lease does not make it expect another holder.
         mine.release().await.unwrap();
         commands.take();
         let again = attempt().await;

@@ -1,5 +1,5 @@
-//! The suite, on a standalone server, and on a replica set with no more rights than needed. `dialects.rs` and
-//! `sharded.rs` have it for other engines.
+//! The conformance suite on a standalone server, and on a replica set with as few rights as needed. `dialects.rs` and
+//! `sharded.rs` run it for other engines.
 
 use super::{Clients, Engine, Fixture, MongoStore, accounts};
 
@@ -21,7 +21,7 @@ mod standalone {
     }
 }
 
-/// One that asks who its clients are, with no more than the role that the documentation names.
+/// A replica set with accounts. The user has only the role that the documentation names.
 mod replica_set {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Engines that cannot be had here: what stands in for them is a server behind a proxy.
+//! Engines that are not available here. A server behind a proxy stands in for each of them.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn disguised(fixture: &Fixture, disguise: Disguise) -> MongoStore {
     )
 }
 
-/// A sharded cluster that has the expression `$currentDate`.
+/// A sharded cluster with the expression `$currentDate`.
 mod shard_date {
     use super::*;
 
@@ -41,7 +41,7 @@ mod shard_date {
 
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 
-    /// As after an upgrade of the cluster.
+    /// The collection has documents of the classic dialect, as after an upgrade of the cluster.
     #[tokio::test]
     async fn a_collection_with_classic_documents_stays_with_them() {
         let fixture = Fixture::new(Engine::MongoDbAlpha);
@@ -67,7 +67,7 @@ mod shard_date {
     }
 }
 
-/// As Amazon DocumentDB.
+/// An engine without pipelines, such as Amazon DocumentDB.
 mod without_pipelines {
     use super::*;
 
@@ -104,7 +104,7 @@ mod without_pipelines {
     }
 }
 
-/// Neither takes the other's lock for its own, and both leave it as it is.
+/// Neither dialect takes a lock of the other one for its own, and both leave it unchanged.
 #[tokio::test]
 async fn the_two_dialects_refuse_each_others_documents() {
     for is_classic in [true, false] {
@@ -139,7 +139,8 @@ async fn the_two_dialects_refuse_each_others_documents() {
     }
 }
 
-/// Of one command each. The first document of a key is made by others, so it is the second grant that is such a one.
+/// Grants and releases of one command each. The first document of a key takes other commands, so the second grant is
+/// the first of this kind.
 #[tokio::test]
 async fn grants_and_releases_of_one_step_keep_the_rules() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -153,7 +154,7 @@ async fn grants_and_releases_of_one_step_keep_the_rules() {
         commands.take();
         let lease = leases.acquire("key", LONG).await.unwrap();
         assert!(lease.fence() > fence, "{} after {fence}", lease.fence());
-        // The late release of an earlier lease.
+        // This is a late release of an earlier lease.
         let key = lease.key().clone();
         let late = store.release(&ReleaseRequest::new(key, before)).await;
         assert_eq!(late.unwrap(), ReleaseAnswer::NotHeld);
@@ -161,7 +162,7 @@ async fn grants_and_releases_of_one_step_keep_the_rules() {
         assert_eq!(state.holders[0].lease, lease.id());
         (fence, before) = (lease.fence(), lease.id());
         lease.release().await.unwrap();
-        // The late release and the look take commands of their own.
+        // The late release and the read take commands of their own.
         let expected = [
             "findAndModify",
             "update",
@@ -173,7 +174,7 @@ async fn grants_and_releases_of_one_step_keep_the_rules() {
     }
 }
 
-/// A page is judged by the clock of a document that makes sense, and shows the others.
+/// A page of the list takes the time from a document that makes sense, and shows the documents around the damaged one.
 #[tokio::test]
 async fn a_damaged_document_hides_no_others_of_a_list() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -203,7 +204,7 @@ async fn a_damaged_document_hides_no_others_of_a_list() {
     );
 }
 
-/// Documents that a look has made, and about which nobody has decided.
+/// The documents that a request makes to learn the time, before anything is granted.
 #[tokio::test]
 async fn a_purge_removes_what_is_new_and_dead_and_leaves_the_rest() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -230,7 +231,7 @@ async fn a_purge_removes_what_is_new_and_dead_and_leaves_the_rest() {
     };
     let added = [new("new".into()), new(limiter.into()), later];
     collection.insert_many(added).await.unwrap();
-    // The fence of a dead lock has to be past.
+    // A dead lock is not removed before the clock has passed its fence.
     while leases.purge(Duration::ZERO).await.unwrap() == 0 {}
     let left: Vec<_> = collection
         .find(doc! {})

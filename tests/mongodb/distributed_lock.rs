@@ -1,4 +1,4 @@
-//! The port of the Java class, on the documents of the Java class.
+//! The port of the Java class, with the documents of the Java class.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,13 +29,13 @@ async fn stored(collection: &Collection<Document>, key: &str) -> Option<Document
     collection.find_one(doc! { "key": key }).await.unwrap()
 }
 
-/// A lock that expired without a release.
+/// Leaves a lock that has expired without a release.
 async fn expired(locks: &MongoDistributedLock, collection: &Collection<Document>, key: &str) {
     locks.acquire(key, SOON).await.unwrap().unwrap();
     until_expired(collection, key).await;
 }
 
-/// Waits until the server's clock is past the expiry.
+/// Waits until the server's clock has passed the expiry.
 async fn until_expired(collection: &Collection<Document>, key: &str) {
     let past = doc! { "key": key, "$expr": { "$lt": ["$expire", { "$toLong": "$$NOW" }] } };
     let start = Instant::now();
@@ -45,7 +45,7 @@ async fn until_expired(collection: &Collection<Document>, key: &str) {
     }
 }
 
-/// What the Java class sends, word for word: the increment that also sets the expiry.
+/// Sends what the Java class sends, word for word: the increment that also sets the expiry.
 async fn java_increment(collection: &Collection<Document>, key: &str, expire: i64) -> Document {
     let update = doc! { "$inc": { "value": 1.0 }, "$set": { "expire": expire } };
     let counted = collection
@@ -65,7 +65,7 @@ async fn the_document_is_what_the_java_class_reads() {
         let stored = stored(&collection, "invoices").await.unwrap();
         let names: Vec<_> = stored.keys().map(String::as_str).collect();
         assert_eq!(names, ["_id", "key", "expire", "holder", "value"]);
-        // In Java: a String, a double and a long.
+        // In Java these are a String, a double and a long.
         assert_eq!(stored.get_str("key"), Ok("invoices"));
         assert_eq!(stored.get_f64("value"), Ok(1.0));
         assert_eq!(
@@ -107,26 +107,27 @@ async fn a_lock_of_a_java_service_is_respected_until_it_expires() {
 async fn a_java_service_respects_a_lock_of_ours() {
     let (locks, collection) = fixture(Engine::MongoDb).await;
     let grant = locks.acquire("invoices", LONG).await.unwrap().unwrap();
-    // It reads: a live lock, no further step.
+    // The Java class reads a live lock, and stops there.
     let read = stored(&collection, "invoices").await.unwrap();
     assert!(read.get_i64("expire").unwrap() >= chrono::Utc::now().timestamp_millis());
-    // It read before our acquire: its increment makes it 2, so it lost.
+    // If the Java class has read before our acquire, its increment makes the value 2, so it has
+    // lost.
     let expire = grant.expires_at().timestamp_millis();
     let counted = java_increment(&collection, "invoices", expire).await;
     assert_eq!(counted.get_f64("value"), Ok(2.0));
     assert!(locks.release(&grant).await.unwrap());
 }
 
-/// The first race of the source, step by step.
+/// The first race that the source describes, step by step.
 #[tokio::test]
 async fn two_contenders_see_an_expired_lock() {
     let (a, collection) = fixture(Engine::MongoDb).await;
     let b = MongoDistributedLock::new(&collection);
     expired(&a, &collection, "invoices").await;
-    // Both have seen that it is expired. B is faster.
+    // Both A and B have seen that the lock is expired. B is faster.
     assert!(b.remove_expired("invoices").await.unwrap());
     let of_b = b.increment("invoices", LONG).await.unwrap().unwrap();
-    // A goes on where it was: the delete is bounded, the increment gives 2.
+    // A goes on from there: its delete is bounded by the expiry, and its increment gives 2.
     assert!(!a.remove_expired("invoices").await.unwrap());
     assert!(a.increment("invoices", LONG * 2).await.unwrap().is_none());
 
@@ -135,7 +136,7 @@ async fn two_contenders_see_an_expired_lock() {
         stored.get_str("holder"),
         Ok(of_b.holder().to_string().as_str())
     );
-    // The loser did not extend the winner's lock, as it does in Java.
+    // The loser did not extend the winner's lock. In Java it does.
     assert_eq!(
         stored.get_i64("expire"),
         Ok(of_b.expires_at().timestamp_millis())
@@ -143,7 +144,7 @@ async fn two_contenders_see_an_expired_lock() {
     assert!(b.release(&of_b).await.unwrap());
 }
 
-/// The control: a delete by key alone, which the source warns of, takes B's lock away.
+/// The control: a delete by key alone, of which the source warns, removes the lock of B.
 #[tokio::test]
 async fn an_unbounded_delete_would_remove_the_lock_of_the_next() {
     let (locks, collection) = fixture(Engine::MongoDb).await;
@@ -158,7 +159,7 @@ async fn an_unbounded_delete_would_remove_the_lock_of_the_next() {
     assert!(!locks.release(&of_b).await.unwrap());
 }
 
-/// The second race: in Java the late release frees the next holder's lock.
+/// The second race: in Java a late release frees the lock of the next holder.
 #[tokio::test]
 async fn a_slow_holder_releases_late() {
     let (locks, collection) = fixture(Engine::MongoDb).await;
@@ -171,7 +172,8 @@ async fn a_slow_holder_releases_late() {
     assert!(locks.release(&next).await.unwrap());
 }
 
-/// Of tasks that all see no lock, one wins; the losers' increments do not touch its expiry.
+/// All tasks see no lock, and race for it. One wins, and the increments of the losers do not change
+/// its expiry. Returns how many won.
 async fn race(locks: &MongoDistributedLock) -> usize {
     let barrier = Arc::new(Barrier::new(32));
     let mut tasks = JoinSet::new();
@@ -195,7 +197,8 @@ async fn of_32_racing_tasks_one_wins() {
     }
 }
 
-/// A loser that only looks writes nothing: in Java each costs two increments.
+/// A contender that finds the lock held writes nothing. In Java each contender costs two
+/// increments.
 #[tokio::test]
 async fn the_contender_of_a_held_lock_only_reads() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -214,7 +217,7 @@ async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
     let (locks, _) = fixture(Engine::MongoDb).await;
     locks.prepare().await.unwrap();
 
-    // What two Java services leave behind that upserted at the same moment.
+    // Two Java services that upserted at the same moment leave this behind.
     let collection = Fixture::new(Engine::MongoDb).collection().await;
     let twins = [
         doc! { "key": "invoices", "value": 1.0 },
@@ -230,7 +233,7 @@ async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
         "{text}"
     );
 
-    // Locks of the other store, which have no such field.
+    // The collection has locks of the other store, which have no such field.
     let fixture = Fixture::new(Engine::MongoDb);
     let (collection, store) = (fixture.collection().await, fixture.store().await);
     let leases = leasehold::Leases::new(store);
@@ -245,7 +248,7 @@ async fn prepare_can_be_repeated_and_says_what_is_in_its_way() {
     assert!(error.to_string().contains("have no field key"), "{error}");
 }
 
-/// A unique index on another field refuses a second lock, which is no race between two upserts.
+/// A unique index on another field refuses the second lock. That is not a race between two upserts.
 #[tokio::test]
 async fn a_unique_index_on_another_field_is_named() {
     let (locks, collection) = fixture(Engine::MongoDb).await;
@@ -256,7 +259,7 @@ async fn a_unique_index_on_another_field_is_named() {
     assert!(error.to_string().contains("email_1"), "{error}");
 }
 
-/// A client that is set to wait for no answer loses none.
+/// The client is set to wait for no acknowledgement. The lock asks for one all the same.
 #[tokio::test]
 async fn a_client_without_acknowledgements_locks_all_the_same() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {

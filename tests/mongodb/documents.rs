@@ -1,4 +1,4 @@
-//! What else may be in the collection, and what the collection keeps.
+//! What else may be in the collection, and which fields of a lock survive every operation.
 
 use leasehold::{
     Key, Leases, Mode, MongoStore, Store,
@@ -113,7 +113,8 @@ async fn every_mode_and_the_note_have_their_final_shape() {
     }
 }
 
-/// On both: a batch is made up of other statements there than a single operation, and each server has its version.
+/// The test runs on both engines: each is another version of the server, and a batch uses other statements than a
+/// single operation.
 #[tokio::test]
 async fn what_waits_and_what_is_done_is_carried_along() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
@@ -134,7 +135,7 @@ async fn what_waits_and_what_is_done_is_carried_along() {
     }
 }
 
-/// A write in a transaction that is guarded by a lease marks the document of the lock.
+/// `enforce` marks the document of the lock in the transaction.
 #[tokio::test]
 async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
@@ -164,7 +165,7 @@ async fn what_waits_and_what_is_done_is_carried_along_by_enforce() {
     }
 }
 
-/// The fields, with their times.
+/// The fields as BSON, with their times.
 fn bson_of(fields: &Value) -> Document {
     let now = DateTime::now().timestamp_millis();
     let time =
@@ -175,7 +176,7 @@ fn bson_of(fields: &Value) -> Document {
     }
 }
 
-/// The latest expiry decides for every kind of grant, so that all of them agree on what is free.
+/// Every kind of grant goes by the latest expiry, so all of them agree on what is free.
 #[tokio::test]
 async fn a_key_whose_latest_expiry_is_past_is_free_for_everybody() {
     let fixture = Fixture::new(Engine::MongoDb);

@@ -1,4 +1,4 @@
-//! What acknowledges a write: said in every command, whatever the client and the collection are set to.
+//! What acknowledges a write. Every command says it itself, whatever the client and the collection are set to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use mongodb::{
 use super::{Commands, DATABASE, Engine, Fixture, LONG, SHORT};
 
 pub const BOTH: [Engine; 2] = [Engine::MongoDb, Engine::MongoDbReplicaSet];
-/// What changes nothing.
+/// The commands that change nothing.
 const READS: [&str; 6] = [
     "find",
     "aggregate",
@@ -30,7 +30,7 @@ const READS: [&str; 6] = [
     "commitTransaction",
 ];
 
-/// A collection whose client, and which itself, asks for as little as there is.
+/// A collection that asks for as weak a write concern as possible, as its client does.
 pub async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
     let mut fixture = Fixture::new(engine);
     let separator = if fixture.uri.contains('?') { "&" } else { "/?" };
@@ -47,7 +47,7 @@ pub async fn careless(engine: Engine) -> (Collection<Document>, Commands) {
     (collection, commands)
 }
 
-/// That each of these writes waits for the journal, and for a majority where there can be one.
+/// Checks that each of these writes waits for the journal, and for a majority where there can be one.
 #[track_caller]
 fn assert_durable(engine: Engine, commands: &Commands, names: &[&str]) {
     let mut seen = Vec::new();
@@ -79,11 +79,11 @@ fn key(name: &str) -> Key {
 async fn every_write_of_the_store_waits_for_the_journal_whatever_the_defaults_are() {
     for engine in BOTH {
         let (collection, commands) = careless(engine).await;
-        // Releases have a file of their own: `releases.rs`.
+        // Plain releases are tested in a file of their own, `releases.rs`.
         let store = MongoStore::new(&collection).durable_releases(true);
         store.prepare().await.unwrap();
         let changed = store.clone().retention(Duration::from_secs(60));
-        // The engine in a process does not know `collMod`; it is sent all the same.
+        // The standalone engine does not know `collMod`, but the command is sent.
         let _ = changed.prepare().await;
         let leases = Leases::new(store.clone());
 
@@ -158,7 +158,7 @@ async fn every_write_of_the_java_class_waits_for_the_journal_whatever_the_defaul
     }
 }
 
-/// In a transaction its own write concern counts, and a statement that has one is refused.
+/// A transaction has its own write concern, and the server refuses statements in it that have another.
 #[tokio::test]
 async fn in_a_transaction_the_write_concern_is_the_applications() {
     let (collection, commands) = careless(Engine::MongoDbReplicaSet).await;
@@ -184,7 +184,8 @@ async fn in_a_transaction_the_write_concern_is_the_applications() {
     lease.release().await.unwrap();
 }
 
-/// Without the journal nothing is said of it, and the server is not asked what it is.
+/// If the store is told not to wait for the journal, its commands do not mention the journal, and it does not ask which
+/// kind of server it has.
 #[tokio::test]
 async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
     for engine in BOTH {
@@ -212,11 +213,11 @@ async fn without_the_journal_a_majority_is_asked_for_all_the_same() {
     }
 }
 
-/// The header of a message, and the place of the document in it.
+/// The length of a message's header, and the place of the document in the message.
 const HEADER: usize = 16;
 const OP_MSG: i32 = 2013;
 
-/// What a server without a journal answers to a write that is to wait for one.
+/// The answer of a server without a journal to a write that has to wait for one.
 fn without_a_journal(request: &[u8]) -> Reply {
     let asks = b"\x08j\0\x01";
     if !request.windows(asks.len()).any(|bytes| bytes == asks) {
@@ -233,7 +234,7 @@ fn without_a_journal(request: &[u8]) -> Reply {
     let mut answer = Vec::new();
     answer.extend(length.to_le_bytes());
     answer.extend(0_i32.to_le_bytes());
-    // The answer names the request.
+    // The answer has the number of the request.
     answer.extend(&request[4..8]);
     answer.extend(OP_MSG.to_le_bytes());
     answer.extend([0; 5]);

@@ -1,4 +1,4 @@
-//! Leases as part of the user's own transactions.
+//! Leases in the transactions of an application.
 
 mod refused;
 
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{DATABASE, Engine, Fixture, LONG, PATIENCE, SHORT, short_lived};
 
-/// Longer than what does not have to wait mostly takes.
+/// Longer than most operations take that do not have to wait.
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// The locks and the data of an application, on a server with transactions.
@@ -49,7 +49,7 @@ impl App {
         }
     }
 
-    /// Another process.
+    /// The handle of another process.
     async fn other(&self) -> Leases {
         leases(self.fixture.store().await)
     }
@@ -72,7 +72,7 @@ impl App {
         found.get_str("by").unwrap().to_owned()
     }
 
-    /// Waits until the server takes nobody for the holder of the key.
+    /// Waits until the key has no holder by the server's clock.
     async fn until_free(&self) {
         let start = Instant::now();
         while !self.leases.inspect("key").await.unwrap().unwrap().is_free() {
@@ -81,8 +81,8 @@ impl App {
         }
     }
 
-    /// A caller who does not care what the enforcement said gets nothing written, inside of the
-    /// transaction or outside of it.
+    /// Checks that a caller who ignores the error of `enforce` writes nothing, neither in the transaction nor outside
+    /// of it.
     async fn assert_given_up(&self, mut session: ClientSession) {
         let before = self.written().await;
         assert!(self.write("regardless", &mut session).await.is_err());
@@ -92,7 +92,7 @@ impl App {
 }
 
 fn leases(store: impl Store) -> Leases {
-    // Longer than any transaction here.
+    // This is longer than any transaction here.
     Leases::builder(store).call_timeout(PATIENCE).build()
 }
 
@@ -111,7 +111,7 @@ fn taken_over(reason: &LossReason) -> bool {
     matches!(reason, LossReason::TakenOver)
 }
 
-/// Whether the driver's own helpers would run the transaction again.
+/// Checks that the driver's own helper would run the transaction again.
 fn assert_run_again(error: Error) {
     assert!(
         matches!(error, Error::TransactionAborted { .. }),
@@ -132,14 +132,14 @@ async fn what_is_written_under_a_lease_is_committed() {
     let mut session = app.transaction().await;
     lease.enforce(&mut session).await.unwrap();
     app.write("the holder", &mut session).await.unwrap();
-    // As often as one likes.
+    // `enforce` may be called several times.
     lease.enforce(&mut session).await.unwrap();
     session.commit_transaction().await.unwrap();
     assert_eq!(app.written().await, "the holder");
     lease.release().await.unwrap();
 }
 
-/// The holder is paused before its transaction, and after its first read in it.
+/// The holder is paused before its transaction, or after the first read in it.
 #[tokio::test]
 async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
     for reads_before in [false, true] {
@@ -150,7 +150,7 @@ async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
             let read = app.data.find_one(doc! {}).session(&mut session).await;
             assert!(read.unwrap().is_some());
         }
-        // Of another handle, on the client that the transactions are of.
+        // The next holder has another handle, with the client of the transactions.
         let next = leases(app.store.clone())
             .acquire("key", LONG)
             .await
@@ -162,7 +162,7 @@ async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
         }
         app.assert_given_up(session).await;
 
-        // Run again it is told what has happened.
+        // When the transaction is run again, the holder is told that its lease is lost.
         let mut session = app.transaction().await;
         assert_lost(lease.enforce(&mut session).await, expired);
         app.assert_given_up(session).await;
@@ -173,7 +173,7 @@ async fn a_holder_that_was_paused_past_a_takeover_commits_nothing() {
     }
 }
 
-/// The control of the one above.
+/// The control of the test above.
 #[tokio::test]
 async fn without_enforcement_a_holder_that_was_paused_commits() {
     let app = App::new().await;
@@ -188,8 +188,8 @@ async fn without_enforcement_a_holder_that_was_paused_commits() {
     assert_eq!(app.written().await, "the late one");
 }
 
-/// A transaction under a lease that will expire soon. The lease has to be live until it is enforced, so a machine
-/// on which that took longer than the lease lives has a longer one.
+/// A transaction with a lease that will expire soon. The lease has to be live until it is enforced, so if the machine
+/// took longer than the ttl, the next attempt has a longer ttl.
 async fn enforced() -> (App, Lease, ClientSession) {
     let mut ttl = SHORT;
     loop {
@@ -243,11 +243,11 @@ async fn a_takeover_waits_for_the_commit_and_sees_what_was_written() {
     }
 }
 
-/// Ends the lease behind the back of its holder, whose own clock says that it is live.
+/// Ends the lease without its holder's knowledge. By the holder's own clock it is live.
 async fn ended_by(end: impl AsyncFn(&App, &Lease), why: fn(&LossReason) -> bool) {
     let app = App::new().await;
     let lease = app.leases.acquire("key", LONG).await.unwrap();
-    // A transaction that sees it, and one that does not.
+    // One transaction begins before the end of the lease, and one after it.
     let mut early = app.transaction().await;
     let read = app.data.find_one(doc! {}).session(&mut early).await;
     assert!(read.unwrap().is_some());
@@ -292,7 +292,7 @@ async fn a_lease_that_expired_on_the_servers_clock_enforces_nothing() {
     ended_by(expire, expired).await;
 }
 
-/// A request that came late may be granted the lease anew, after somebody else had the key.
+/// A late request may be granted the lease id anew, after another holder had the key.
 #[tokio::test]
 async fn a_lease_that_was_granted_anew_enforces_nothing() {
     let grant = async |app: &App, lease: &Lease| {
@@ -322,7 +322,7 @@ async fn a_renewal_waits_for_the_transaction_and_succeeds() {
     assert_eq!(app.written().await, "the holder");
 }
 
-/// A conflict with a renewal, as the driver's helper takes it: it runs the transaction again.
+/// The transaction conflicts with a renewal. The driver's helper runs it again.
 #[tokio::test]
 async fn the_drivers_helper_runs_a_transaction_with_a_conflict_again() {
     let app = App::new().await;
@@ -351,7 +351,7 @@ async fn the_drivers_helper_runs_a_transaction_with_a_conflict_again() {
     assert_eq!(runs, 2);
     assert_eq!(app.written().await, "the holder");
 
-    // A lease that is lost is not run again, and comes back as what it is.
+    // A transaction whose lease is lost is not run again, and the error of the lease comes back unchanged.
     app.leases.evict("key").await.unwrap().unwrap();
     let outcome = session
         .start_transaction()
@@ -400,7 +400,7 @@ async fn the_mark_of_an_enforcement_is_in_nobodys_way() {
     }
 }
 
-/// After an upgrade that was refused, a grant with another fence is another one, as it was before.
+/// An upgrade was refused before. A grant with another fence is another lease all the same.
 #[tokio::test]
 async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_not_enforced() {
     let app = App::new().await;
@@ -418,7 +418,7 @@ async fn after_a_refused_upgrade_a_lease_that_was_granted_anew_is_not_enforced()
     drop(beside);
 }
 
-/// A wrapper that hands the question on, and the type that it is shared by.
+/// `enforce` finds the store behind a wrapper that passes the question on, and behind the type that shares it.
 #[tokio::test]
 async fn a_store_behind_another_is_found() {
     let app = App::new().await;

@@ -1,4 +1,4 @@
-//! Servers that cannot be reached, do not answer, or refuse; and what of that an error shows.
+//! Servers that cannot be reached, do not answer, or refuse, and what the errors show of that.
 
 use std::{error::Error as _, time::Duration};
 
@@ -15,7 +15,7 @@ use tokio::{net::TcpListener, time::Instant};
 
 use super::{DATABASE, Engine, Fixture, LONG, SHORT};
 
-/// Everything that a person or a log may get to see of an error.
+/// Everything of an error that a person or a log may get to see.
 pub(super) fn everything(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -35,7 +35,7 @@ fn leases(mut options: ClientOptions) -> Leases {
 
 #[tokio::test]
 async fn an_unreachable_server_is_named_as_such() {
-    // A port that was free a moment ago.
+    // Nobody listens on this port, which was free a moment ago.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -58,7 +58,7 @@ async fn an_unreachable_server_is_named_as_such() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_given_up_in_time() {
-    // It takes connections, by its backlog, and says nothing.
+    // Its backlog takes connections, and nothing answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("mongodb://{}", listener.local_addr().unwrap());
     let mut options = ClientOptions::parse(&uri).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
         "{error:?}"
     );
     assert!(error.is_retryable() && error.is_ambiguous());
-    // Three tries of 100 ms; without the bound it would be 600 s.
+    // Three tries take 100 ms each. Without the time limit it would be 600 s.
     assert!(
         start.elapsed() < Duration::from_secs(500),
         "{:?}",
@@ -89,7 +89,8 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
     );
 }
 
-/// A collection with rules for its documents: the server answers with all that a document lacks.
+/// The collection has rules for its documents. The server's refusal lists all that a document
+/// lacks.
 #[tokio::test]
 async fn a_refusal_by_a_validator_is_a_sentence() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
@@ -132,14 +133,14 @@ async fn a_refusal_by_a_validator_is_a_sentence() {
             assert!(!text.contains(raw), "{text}");
         }
     }
-    // All that the server said is there for who asks.
+    // The full answer of the server is there for callers who ask for it.
     let said = errors[3].driver_error::<DriverError>().unwrap();
     let ErrorKind::Write(WriteFailure::WriteError(refused)) = &*said.kind else {
         panic!("{said:?}");
     };
     assert!(refused.details.is_some(), "{said:?}");
 
-    // What is removed need not fit the rules.
+    // A document need not fit the rules to be removed.
     while !store.remove_expired(&expired.key).await.unwrap() {
         tokio::time::sleep(SHORT / 10).await;
     }
@@ -152,7 +153,7 @@ fn a_future_outside_a_runtime_is_an_error_and_no_panic() {
     assert!(matches!(acquired, Err(Error::NoRuntime)), "{acquired:?}");
 }
 
-/// A view cannot be written to, so the server refuses every removal.
+/// Nothing can be written to a view, so the server refuses every removal.
 #[tokio::test]
 async fn a_removal_that_fails_is_a_sentence() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);

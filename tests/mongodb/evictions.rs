@@ -13,7 +13,8 @@ use super::{Engine, Fixture, LONG};
 
 const HOUR_MS: i64 = 60 * 60 * 1_000;
 
-/// The same with every date an hour later: so a server sees it whose clock has stepped back by an hour.
+/// The same value with every date an hour later. A server whose clock has stepped back by an hour sees the document
+/// like this.
 fn an_hour_later(value: Bson) -> Bson {
     match value {
         Bson::DateTime(date) => DateTime::from_millis(date.timestamp_millis() + HOUR_MS).into(),
@@ -27,7 +28,8 @@ fn an_hour_later(value: Bson) -> Bson {
     }
 }
 
-/// A renewal that has waited in the server since before the eviction has an older time too.
+/// A renewal that has waited in the server since before the eviction has an older time too, as if the clock had stepped
+/// back.
 #[tokio::test]
 async fn an_evicted_lease_is_over_whatever_the_clock_says() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
@@ -87,7 +89,7 @@ async fn an_evicted_lease_is_over_whatever_the_clock_says() {
     }
 }
 
-/// A grant drops who was evicted, and another eviction names others.
+/// A grant drops the names of the evicted leases, and another eviction names other leases.
 #[tokio::test]
 async fn who_was_evicted_is_forgotten_with_the_next_grant() {
     let fixture = Fixture::new(Engine::MongoDb);

@@ -1,4 +1,4 @@
-//! Answers that get lost and servers that fail, on the complete server.
+//! Answers that are lost and servers that fail, on the complete server.
 
 use std::{
     sync::{
@@ -30,13 +30,13 @@ async fn proxied() -> (Proxy, Leases, Fixture) {
     let proxy = Proxy::to(fixture.options().await.hosts[0].to_string()).await;
     let options = fixture.options_at(proxy.address, "").await;
     let leases = Leases::new(MongoStore::new(&fixture.collection_with(options)));
-    // The connection is there before anything is cut.
+    // This opens the connection before anything is cut.
     leases.inspect("key").await.unwrap();
     (proxy, leases, fixture)
 }
 
-/// The driver sends a write again whose answer was lost, and the server answers with the document
-/// as it stored it, without what the projection adds.
+/// The driver sends a write again when its answer was lost. The server then answers with the
+/// document as it stored it, without the fields that the projection adds.
 #[tokio::test]
 async fn an_acquire_that_the_driver_sends_again_is_one_grant() {
     let (proxy, leases, fixture) = proxied().await;
@@ -49,7 +49,7 @@ async fn an_acquire_that_the_driver_sends_again_is_one_grant() {
     assert!(lease.is_live() && lease.remaining() < LONG);
     lease.release().await.unwrap();
 
-    // Refused, too.
+    // The same with a refusal.
     let other = Leases::new(fixture.store().await);
     let holder = other.acquire("key", LONG).await.unwrap();
     proxy.lose_the_answer_to("findAndModify");
@@ -66,7 +66,7 @@ async fn a_renewal_that_the_driver_sends_again_is_a_renewal() {
     proxy.lose_the_answer_to("findAndModify");
     lease.renew().await.unwrap();
     assert_eq!(proxy.cuts(), 1);
-    // Counted from the renewal, by the server's time and not by a guess at it.
+    // The deadline counts from the renewal, by the server's time and not by a guess of it.
     assert!(lease.remaining() < LONG && lease.remaining() > LONG / 2);
     assert!(lease.is_live());
     lease.release().await.unwrap();
@@ -94,7 +94,7 @@ async fn an_eviction_that_the_driver_sends_again_evicts_once() {
     assert_eq!(state.fence, eviction.fence);
 }
 
-/// A driver that does not send writes again leaves that to the lease id.
+/// When the driver does not send writes again, the client does, with the same lease id.
 #[tokio::test]
 async fn without_the_drivers_retries_the_lease_id_does_it() {
     for lost in [Proxy::lose_the_answer_to, Proxy::lose_the_request] {
@@ -116,7 +116,7 @@ async fn without_the_drivers_retries_the_lease_id_does_it() {
     }
 }
 
-/// Commands of this client fail so many times, in this way.
+/// A client whose commands fail this many times, in this way, and its store.
 pub(super) async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Client, MongoStore) {
     let (options, name) = named(fixture).await;
     let collection = fixture.collection_with(options);
@@ -124,7 +124,7 @@ pub(super) async fn failing(fixture: &Fixture, times: i32, how: Document) -> (Cl
     (collection.client().clone(), MongoStore::new(&collection))
 }
 
-/// The options of a client with a name of its own.
+/// The options of a client with a name of its own, and the name.
 async fn named(fixture: &Fixture) -> (ClientOptions, String) {
     let mut options = fixture.options().await;
     let name = format!("test {}", LeaseId::random());
@@ -132,7 +132,7 @@ async fn named(fixture: &Fixture) -> (ClientOptions, String) {
     (options, name)
 }
 
-/// Commands of the client with this name fail so many times, in this way.
+/// Makes commands of the client with this name fail this many times, in this way.
 async fn fail_point(fixture: &Fixture, name: &str, times: i32, how: Document) {
     let mut data = doc! { "failCommands": ["findAndModify", "update"], "appName": name };
     data.extend(how);
@@ -142,7 +142,7 @@ async fn fail_point(fixture: &Fixture, name: &str, times: i32, how: Document) {
     client.database("admin").run_command(fail).await.unwrap();
 }
 
-/// The server has one fail point of this kind, so its tests take turns.
+/// The server has only one fail point of this kind, so the tests that use it take turns.
 pub(super) static FAIL_POINT: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn request() -> AcquireRequest {
@@ -162,7 +162,7 @@ async fn a_duplicate_key_is_a_race_and_handled_inside() {
     let answer = store.acquire(&request()).await.unwrap();
     assert!(matches!(answer, AcquireAnswer::Granted(_)));
 
-    // Where it never ends, it is an error that a retry may mend.
+    // If the error never ends, it is one that a retry may mend.
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let (_client, store) = failing(&fixture, 3, duplicate).await;
     let error = store.acquire(&request()).await.unwrap_err();
@@ -173,7 +173,7 @@ async fn a_duplicate_key_is_a_race_and_handled_inside() {
 async fn a_primary_that_steps_down_is_waited_for() {
     let _turn = FAIL_POINT.lock().await;
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
-    // More often than the driver itself tries.
+    // It fails more often than the driver itself tries.
     let (_client, store) = failing(&fixture, 3, doc! { "errorCode": 91 }).await;
     let error = store.acquire(&request()).await.unwrap_err();
     assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
@@ -198,13 +198,13 @@ async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
         .unwrap();
     assert!(!state.is_free(), "the control: the primary has it");
 
-    // Sent again it finds its own grant.
+    // The retry finds the grant of the first request.
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let (_client, store) = failing(&fixture, 1, no_majority.clone()).await;
     let lease = Leases::new(store).try_acquire("key", LONG).await.unwrap();
     drop(lease);
 
-    // Given up it is released, as soon as that is possible.
+    // When the acquire gives up, its grant is released as soon as that is possible.
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let (_client, store) = failing(&fixture, 5, no_majority).await;
     let leases = Leases::new(store);
@@ -213,13 +213,13 @@ async fn a_write_without_a_majority_is_ambiguous_and_leaves_no_lock() {
     until_free(&fixture).await;
 }
 
-/// A thousand tasks ask for a key each, and each command takes the server 700 ms.
+/// A thousand tasks acquire a key each, and each command takes the server 700 ms.
 #[tokio::test]
 async fn a_slow_server_is_not_sent_all_at_once() {
     let _turn = FAIL_POINT.lock().await;
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let (mut options, name) = named(&fixture).await;
-    // The pool is not what bounds them.
+    // With so large a pool, the pool is not what limits the commands.
     options.max_pool_size = Some(2_000);
     let under_way = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
     let counted = under_way.clone();
@@ -241,7 +241,7 @@ async fn a_slow_server_is_not_sent_all_at_once() {
     admin.run_command(off).await.unwrap();
     let refused: Vec<_> = held.iter().filter_map(|it| it.as_ref().err()).collect();
     assert!(refused.is_empty(), "{refused:?}");
-    // Those that have a place, and one more each 200 ms while none is free.
+    // These are the requests with a place, and one more every 200 ms while no place is free.
     let most = under_way.1.load(Relaxed);
     println!("{most} commands at once");
     assert!(most < 100, "{most} commands at once");
@@ -253,7 +253,7 @@ async fn a_server_that_hangs_is_given_up_and_what_it_does_later_is_released() {
     let _turn = FAIL_POINT.lock().await;
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let (mut options, name) = named(&fixture).await;
-    // Requests that were sent, and not answered yet.
+    // The number of requests that were sent and not answered yet.
     let open = Arc::new(AtomicUsize::new(0));
     let counted = open.clone();
     options.command_event_handler = Some(EventHandler::callback(move |event| match event {
@@ -261,7 +261,7 @@ async fn a_server_that_hangs_is_given_up_and_what_it_does_later_is_released() {
         _ => drop(counted.fetch_sub(1, Relaxed)),
     }));
     let store = MongoStore::new(&fixture.collection_with(options));
-    // The connection is there before it hangs.
+    // This opens the connection before it hangs.
     store.inspect(&request().key).await.unwrap();
     let hang = doc! { "blockConnection": true, "blockTimeMS": 2_000 };
     fail_point(&fixture, &name, 1, hang).await;
@@ -288,8 +288,8 @@ async fn until_free(fixture: &Fixture) {
     }
 }
 
-/// A statement that the server refuses is an error for its lease, also when the read after it still
-/// shows the lease as it was.
+/// When the server refuses a statement, that is an error for its lease, even if the read that
+/// follows shows the lease unchanged.
 #[tokio::test]
 async fn a_statement_that_fails_is_no_renewal() {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);

@@ -1,4 +1,4 @@
-//! Writes of the user that a newer fence stops.
+//! Writes of an application that a newer fence refuses.
 
 mod races;
 mod sent;
@@ -43,7 +43,7 @@ fn assert_fenced<T>(outcome: Result<T, Error>, by: i64, newer: i64) {
     }
 }
 
-/// Every way to write a document that may be there. Each makes its `state` "new", but for the claim.
+/// Every way to write to an existing document. Each makes its `state` "new", except for the claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Write {
     Update,
@@ -68,7 +68,7 @@ const WRITES: [(Write, bool); 10] = [
 ];
 
 impl Write {
-    /// Whether a document was written.
+    /// Sends the write, and returns whether a document was written.
     async fn send(
         self,
         upsert: bool,
@@ -76,7 +76,7 @@ impl Write {
         session: Option<&mut ClientSession>,
     ) -> Result<bool, Error> {
         let set = doc! { "$set": { "state": "new" } };
-        // The options are of the same name on types of their own.
+        // The options of each method have the same name, but a type of their own.
         macro_rules! sent {
             ($write:expr) => {
                 match session {
@@ -98,7 +98,7 @@ impl Write {
             Self::Update => upserted!(documents.update_one(seven(), set)),
             Self::Pipeline => upserted!(documents.update_one(seven(), vec![set])),
             Self::Replace => {
-                // What is in it does not count.
+                // A fence in the document of the application does not count.
                 let replacement = doc! { "state": "new", "leasehold_fence": 1 };
                 upserted!(documents.replace_one(seven(), &replacement))
             }
@@ -115,7 +115,7 @@ impl Write {
     }
 }
 
-/// A document that has seen this fence, or none, and the write of a holder with the fence 7.
+/// Makes a document that has seen this fence, or none, and sends the write of a holder with the fence 7.
 async fn written(
     collection: &Collection<Document>,
     (write, upsert): (Write, bool),
@@ -246,7 +246,7 @@ async fn by_its_id_a_document_is_known_whatever_else_has_changed() {
         let set = || doc! { "$set": { "state": "queued" } };
         let by_id = doc! { "_id": { "$eq": 7 }, "state": "queued" };
         assert_fenced(guarded.update_one(by_id, set()).await, 7, 8);
-        // Without it the filter is all that there is.
+        // Without an `_id` in it, the filter alone says which document is meant.
         let done = doc! { "state": "done" };
         assert_fenced(guarded.update_one(done, set()).await, 7, 8);
         let queued = doc! { "state": "queued" };
@@ -277,7 +277,7 @@ async fn an_upsert_that_pins_no_id_is_refused_before_it_is_sent() {
     assert_eq!(commands.names(), Vec::<String>::new());
 }
 
-/// The driver's number for what the server said.
+/// The number by which the driver names the server's error.
 fn code(error: &Error) -> Option<i32> {
     let driver = error.driver_error::<DriverError>()?;
     match &*driver.kind {
@@ -296,7 +296,7 @@ async fn an_insert_is_stamped_and_finds_out_who_was_there() {
         let inserted = guarded.insert_one(&document).await.unwrap();
         assert_eq!(inserted.inserted_id, Bson::Int32(7));
         assert_eq!(fence_of(&stored(&collection).await.unwrap()), Some(7));
-        // Of the same holder, and of a later one, it is the duplicate key that it is.
+        // For the same holder, and for a later one, the error is that of a duplicate key.
         for fence in [7, 8] {
             let error = under(&collection, fence).insert_one(&document).await;
             let error = error.unwrap_err();
@@ -329,7 +329,7 @@ async fn an_insert_in_a_transaction_finds_out_who_was_there() {
     assert_eq!(collection.count_documents(document).await.unwrap(), 0);
 }
 
-/// A collection in which each mail is there once, and another document has "a".
+/// A collection with a unique index on `mail`, and another document whose `mail` is "a".
 async fn with_unique_mails(engine: Engine) -> Collection<Document> {
     let collection = Fixture::new(engine).collection().await;
     let unique = IndexOptions::builder().unique(true).build();
@@ -341,7 +341,7 @@ async fn with_unique_mails(engine: Engine) -> Collection<Document> {
     collection
 }
 
-/// Nobody would end it who ran the transaction again.
+/// If the error allowed a retry, the transaction would be run again without end.
 #[tokio::test]
 async fn a_duplicate_of_another_unique_field_ends_a_transaction_for_good() {
     let collection = with_unique_mails(Engine::MongoDbReplicaSet).await;

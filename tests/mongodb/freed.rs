@@ -1,4 +1,4 @@
-//! What the store tells of keys that become free, on the complete server.
+//! The stream of freed keys, on the complete server.
 
 mod next;
 mod several;
@@ -38,7 +38,7 @@ async fn item(freed: &mut FreedKeys) -> Vec<FreedKey> {
     freed.next().await.unwrap().unwrap()
 }
 
-/// The next keys that are told.
+/// The next keys of the stream.
 async fn next(freed: &mut FreedKeys) -> Vec<String> {
     let keys = async {
         loop {
@@ -66,7 +66,7 @@ async fn a_release_and_an_eviction_are_told() {
     let lease = leases.acquire("key", LONG).await.unwrap();
     leases.evict("key").await.unwrap();
     assert_eq!(next(&mut freed).await, ["key"]);
-    // It is no holder any more, so that its release changes nothing.
+    // The lease is no holder any more, so its release changes nothing.
     let lost = lease.release().await.unwrap_err();
     assert!(matches!(lost, Error::Lost { .. }), "{lost:?}");
 
@@ -99,7 +99,7 @@ async fn nothing_else_is_told() {
     let next_holder = leases.acquire("taken over", LONG).await.unwrap();
     assert!(leases.remove_expired("removed").await.unwrap());
 
-    // Somebody's notes on a lock, and documents that are none.
+    // These are a note of somebody on a lock, and documents that are no locks.
     let collection = fixture.collection().await;
     let long_ago = DateTime::from_millis(0);
     for id in [Bson::from("none"), Bson::from(5)] {
@@ -144,7 +144,7 @@ async fn what_was_freed_before_is_not_told() {
     assert_eq!(next(&mut freed).await, ["after"]);
 }
 
-/// Its key was free already, but a waiter may not have seen it.
+/// The key was free already, but a waiter may not have seen that.
 #[tokio::test]
 async fn a_release_past_the_expiry_is_told() {
     let (leases, mut freed, fixture) = told().await;
@@ -160,7 +160,7 @@ async fn a_release_past_the_expiry_is_told() {
     assert_eq!(next(&mut freed).await, ["key"]);
 }
 
-/// With a minimum hold the key stays taken, but for a shorter time than those who wait have heard.
+/// With a minimum hold the key stays taken, but for a shorter time than the waiters know.
 #[tokio::test]
 async fn the_early_end_of_a_lease_with_a_minimum_hold_is_told() {
     let (leases, mut freed, _fixture) = told().await;
@@ -176,7 +176,7 @@ async fn the_early_end_of_a_lease_with_a_minimum_hold_is_told() {
     assert_eq!(next(&mut freed).await, ["sentinel"]);
 }
 
-/// The server logs a change as a whole document where a list of what changed would be longer.
+/// The server logs a change as a whole document if a list of the changes would be longer.
 #[tokio::test]
 async fn a_change_that_is_logged_as_a_whole_document_is_told() {
     let (leases, mut freed, fixture) = told().await;
@@ -184,7 +184,8 @@ async fn a_change_that_is_logged_as_a_whole_document_is_told() {
     let mut events = collection.watch().await.unwrap();
     for (key, replaced) in [("replaced", true), ("changed", false)] {
         leases.acquire(key, LONG).await.unwrap().detach();
-        // An eviction carries it along, so that the whole document is longer than what changed.
+        // The eviction does not change this field. If it is long, the whole document is longer than
+        // a list of the changes.
         let done = "long".repeat(if replaced { 1 } else { 200 });
         collection
             .update_one(doc! { "_id": key }, doc! { "$set": { "done": done } })
@@ -214,20 +215,20 @@ async fn a_quiet_stream_answers_with_one_request_each() {
     assert_eq!(sent.len(), 1, "{sent:?}");
     let concern = sent[0].get_document("readConcern").unwrap();
     assert_eq!(concern.get_str("level"), Ok("majority"));
-    // What came with the opening: nothing.
+    // The first item is what came when the stream was opened: nothing.
     assert!(freed.next().await.unwrap().unwrap().is_empty());
     assert!(commands.names().is_empty());
     for _ in 0..3 {
         assert!(freed.next().await.unwrap().unwrap().is_empty());
         let sent = commands.take();
         assert_eq!(sent.len(), 1, "{sent:?}");
-        // The server is told how long it may wait for something to tell.
+        // The command tells the server how long it may wait for an event.
         let waits = sent[0].get("maxTimeMS").and_then(Bson::as_i64);
         let waits = waits.or_else(|| sent[0].get_i32("maxTimeMS").ok().map(i64::from));
         assert_eq!(waits, Some(1_000), "{sent:?}");
         assert!(sent[0].contains_key("getMore"), "{sent:?}");
     }
-    // Many at once come by one request, once a majority has them.
+    // Many events come by one request, once a majority has them.
     let leases = Leases::new(store.durable_releases(true));
     for number in 0..10 {
         free(&leases, &number.to_string()).await;
@@ -238,7 +239,7 @@ async fn a_quiet_stream_answers_with_one_request_each() {
     }
     assert_eq!(commands.names(), ["getMore"]);
     drop(freed);
-    // The server does not keep the stream until it times out.
+    // The client closes the stream, so the server does not keep it until it times out.
     let start = Instant::now();
     while commands.names() != ["killCursors"] {
         assert!(start.elapsed() < PATIENCE, "the stream stays");
@@ -269,7 +270,8 @@ async fn other_errors_are_sorted() {
     let error = store.freed().await.err().unwrap();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
 
-    // The oplog is gone that the stream would go on with: an error that the driver does not mend.
+    // The part of the oplog from which the stream would go on is gone. The driver does not recover
+    // from this error.
     let history_lost = doc! { "failCommands": ["getMore"], "errorCode": 286 };
     let (_client, store) = failing(&fixture, 1, history_lost).await;
     let mut freed = store.freed().await.unwrap().unwrap();

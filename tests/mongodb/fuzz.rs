@@ -1,9 +1,10 @@
-//! Any text through MongoDB.
+//! Any text as key, owner or note in MongoDB.
 
 use super::{Engine, Fixture};
 use leasehold_tests::{fuzz, long};
 
-/// Most of them where a write need not go to the disk: what a text is taken for does not depend on it.
+/// Most texts go to the engine where a write need not wait for the disk. How the store treats a text does not depend on
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_keys_owners_and_notes_are_just_text() {
     let numbers = if long() { [9_700, 300] } else { [2_000, 100] };

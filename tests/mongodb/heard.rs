@@ -1,7 +1,7 @@
-//! Whether a stream has those who wait in another process ask sooner than they do by themselves.
+//! Whether a stream makes the waiters of another process ask sooner than they would without it.
 //!
-//! Once they ask as seldom as they ever do, two requests for a key are half a second apart at the least, however the
-//! machine is. So one that comes sooner, after a word from the stream, has come because of that word.
+//! When a waiter polls at its slowest, two of its requests for a key are at least half a second apart, on any machine.
+//! So if a request comes sooner, after an event of the stream, the event is the reason.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,14 +19,14 @@ use super::{
 
 /// How many keys are released.
 const KEYS: usize = 12;
-/// How many of them have to be asked for sooner than without a stream.
+/// For how many of them the waiter has to ask sooner than without a stream.
 const ENOUGH: usize = 4;
-/// The shortest pause between two requests by who asks as seldom as ever, in milliseconds.
+/// The shortest pause between two requests of a waiter that polls at its slowest, in milliseconds.
 const POLL: i64 = 500;
-/// As many requests by itself have the longest pause after them.
+/// After this many requests without a stream, a waiter polls at its slowest.
 const SELDOM: usize = 9;
-/// A process that takes so long for a short sleep and a look at the store stands still, or its server does, in
-/// milliseconds; so does one that takes so long to release a key.
+/// A process that takes this long for a short sleep and a read of the store stands still, or its server does, in
+/// milliseconds. The same holds for a process that takes this long to release a key.
 const STALL: i64 = 60;
 
 fn name(key: usize) -> String {
@@ -51,7 +51,7 @@ fn tell(event: Event<'_>) {
     }
 }
 
-/// What the other process does: it waits for all keys, and tells what goes on.
+/// The work of the other process: it waits for all keys, and tells what happens.
 pub async fn wait(store: impl Store, ears: Listening) {
     let store = ListeningStore::new(store, ears).telling(tell);
     let leases = Leases::new(Layered(store));
@@ -68,40 +68,40 @@ pub async fn wait(store: impl Store, ears: Listening) {
             told("looked", 0, start.elapsed().as_millis() as i64);
         }
     };
-    // The key beyond the last is not released, so that its waiter keeps the stream open to the end.
+    // The key beyond the last one is not released, so its waiter keeps the stream open until the end.
     tokio::join!(join_all((0..=KEYS).map(wait)), stalls);
 }
 
-/// How a key came to the other process.
+/// How one key came to the other process.
 #[derive(Debug, Default)]
 struct Handover {
-    /// When it was asked for last and second to last, and when it was heard of; by the clock of the machine.
+    /// When the waiter asked for it last and second to last, and when it heard of it, by the clock of the machine.
     asked: i64,
     before: i64,
     heard: Option<i64>,
-    /// How often it was asked for since that is done as seldom as ever.
+    /// How often the waiter has asked since it polls at its slowest.
     requests: usize,
     released: Option<i64>,
     granted: bool,
-    /// Whether a look that began before it was over took so long.
+    /// Whether a read of the store that began before the handover was over took longer than `STALL`.
     stalled: bool,
     over: bool,
 }
 
 impl Handover {
-    /// Whether it was asked for because it was heard of.
+    /// Whether the waiter asked because it heard of the key.
     fn is_sooner(&self) -> bool {
         self.heard.is_some() && self.asked - self.before < POLL
     }
 
-    /// Whether this process or the other one, or the server, stood still meanwhile.
+    /// Whether one of the two processes, or the server, stood still meanwhile.
     fn is_slow(&self) -> bool {
         let released = self.released.unwrap_or(self.asked);
         self.stalled || released - self.before > 2 * STALL
     }
 }
 
-/// The other process, and what it told.
+/// The other process, and what it has told.
 struct Other {
     process: Process,
     listens: bool,
@@ -139,16 +139,17 @@ impl Other {
         (self.take_in(told), key)
     }
 
-    /// Takes in what was told, so that what is told next has just happened.
+    /// Takes in what the process has told so far, so that what it tells next has just happened.
     fn catch_up(&mut self) {
         while let Some(told) = self.process.next().now_or_never() {
             self.take_in(told);
         }
     }
 
-    /// Releases each key right after a request for it was refused, and says how all were handed over.
+    /// Releases each key right after a request for it was refused, and returns how each of them was handed over.
     async fn take_over(mut self, mut held: HashMap<usize, Lease>) -> Vec<Handover> {
-        // With a stream the longest pause comes at once, after that by which its beginning is heard.
+        // With a stream a waiter polls at its slowest soon: the first pause hears of the start of the stream, and the
+        // next one is the longest.
         let seldom = if self.listens { 3 } else { SELDOM };
         while held.len() > 1 {
             self.catch_up();
@@ -164,14 +165,14 @@ impl Other {
             while !self.keys[&key].granted {
                 self.next().await;
             }
-            // The look that was under way meanwhile.
+            // This is the read that was under way meanwhile.
             while self.next().await.0 != "looked" {}
             let handover = self.keys.get_mut(&key).unwrap();
             handover.over = true;
             let explained = !self.listens || handover.is_sooner() || handover.is_slow();
             assert!(explained, "only the stream was slow: {handover:?}");
         }
-        // The stream tells of each key, of some only after their waiter has found them by asking.
+        // The stream tells of each key. Of some it tells only after their waiter has found them by polling.
         let tells_all = async {
             while self.listens && (0..KEYS).any(|key| self.keys[&key].heard.is_none()) {
                 self.next().await;
@@ -184,7 +185,7 @@ impl Other {
     }
 }
 
-/// How keys come to another process, which listens or does not.
+/// How the keys came to another process, which has a stream or has none.
 async fn handovers(kind: &'static str) -> Vec<Handover> {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let leases = Leases::new(fixture.store().await);

@@ -1,4 +1,4 @@
-//! Documents that are no locks, or hardly any, and every operation on each of them.
+//! Documents that are damaged locks or no locks at all, and every operation on each of them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{DATABASE, Engine, Fixture};
 
-/// A shape as the documents of this store have it.
+/// The shape as a document of this store.
 fn of_shape(shape: &Value) -> Document {
     let now = DateTime::now().timestamp_millis();
     let time =
@@ -28,7 +28,7 @@ fn of_shape(shape: &Value) -> Document {
     document
 }
 
-/// The types that JSON has not.
+/// Shapes with types that JSON does not have.
 fn shapes_of_bson() -> Vec<(Verdict, Document)> {
     let far = DateTime::from_millis(i64::MAX);
     let mut shapes = Vec::new();
@@ -74,7 +74,7 @@ fn shapes_of_bson() -> Vec<(Verdict, Document)> {
         document.insert(field, value);
         shapes.push((verdict, document));
     }
-    // As if there was no lease beside the list.
+    // The value of `lease` counts as missing, so the list of holders counts.
     for nothing in [Bson::Undefined, Bson::MinKey, Bson::Null] {
         let mut document = of_shape(&several());
         document.insert("lease", nothing);
@@ -88,12 +88,12 @@ fn shapes_of_bson() -> Vec<(Verdict, Document)> {
 async fn are_judged_alike_on(engine: Engine, shapes: &[(Verdict, Document)]) {
     let fixture = Fixture::new(engine);
     let store: Arc<dyn Store> = Arc::new(fixture.store().await);
-    // What the test itself writes need not survive anything.
+    // The writes of the test itself need not survive a crash.
     let hasty = WriteConcern::builder().w(Acknowledgment::Nodes(1)).build();
     let hasty = CollectionOptions::builder().write_concern(hasty).build();
     let database = fixture.collection().await.client().database(DATABASE);
     let collection = database.collection_with_options::<Document>(&fixture.name, hasty);
-    // By their texts: one with a fence that is not a number equals itself then.
+    // The shapes are compared as texts: a document with NaN as its fence is not equal to itself.
     let texts = shapes.iter();
     let texts = texts.map(|(verdict, document)| (*verdict, document.to_string()));
     let texts: Vec<_> = texts.collect();
@@ -114,7 +114,7 @@ async fn are_judged_alike_on(engine: Engine, shapes: &[(Verdict, Document)]) {
 }
 
 fn of_json(shapes: Vec<(Verdict, Value)>) -> Vec<(Verdict, Document)> {
-    // A document that has nothing but the key is as one that an acquire has just made.
+    // A document with nothing but the key is left out: it is what an acquire makes first.
     let shapes = shapes
         .iter()
         .filter(|(_, shape)| *shape != json!({ "key": KEY }));
@@ -133,7 +133,7 @@ async fn hostile_documents_are_judged_alike_by_every_operation() {
     are_judged_alike_on(Engine::MongoDb, &all).await;
 }
 
-/// It has another version of the server, and takes longer for each write.
+/// The replica set has another version of the server, and takes longer for each write.
 #[tokio::test]
 async fn hostile_documents_are_judged_alike_on_a_replica_set() {
     let mut some = of_json(sound_shapes());
@@ -141,7 +141,7 @@ async fn hostile_documents_are_judged_alike_on_a_replica_set() {
     are_judged_alike_on(Engine::MongoDbReplicaSet, &some).await;
 }
 
-/// The types that JSON has not, in a limiter.
+/// Limiters with types that JSON does not have.
 fn limiters_of_bson(kind: limiters::Kind) -> Vec<(limiters::Verdict, Document)> {
     use limiters::Verdict::{NoLimiter, Used, UsedBy};
     let decimal = |text: &str| Bson::Decimal128(text.parse().unwrap());
@@ -213,7 +213,7 @@ async fn hostile_limiters_are_judged_alike() {
                 (verdict, document)
             });
         let shapes: Vec<_> = shapes.collect();
-        // By their texts, as above.
+        // The shapes are compared as texts, as above.
         let texts = shapes.iter();
         let texts = texts.map(|(verdict, document)| (*verdict, document.to_string()));
         let texts: Vec<_> = texts.collect();

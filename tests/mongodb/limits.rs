@@ -33,7 +33,7 @@ fn ask(quota: Quota) -> PermitRequest {
     PermitRequest::new(Key::new("key").unwrap(), PermitId::random(), quota, 1)
 }
 
-/// Of windows of that length.
+/// The id of the limiter with windows of this length.
 fn id_of(window: Duration) -> Document {
     let window = window.as_millis() as i64;
     doc! { "_id": { "limiter": "key", "window": window, "kind": "fixed" } }
@@ -99,12 +99,12 @@ async fn a_refusal_writes_nothing() {
     }
     assert_eq!(written().await, before);
     assert_eq!(collection.find_one(id()).await.unwrap(), document);
-    // The control: a grant is seen there.
+    // The control: the comparison would show a grant.
     assert!(is_granted(store.permit(&ask(fixed(2))).await.unwrap()));
     assert_eq!(written().await, before + 1);
 }
 
-/// The unique id decides the race of the first requests; nobody gets an error, and each counts.
+/// The unique id decides the race of the first requests: none gets an error, and each counts.
 #[tokio::test]
 async fn of_the_first_requests_at_once_each_counts() {
     for engine in BOTH {
@@ -146,7 +146,7 @@ async fn the_document_is_one_of_its_own() {
     assert_eq!(stored.get_str("last"), Ok(&*request.id.to_string()));
     let over = stored.get_datetime("over_at").unwrap().timestamp_millis();
     assert_eq!(over % 3_600_000, 0, "it moves once a window");
-    // No lock of any name is shown, or in the way.
+    // The limiter is not listed as a lock, and does not get in the way of one.
     let leases = Leases::new(store);
     let lease = leases.acquire("key", ENDLESS).await.unwrap();
     assert_eq!(collection.count_documents(doc! {}).await.unwrap(), 2);
@@ -175,7 +175,7 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
             others.push(other);
         }
     }
-    // Made by hand without anything else, it is as good as new.
+    // A document that was made by hand and has nothing but the id is a new limiter.
     collection.insert_one(others.remove(0)).await.unwrap();
     assert!(is_granted(store.permit(&ask(fixed(1))).await.unwrap()));
     for other in others {
@@ -197,7 +197,8 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
     );
 }
 
-/// A little ahead of the server's clock, the clock stands still; far ahead, that clock was wrong.
+/// If the last grant is a little ahead of the server's clock, the limiter's clock stands still until then. If it is far
+/// ahead, the clock of that grant was wrong.
 #[tokio::test]
 async fn a_grant_from_the_future_blocks_nobody_for_ever() {
     for engine in BOTH {
@@ -220,7 +221,7 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
                     let before = granted_at.timestamp_millis() < later.timestamp_millis();
                     assert_ne!(full, before, "{granted_at}, and {later} is stored");
                     if full {
-                        // The server's clock may get there first, on a machine that stood still for as long.
+                        // On a machine that stood still for so long, the server's clock may get there first.
                         attempts += 1;
                         let (took, needs) = (start.elapsed(), Duration::from_millis(ahead as u64));
                         assert!(

@@ -1,4 +1,4 @@
-//! A store whose stream of freed keys is another.
+//! A store with another stream of freed keys.
 
 use std::sync::{
     Arc,
@@ -15,26 +15,26 @@ use leasehold_tests::layer::Layer;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Listening {
-    /// It cannot tell.
+    /// There is no stream.
     Deaf,
-    /// It can, and never says anything.
+    /// The stream never tells anything.
     Silent,
-    /// It breaks off at once, the first time.
+    /// The first stream breaks off at once.
     BreaksOnce,
-    /// It can.
+    /// The stream of the store itself.
     Open,
 }
 
-/// What goes through a store.
+/// An event of the store.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// Its stream is there.
+    /// The stream is open.
     Opened,
     /// The stream says that this key became free.
     Heard(&'a Key),
-    /// This key is asked for.
+    /// The store is asked for this key.
     Asked(&'a Key),
-    /// That was answered.
+    /// That request was answered.
     Answered(&'a Key),
 }
 
@@ -56,13 +56,13 @@ impl ListeningStore {
         }
     }
 
-    /// Tells what goes through it.
+    /// Calls this function with each event.
     pub fn telling(mut self, tell: fn(Event<'_>)) -> Self {
         self.tell = tell;
         self
     }
 
-    /// How often a stream was asked for.
+    /// How often the store was asked for a stream.
     pub fn opened(&self) -> usize {
         self.opened.load(Relaxed)
     }

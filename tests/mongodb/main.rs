@@ -48,13 +48,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const DATABASE: &str = "leasehold_test";
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
-/// A time to live that a test waits for.
+/// A ttl that a test waits for.
 const SHORT: Duration = Duration::from_secs(1);
-/// Longer than anything takes that is to come: it only ends a hang.
+/// A limit that only ends a hang: whatever is waited for comes sooner.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often what has to be done in time is tried, where each attempt shows that the machine was too slow.
+/// How often a test tries what has to be done in time, if each attempt shows that the machine was too slow.
 const ATTEMPTS: usize = 10;
 
 /// A collection that no other test uses.
@@ -75,13 +75,13 @@ impl Fixture {
         soon_mended(ClientOptions::parse(&self.uri).await.unwrap())
     }
 
-    /// Those of a client that talks to the server at this address, a proxy for example.
+    /// The options of a client that talks to the server at this address, which may be that of a proxy.
     async fn options_at(&self, address: SocketAddr, more: &str) -> ClientOptions {
         let uri = format!("mongodb://{address}/?directConnection=true{more}");
         soon_mended(ClientOptions::parse(&uri).await.unwrap())
     }
 
-    /// The collection, through a client of its own.
+    /// The collection, by a client of its own.
     async fn collection(&self) -> Collection<Document> {
         self.collection_with(self.options().await)
     }
@@ -91,7 +91,7 @@ impl Fixture {
         client.database(DATABASE).collection(&self.name)
     }
 
-    /// A store with a client of its own, as a process has it.
+    /// A store with a client of its own, as every process has one.
     async fn store(&self) -> MongoStore {
         MongoStore::new(&self.collection().await)
     }
@@ -102,8 +102,7 @@ impl Fixture {
         Clients::new(first, self.store().await)
     }
 
-    /// A collection whose client writes down every command that it sends, but for those of the
-    /// connections themselves.
+    /// A collection whose client records every command that it sends, except for those of the connections themselves.
     async fn watched(&self) -> (Collection<Document>, Commands) {
         self.watched_with(self.options().await)
     }
@@ -122,8 +121,8 @@ impl Fixture {
     }
 }
 
-/// A driver that takes its server for lost finds it again with the next look. By default that may be ten seconds
-/// later, which no test here is about. A slow server is not taken for lost.
+/// Has the driver look for its server again soon after it has lost it. By default that may take ten seconds, and no
+/// test here is about that. A slow server does not count as lost.
 fn soon_mended(mut options: ClientOptions) -> ClientOptions {
     options.heartbeat_freq = Some(Duration::from_millis(500));
     options.connect_timeout = Some(PATIENCE);
@@ -136,8 +135,8 @@ async fn short_lived(leases: &Leases, key: impl AsRef<str>) -> Lease {
     in_time(key.as_ref(), SHORT, || leases.acquire(key.as_ref(), SHORT)).await
 }
 
-/// A lease of a ttl that a slow machine may outlast before it has the lease in hand. It tries again where that is
-/// what happened, by its own clock.
+/// A lease with a ttl that may be over before a slow machine has the lease. If that is so, by the local clock, it is
+/// acquired again.
 async fn in_time<A>(key: &str, ttl: Duration, mut acquire: impl FnMut() -> A) -> Lease
 where
     A: IntoFuture<Output = Result<Lease, Error>>,
@@ -157,7 +156,7 @@ where
     panic!("{key}: no lease of {ttl:?} in {ATTEMPTS} attempts");
 }
 
-/// Tries again for as long as what went wrong may pass: a slow server is given up too early.
+/// Retries for as long as the error may pass: the client gives up a slow server too early.
 async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, Error>>,
@@ -179,12 +178,12 @@ where
 struct Commands(Arc<Mutex<Vec<Document>>>);
 
 impl Commands {
-    /// What was sent since the last time.
+    /// The commands that were sent since the last call.
     fn take(&self) -> Vec<Document> {
         std::mem::take(&mut self.0.lock())
     }
 
-    /// The names of the commands that were sent since the last time.
+    /// The names of the commands that were sent since the last call.
     fn names(&self) -> Vec<String> {
         let name = |command: &Document| command.keys().next().cloned();
         self.take().iter().filter_map(name).collect()

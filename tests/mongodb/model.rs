@@ -1,4 +1,4 @@
-//! Random commands against memory and MongoDB at once: every answer is the same.
+//! Random commands go to the memory store and to MongoDB, and every answer has to be the same.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
 
-/// Tests of their own, because they take long, and go on at the same time. The numbers of cases are those of a short run
-/// and of a long one.
+/// Each comparison is a test of its own, because it takes long and they can run at the same time. The two numbers of
+/// cases are those of a short run and of a long one.
 macro_rules! compared {
     ($($name:ident: $compare:path, $engine:expr, $dialect:expr, $short:literal or $long:literal;)*) => {$(
         #[test]

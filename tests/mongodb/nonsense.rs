@@ -1,4 +1,4 @@
-//! Servers that answer nonsense, as bytes, as messages and as answers to commands.
+//! Servers that answer nonsense, as bytes, as messages, and as answers to commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use super::{Engine, Fixture, LONG, PATIENCE, patiently};
 
 /// How long a call of the handle may take.
 const CALL: Duration = Duration::from_millis(300);
-/// The only kind of message of today's servers.
+/// The code of the only kind of message that current servers use.
 const MESSAGE: i32 = 2_013;
 
-/// A store that finds no server within a moment.
+/// A store that gives up soon if it finds no server.
 fn store(mut options: ClientOptions) -> MongoStore {
     options.server_selection_timeout = Some(CALL / 2);
     options.connect_timeout = Some(CALL / 2);
@@ -36,7 +36,7 @@ fn leases(store: &MongoStore) -> Leases {
     leases.call_timeout(CALL).build()
 }
 
-/// A message of this length, kind and content, in answer to a request with this number.
+/// A message with this length, kind and content, in answer to the request with this number.
 fn message(length: i32, to: &[u8], kind: i32, content: &[u8]) -> Vec<u8> {
     let head = [
         &length.to_le_bytes(),
@@ -47,10 +47,10 @@ fn message(length: i32, to: &[u8], kind: i32, content: &[u8]) -> Vec<u8> {
     [&head.concat(), content].concat()
 }
 
-/// What is said to the request with this number.
+/// The reply to the request with this number.
 type Answer = fn(&[u8]) -> Reply;
 
-/// What is wrong before a document is there to be read.
+/// Replies in which no document can be read.
 fn bad_messages() -> Vec<(&'static str, Answer)> {
     fn says(length: i32, to: &[u8], kind: i32, content: &[u8]) -> Reply {
         Reply::Says(message(length, to, kind, content))
@@ -100,12 +100,12 @@ fn bad_messages() -> Vec<(&'static str, Answer)> {
     ]
 }
 
-/// The lie that knows the number of the request.
+/// A lie that gets the number of the request.
 fn lie(reply: Answer) -> Lie {
     Arc::new(move |asked: &[u8]| reply(asked.get(4..8).unwrap_or(&[0; 4])))
 }
 
-/// Nobody gets as far as a command.
+/// The driver does not get as far as sending a command.
 #[tokio::test]
 async fn a_server_that_speaks_another_language_is_an_error_of_every_operation() {
     for (what, reply) in bad_messages() {
@@ -151,7 +151,7 @@ fn ask() -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-/// Lies about commands only, so that the driver goes on asking.
+/// Lies in answer to commands only, so that the driver still finds its server.
 fn about_commands(reply: impl Fn(&[u8]) -> Reply + Send + Sync + 'static) -> Lie {
     const GREETINGS: [&[u8]; 3] = [b"hello", b"ismaster", b"isMaster"];
     Arc::new(move |asked: &[u8]| {
@@ -164,19 +164,18 @@ fn about_commands(reply: impl Fn(&[u8]) -> Reply + Send + Sync + 'static) -> Lie
     })
 }
 
-/// A length below nothing is an invalid argument for the driver, as are options that it refuses before it
-/// sends anything. What may have been granted is released after such an error too.
+/// The driver reports a negative length as an invalid argument, as it reports options that it refuses before it sends
+/// anything. What may have been granted is released after such an error too.
 fn is_of_the_driver(error: &Error) -> bool {
     let driver = error.driver_error::<mongodb::error::Error>();
     driver.is_some_and(|it| matches!(&*it.kind, mongodb::error::ErrorKind::InvalidArgument { .. }))
 }
 
-/// The request was sent, so nobody knows what became of it; and the lease that was there before is
-/// there afterwards.
+/// The request was sent, so nobody knows whether it was carried out. The lease from before is still there afterwards.
 #[tokio::test]
 async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
     let (liar, store, _fixture) = behind_a_liar().await;
-    // One that does not give up while the liar is found out.
+    // This handle does not give up while the driver finds out about the lies.
     let patient = Leases::new(store.clone());
     for (what, reply) in bad_messages() {
         for commands_only in [true, false] {
@@ -189,7 +188,8 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
             let start = Instant::now();
             let error = loop {
                 match store.acquire(&ask()).await.unwrap_err() {
-                    // A slow machine finds no server in time, or the liar was found out before: nothing was sent.
+                    // Nothing was sent: a slow machine finds no server in time, or the driver has found out about the
+                    // lies already.
                     Error::Unreachable { .. } if commands_only && start.elapsed() < PATIENCE => {}
                     error => break error,
                 }
@@ -197,7 +197,7 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
             let unsent = !commands_only && matches!(error, Error::Unreachable { .. });
             let open = error.is_ambiguous() || is_of_the_driver(&error) || unsent;
             assert!(open, "{what}, {commands_only}: {error:?}");
-            // Without a server to be found, each says what it says in the test above.
+            // When the driver finds no server, each operation has the errors of the test above.
             if commands_only {
                 for (name, outcome) in every::of_a_handle(&leases(&store), CALL).await {
                     let error = outcome.unwrap_err();
@@ -206,16 +206,16 @@ async fn nonsense_in_the_place_of_an_answer_is_ambiguous_and_loses_nothing() {
                 }
             }
             liar.repent();
-            // The driver has to find the server again, and to throw away what it holds of the liar.
+            // The driver has to find the server again, and to drop what the lies left in its connections.
             patiently(|| lease.renew()).await;
-            // It goes on in the background where a slow machine finds no server in time.
+            // On a slow machine the driver finds no server in time. The release then goes on in the background.
             let released = lease.release().await;
             assert!(!matches!(released, Err(Error::Lost { .. })), "{what}");
         }
     }
 }
 
-/// Documents that are no answer to anything.
+/// Documents that are no answer to any command.
 fn bad_answers() -> Vec<Document> {
     let date = DateTime::from_millis(i64::MAX);
     let holder = doc! { "lease": 7, "owner": {}, "expires_at": "x", "fence": 1e300 };
@@ -255,7 +255,7 @@ async fn answers_of_another_shape_are_errors_and_no_panic() {
         for (name, outcome) in outcomes {
             assert!(outcome.is_err(), "{name} takes {answer} for an answer");
         }
-        // More than `ok` is not said to who creates an index.
+        // The server's answer to the creation of an index needs to be no more than `ok`.
         let prepared = store.prepare().await;
         assert!(prepared.is_err() || answer.get("ok") == Some(&1.into()));
     }

@@ -1,4 +1,4 @@
-//! Set-ups on which locks would not work: they are refused, and named.
+//! Collections in which locks would not work. They are refused, and the error names the reason.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub async fn unique_on_email(collection: &Collection<Document>) {
     collection.create_index(index).await.unwrap();
 }
 
-/// A collection of a client that waits for no answer to a write.
+/// A collection of a client that waits for no acknowledgement of a write.
 pub async fn of_a_careless_client(engine: Engine) -> Collection<Document> {
     let mut fixture = Fixture::new(engine);
     let separator = if fixture.uri.contains('?') { "&" } else { "/?" };
@@ -64,7 +64,7 @@ async fn a_unique_index_on_another_field_is_named_and_is_no_race() {
     }
 }
 
-/// Of an index that locks are not in, neither `prepare` nor an acquire says anything; of one that they are in, both do.
+/// If an index does not include locks, neither `prepare` nor an acquire reports it. If it includes them, both do.
 #[tokio::test]
 async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {
@@ -91,7 +91,7 @@ async fn a_unique_index_is_refused_if_locks_are_in_it_and_only_then() {
     }
 }
 
-/// In a capped collection, a view, and so on.
+/// Such a collection is a capped one, a view, and so on.
 #[tokio::test]
 async fn a_collection_that_is_of_no_use_for_locks_is_refused() {
     for engine in [Engine::MongoDb, Engine::MongoDbReplicaSet] {

@@ -1,4 +1,4 @@
-//! A stranger who knows nothing but `docs/protocol/mongodb.md` takes part in the locks.
+//! A program that knows nothing but `docs/protocol/mongodb.md` takes part in the locks.
 
 use leasehold::{Attempt, Error, Leases, LossReason, MongoStore};
 use leasehold_tests::protocol::statements;
@@ -16,7 +16,7 @@ const DOCUMENT: &str = include_str!("../../docs/protocol/mongodb.md");
 struct Stranger(Collection<Document>);
 
 impl Stranger {
-    /// The answers to a statement, which may be two.
+    /// The answers to a statement. There may be two.
     async fn send(&self, name: &str) -> Vec<Document> {
         let found = statements(DOCUMENT, "mongodb");
         let (_, text) = found.iter().find(|(it, _)| it == name).unwrap();
@@ -31,7 +31,7 @@ impl Stranger {
         answers
     }
 
-    /// The owner of the lock in the answer of a `findAndModify`.
+    /// The owner of the lock, by the answer of a `findAndModify`.
     async fn owner(&self, name: &str) -> String {
         let answer = self.send(name).await.remove(0);
         let shown = answer.get_document("value").unwrap();
@@ -45,10 +45,10 @@ impl Stranger {
     }
 }
 
-/// The text with the constants of the page in the place of their names.
+/// The text with each constant of the page in the place of its name.
 fn with_constants(text: &str, statements: &[(String, String)]) -> String {
     let mut text = text.to_owned();
-    // A constant has only earlier ones in it.
+    // A constant uses only constants that come before it.
     for (name, defined) in statements.iter().rev() {
         let Some(name) = name.strip_prefix("const ") else {
             continue;
@@ -69,7 +69,7 @@ fn with_constants(text: &str, statements: &[(String, String)]) -> String {
     text
 }
 
-/// The calls of a chain with their arguments: `db.locks.find(…).limit(…)` is two.
+/// The calls of a chain, with their arguments: `db.locks.find(…).limit(…)` has two.
 fn calls(text: &str) -> Vec<(String, Vec<Bson>)> {
     let mut calls = Vec::new();
     let mut rest = text;
@@ -98,7 +98,7 @@ fn calls(text: &str) -> Vec<(String, Vec<Bson>)> {
     calls
 }
 
-/// What the shell takes as a list of arguments, as extended JSON. No text here has a quote in it.
+/// The arguments of a call of the shell, as extended JSON. No string here has a quote in it.
 fn json(arguments: &str) -> String {
     let arguments = arguments.replace("new Date(", "Date(");
     let mut json = String::new();
@@ -179,7 +179,7 @@ async fn a_stranger_who_follows_the_document_takes_part() {
         let stranger = Stranger(collection.clone());
         stranger.send("prepare").await;
         let store = MongoStore::new(&collection);
-        // The same indexes, or it would be told of a conflict.
+        // The store finds the same indexes. If they differed, this would fail with a conflict.
         store.prepare().await.unwrap();
         let leases = Leases::new(store);
 
@@ -221,7 +221,7 @@ async fn each_statement_of_the_document_is_one_that_the_server_takes() {
     let sent = statements(DOCUMENT, "mongodb").into_iter();
     for (name, _) in sent.filter(|(name, _)| !name.starts_with("const ")) {
         for answer in stranger.send(&name).await {
-            // This one says by an error that the lease is not there.
+            // This statement says by an error that the lease is not there.
             let refused = answer.contains_key("writeErrors");
             assert!(name == "release many" || !refused, "{name}: {answer}");
         }

@@ -20,14 +20,14 @@ use super::{
     durability::{BOTH, careless},
 };
 
-/// Who has to have a write before it is acknowledged.
+/// Which members must have a write before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
     ByThePrimary,
     Durably,
 }
 
-/// The concern of the only command that changed something.
+/// The write concern of the only command that changed something.
 fn of_the_only_change(commands: &Commands) -> Acknowledged {
     let mut changes = commands.take();
     changes.retain(|command| command.contains_key("writeConcern"));
@@ -50,7 +50,7 @@ fn of(change: &Document) -> Acknowledged {
 async fn watched(engine: Engine) -> (MongoStore, Commands) {
     let (collection, commands) = careless(engine).await;
     let store = MongoStore::new(&collection);
-    // The question for the kind of server comes with the first write.
+    // With its first write the store asks which kind of server it has.
     store.evict(&Key::new("none").unwrap()).await.unwrap();
     commands.take();
     (store, commands)
@@ -74,7 +74,8 @@ async fn a_plain_release_is_acknowledged_by_the_primary_alone() {
             }
             let mut changes = commands.take();
             changes.retain(|command| command.contains_key("writeConcern"));
-            // A shared lease is not the only one of its key for all that is known, so it may take two.
+            // As far as is known, a shared lease need not be the only one of its key, so its release may take two
+            // commands.
             assert!(!changes.is_empty());
             for change in &changes {
                 assert_eq!(of(change), Acknowledged::ByThePrimary, "{engine:?}");
@@ -90,7 +91,7 @@ async fn a_release_that_must_not_be_undone_is_durable() {
     for engine in BOTH {
         let (store, commands) = watched(engine).await;
         let leases = Leases::new(store.clone());
-        // With a minimum hold.
+        // A release with a minimum hold is durable.
         let lease = leases
             .acquire("held on", LONG)
             .min_hold(SHORT)
@@ -100,14 +101,14 @@ async fn a_release_that_must_not_be_undone_is_durable() {
         lease.release().await.unwrap();
         assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
 
-        // After the local deadline.
+        // A release after the local deadline is durable.
         let lease = leases.acquire("late", SHORT).await.unwrap();
         sleep(SHORT).await;
         commands.take();
         let _ = lease.release().await;
         assert_eq!(of_the_only_change(&commands), Acknowledged::Durably);
 
-        // If the application says so.
+        // Every release is durable if the application asks for that.
         let durable = Leases::new(store.clone().durable_releases(true));
         let lease = durable.acquire("said", LONG).await.unwrap();
         commands.take();
@@ -116,7 +117,7 @@ async fn a_release_that_must_not_be_undone_is_durable() {
     }
 }
 
-/// A hand-over to a waiter of this process is an acquire.
+/// A handoff to a waiter of this process is an acquire, so it is durable.
 #[tokio::test]
 async fn a_handover_is_durable() {
     for engine in BOTH {
@@ -191,8 +192,8 @@ async fn a_batch_is_as_durable_as_the_one_of_it_that_has_to_be() {
     }
 }
 
-/// What a failover may do to a plain release: it undoes it, and the key stays taken until the ttl is over. Here the
-/// document is put back as it was before.
+/// What a failover may do to a plain release: it undoes it, and the key stays taken until the ttl is over. The test
+/// puts the document back as it was before.
 #[tokio::test]
 async fn a_release_that_was_undone_leaves_the_key_taken_and_nothing_worse() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -213,8 +214,8 @@ async fn a_release_that_was_undone_leaves_the_key_taken_and_nothing_worse() {
     );
 }
 
-/// Many plain releases are one statement, whose count tells that each was carried out. If one was not, each is told of
-/// what came of its own.
+/// Many plain releases are one statement, whose count shows whether all of them were carried out. If one was not, each
+/// has its own answer.
 #[tokio::test]
 async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
     for engine in BOTH {
@@ -252,7 +253,7 @@ async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
         assert_eq!(batch(&releases).await, [ReleaseAnswer::Released; 2]);
         assert_eq!(commands.names(), ["update"]);
 
-        // One that was evicted, one that nobody ever locked, and one with another holder of the same owner beside it.
+        // One lease was evicted, one key was never locked, and one key has another holder of the same owner.
         let [evicted, _, beside] = &others[..] else {
             panic!("{others:?}");
         };
@@ -273,7 +274,7 @@ async fn many_plain_releases_are_one_statement_and_each_has_its_answer() {
         let left = store.inspect(&beside.key).await.unwrap().unwrap().holders;
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].lease, again.lease);
-        // Once more: the document tells that the lease was released, until the next grant.
+        // The releases are repeated. Until the next grant the document tells that the lease was released.
         let expected = [ReleaseAnswer::NotHeld, ReleaseAnswer::Released];
         assert_eq!(batch(&others[..2]).await, expected);
     }

@@ -1,4 +1,4 @@
-//! Many leases are renewed by one statement, and by more only where that is needed.
+//! Many leases are renewed by one statement. More statements are sent only if that is needed.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn ask(key: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-/// So many leases that were acquired, and whose grants are known.
+/// This many leases that were acquired, and the renewals of their grants.
 async fn held(engine: Engine, leases: usize) -> Held {
     let (collection, commands) = Fixture::new(engine).watched().await;
     let store = MongoStore::new(&collection);
@@ -105,7 +105,7 @@ async fn each_ttl_is_a_statement_of_the_same_command() {
     }
 }
 
-/// The number of changed documents says that one was not renewed; a look says which.
+/// The number of changed documents shows that one lease was not renewed, and a read shows which one.
 #[tokio::test]
 async fn one_that_is_over_takes_a_look_and_no_other_renewal_along() {
     let held = held(Engine::MongoDb, 20).await;
@@ -121,7 +121,8 @@ async fn one_that_is_over_takes_a_look_and_no_other_renewal_along() {
     assert_eq!(state.holders[0].expires_at, next.0.expires_at);
 }
 
-/// A lease beside which its owner has entered again is in a list of several, which the statement leaves alone.
+/// If the owner of a lease has entered again, the lease is in a list of several holders. The statement for many leases
+/// does not change such a document.
 #[tokio::test]
 async fn one_beside_others_is_renewed_singly() {
     let held = held(Engine::MongoDb, 20).await;
@@ -143,7 +144,7 @@ async fn one_beside_others_is_renewed_singly() {
     assert!(renewed(held.renewals[3].lease) && !renewed(beside.lease));
 }
 
-/// A renewal that is shorter than what a lease has left changes nothing, and is a renewal.
+/// A renewal with a ttl that is shorter than what the lease has left changes nothing, and counts as a renewal.
 #[tokio::test]
 async fn one_that_lives_longer_is_renewed() {
     let mut held = held(Engine::MongoDb, 5).await;
@@ -158,7 +159,7 @@ async fn one_that_lives_longer_is_renewed() {
     }
 }
 
-/// Two renewals that cross are carried out in any order: none takes back what the other gave.
+/// Two renewals that cross are carried out in any order, and neither takes back what the other gave.
 #[tokio::test]
 async fn a_shorter_one_among_others_takes_nothing_back() {
     let held = held(Engine::MongoDb, 20).await;
@@ -175,8 +176,8 @@ async fn a_shorter_one_among_others_takes_nothing_back() {
     }
 }
 
-/// A transaction has the document of one of them: the statement that waits for it fails or hangs, and what is
-/// split off from it is renewed.
+/// A transaction locks the document of one lease. The statement that waits for it fails or hangs, and the leases that
+/// are split off from it are renewed.
 #[tokio::test]
 async fn one_that_a_transaction_holds_takes_no_other_along() {
     for attempt in 1..=ATTEMPTS {
@@ -185,7 +186,7 @@ async fn one_that_a_transaction_holds_takes_no_other_along() {
         if kept.lost.is_empty() {
             return;
         }
-        // Only a machine that stood still for longer than there is time for loses others as well.
+        // Other leases are lost only if the machine stood still for longer than the test allows for.
         assert!(
             kept.control_lost > 0 && attempt < ATTEMPTS,
             "at attempt {attempt}: {kept:?}"
@@ -193,19 +194,19 @@ async fn one_that_a_transaction_holds_takes_no_other_along() {
     }
 }
 
-/// How long each lease lives in a batch of which a transaction holds one.
+/// The ttl of each lease in a batch one of whose documents is locked by a transaction.
 const SPLIT: Duration = Duration::from_secs(12);
-/// How often a machine may stand still for too long.
+/// How many attempts the test has on a machine that stands still for too long.
 const ATTEMPTS: usize = 3;
 /// How many leases are renewed together.
 const TOGETHER: usize = 30;
 
-/// What became of the leases in the time in which each had to be renewed.
+/// What happened to the leases while each of them had to be renewed.
 #[derive(Debug)]
 struct Kept {
-    /// Those that were lost without a transaction that holds them.
+    /// The leases that were lost although no transaction locks them.
     lost: Vec<String>,
-    /// How many of as many others were lost that no transaction is near.
+    /// How many leases of the control were lost. No transaction touches these, and they are as many.
     control_lost: usize,
 }
 
@@ -220,9 +221,9 @@ async fn keep(fixture: &Fixture, ttl: Duration) -> Vec<Lease> {
     kept
 }
 
-/// A renewal is split for the last time after two thirds of the ttl: it is lost where the machine takes more than
-/// the last third for the three commands up to then. One of these takes a ninth of the ttl at the least then, and
-/// leases that live no longer than that are lost as well.
+/// A batch is split for the last time after two thirds of the ttl. A lease is lost if the machine takes more than the
+/// last third for the three commands up to then. In that case one of the commands takes at least a ninth of the ttl.
+/// The leases of the control have no longer ttl than that, so some of them are lost as well.
 async fn beside_a_transaction() -> Kept {
     let fixture = Fixture::new(Engine::MongoDbReplicaSet);
     let apart = Fixture::new(Engine::MongoDbReplicaSet);
@@ -235,7 +236,7 @@ async fn beside_a_transaction() -> Kept {
     let marked = other.update_one(doc! { "_id": "key 7" }, mark);
     let marked = marked.session(&mut session).await.unwrap();
     assert_eq!(marked.modified_count, 1, "the control");
-    // A lease that is live after this was renewed while the transaction was open.
+    // A lease that is live after this moment was renewed while the transaction was open.
     let latest = kept.iter().map(Lease::deadline).max().unwrap();
     let held = timeout(PATIENCE, kept[7].lost()).await;
     held.expect("the transaction holds it, and it is renewed");
@@ -248,10 +249,10 @@ async fn beside_a_transaction() -> Kept {
     Kept { lost, control_lost }
 }
 
-/// A router may change a document twice and another one not at all: the number proves nothing.
+/// A router may change one document twice and another one not at all, so the number proves nothing.
 #[tokio::test]
 async fn through_a_router_a_look_always_follows() {
-    // One that has the dialect with pipelines behind a router too.
+    // This engine uses the dialect with pipelines behind a router too.
     let fixture = Fixture::new(Engine::MongoDbAlpha);
     for (lies, expected) in [(true, &["update", "find"][..]), (false, &["update"])] {
         let mut options = match lies {

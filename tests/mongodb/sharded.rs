@@ -1,4 +1,4 @@
-//! A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
+//! A sharded cluster with two routers. The clock of the second router is a minute ahead.
 
 mod clock;
 mod clusters;
@@ -8,7 +8,7 @@ use mongodb::options::ClientOptions;
 
 use super::{Clients, Engine, Fixture, MongoStore};
 
-/// A fixture, and the options of a client for each router, as of two processes with a router beside each.
+/// A fixture, and the options of a client for each router, as for two processes with a router beside each.
 async fn routers() -> (Fixture, [ClientOptions; 2]) {
     let fixture = Fixture::new(Engine::MongoDbSharded);
     let options = fixture.options().await;
@@ -21,7 +21,7 @@ async fn routers() -> (Fixture, [ClientOptions; 2]) {
     (fixture, routers)
 }
 
-/// A store behind each router, in one collection.
+/// A store behind each router, both on one collection.
 async fn stores() -> [MongoStore; 2] {
     let (fixture, routers) = routers().await;
     let stores = routers.map(|router| MongoStore::new(&fixture.collection_with(router)));
@@ -34,8 +34,8 @@ async fn connect() -> Clients {
     Clients::new(first, second)
 }
 
-/// Tests of these properties of the suite. All of them are tried on this engine by `scripts/nightly`, because an emulated
-/// cluster takes its time.
+/// A test for each of these properties of the conformance suite. `scripts/nightly` runs all properties on this engine,
+/// because an emulated cluster is slow.
 macro_rules! properties {
     ($($property:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

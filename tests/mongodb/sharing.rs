@@ -47,7 +47,7 @@ async fn release(store: &dyn Store, lease: LeaseId) {
     assert_eq!(answer.unwrap(), ReleaseAnswer::Released);
 }
 
-/// 16 tasks with four clients between them, three turns each.
+/// 16 tasks with four clients between them acquire a permit three times each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_four_permits_never_more_than_four_are_out() {
     for engine in ENGINES {
@@ -56,7 +56,7 @@ async fn of_four_permits_never_more_than_four_are_out() {
         for _ in 0..4 {
             stores.push(fixture.store().await);
         }
-        // A race on a slow engine may never have all four out, so first one after the other.
+        // On a slow engine a race may never have all four permits taken, so they are first taken one after the other.
         let four = [(); 4].map(|()| LeaseId::random());
         for (lease, store) in four.into_iter().zip(&stores) {
             let granted = acquire(store, ask(lease).permits(1, 4)).await;
@@ -135,7 +135,7 @@ async fn of_two_readers_that_want_to_write_neither_does_until_one_leaves() {
     }
 }
 
-/// Renewals in any order, for longer and shorter: the key is held until the last holder has ended.
+/// Renewals come in any order, with longer and shorter ttls. The key is held until the last holder has ended.
 #[tokio::test]
 async fn the_latest_of_several_expiries_counts() {
     for engine in ENGINES {
@@ -149,7 +149,7 @@ async fn the_latest_of_several_expiries_counts() {
         for (lease, ttl) in [(one, LONG * 2), (two, SHORT), (one, SHORT / 2)] {
             let one_of_many = RenewRequest::new(key(), lease, ttl);
             let requests = [one_of_many, other.clone()];
-            // Alone, and together with another.
+            // The renewal is sent alone, and then with another one.
             for requests in [&requests[..1], &requests[..]] {
                 let answers = store.renew(requests).await.unwrap();
                 assert!(matches!(answers[0], Ok(RenewAnswer::Renewed(_))));
@@ -169,7 +169,8 @@ async fn the_latest_of_several_expiries_counts() {
     }
 }
 
-/// What is given back is no work that was done: the set would wait for what it left itself.
+/// A lease that a failed set gives back has done no work. If it left a minimum hold, the set would wait for its own
+/// lease.
 #[tokio::test]
 async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     let fixture = Fixture::new(Engine::MongoDb);
@@ -179,7 +180,7 @@ async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     let error = ask().wait_for(SHORT).await.unwrap_err();
     assert!(matches!(error, Error::WaitTimedOut { .. }), "{error:?}");
     let free = async || leases.inspect("a").await.unwrap().unwrap().is_free();
-    // What is granted after its time is given back then. A minimum hold would be longer than this waits.
+    // A grant that comes after the time limit is given back then. A minimum hold would last longer than this waits.
     let start = Instant::now();
     while !free().await {
         assert!(start.elapsed() < PATIENCE, "it is held on");
@@ -190,7 +191,7 @@ async fn a_set_that_was_not_to_be_had_leaves_no_minimum_hold() {
     assert!(!free().await, "a whole set has its minimum hold");
 }
 
-/// Sums beyond what 64 bits hold are refusals, in memory and in MongoDB.
+/// Sums beyond 64 bits are refusals, in the memory store and in MongoDB.
 #[tokio::test]
 async fn permits_are_counted_up_to_the_greatest_number() {
     const ALL: i64 = i64::MAX;
@@ -210,7 +211,8 @@ async fn permits_are_counted_up_to_the_greatest_number() {
             (ask("b", ALL, ALL), false),
             (ask("b", 1, ALL), true),
             (ask("b", 1, ALL), false),
-            // An owner does not count against itself, so more may be out than there are.
+            // A re-entrant request does not conflict with its owner's leases, so more permits may be taken than there
+            // are.
             (ask("a", 1, ALL).reentrant(), true),
             (ask("a", ALL - 1, ALL).reentrant(), true),
             (ask("c", 1, ALL), false),
@@ -224,7 +226,7 @@ async fn permits_are_counted_up_to_the_greatest_number() {
     }
 }
 
-/// The largest document that there can be is far from the 16 MB that the server takes.
+/// The largest document that there can be is far below the 16 MB that the server takes.
 #[tokio::test]
 async fn a_key_takes_a_thousand_holders_and_not_one_more() {
     for engine in ENGINES {

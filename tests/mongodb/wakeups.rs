@@ -1,5 +1,5 @@
-//! Those who wait for a key hear of its release by a change stream, on the complete server; and get
-//! it without, too.
+//! Waiters hear of the release of a key by a change stream, on the complete server. Without a stream they get the key
+//! too.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Somebody waits through this store for a key that another client holds until this is over, and gets
-/// it then.
+/// Lets a task wait through this store for a key that another client holds until `meanwhile` is over. Checks that the
+/// task gets it then.
 async fn waits_while(fixture: &Fixture, store: impl Store, meanwhile: impl AsyncFnOnce()) {
     let holder = Leases::new(fixture.store().await);
     let held = holder.acquire("key", LONG).await.unwrap();
@@ -40,7 +40,7 @@ async fn waits_while(fixture: &Fixture, store: impl Store, meanwhile: impl Async
     lease.unwrap().unwrap().release().await.unwrap();
 }
 
-/// What was sent for streams since the last time: how many were opened, and how often one was asked.
+/// The commands for streams since the last look: how many streams were opened, and how often one was asked.
 #[derive(Default)]
 struct Streams {
     opened: usize,
@@ -79,7 +79,7 @@ async fn however_many_wait_one_stream_is_opened() {
         let lease = waiter.acquire(key, LONG).await.unwrap();
         lease.release().await.unwrap();
     };
-    // Two for each.
+    // Two tasks wait for each key.
     let waits = join_all(keys().chain(keys()).map(wait));
     let release = async {
         until("no stream is asked", || {
@@ -138,7 +138,7 @@ async fn a_stream_that_broke_off_is_opened_again() {
     .await;
 }
 
-/// A stream is a help, and asking from time to time goes on beside it.
+/// Waiters keep polling from time to time beside a stream.
 #[tokio::test]
 async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
     let wait = async |kind| {
@@ -148,11 +148,11 @@ async fn without_a_word_from_the_stream_a_waiter_gets_the_key() {
         let start = Instant::now();
         waits_while(&fixture, Layered(store), async || {
             until("no stream is asked for", || ears.opened() > 0).await;
-            // Until the pauses between two questions are the longest.
+            // After this time the pauses between two polls are the longest.
             sleep(Duration::from_secs(2)).await;
         })
         .await;
-        // One that was silent for that long is opened again, as is asked again whether there is one.
+        // A stream that was silent for that long is opened again. If there was none, the store is asked for one again.
         let silences = start.elapsed().as_secs() / SILENCE.as_secs();
         let opened = ears.opened() as u64;
         assert!((1..=1 + silences).contains(&opened), "{kind:?}: {opened}");

@@ -1,4 +1,4 @@
-//! What is refused writes nothing, not even to the oplog.
+//! Requests that are refused write nothing, not even to the oplog.
 
 use leasehold::{
     Attempt, Key, Leases, MongoStore, Store,
@@ -12,7 +12,7 @@ use mongodb::{
 use super::{ask, converted, granted, key};
 use crate::{Engine, Fixture, LONG};
 
-/// The oplog of a replica set has every write, so it tells whether there was one.
+/// The oplog of a replica set has every write, so it shows whether there was one.
 struct Oplog {
     entries: Collection<Document>,
     ours: Document,
@@ -65,7 +65,7 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
     let [one, two, stranger] = [(); 3].map(|()| LeaseId::random());
     let others = |lease| AcquireRequest::exclusive(key(), lease, "they".into(), LONG);
 
-    // Two holders of permits, and then two readers.
+    // The key has two holders of permits, and then two readers.
     for permits in [true, false] {
         let mine = |lease| {
             if permits {
@@ -93,7 +93,8 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
             ] {
                 assert!(!granted(&store, &refused).await, "{refused:?}");
             }
-            // A lease is granted once, whatever it asks for.
+            // A lease that is granted already is granted again, unchanged, whatever the request
+            // asks for.
             for again in [mine(one), ask(two).reentrant(), ask(one).shared()] {
                 assert!(granted(&store, &again).await);
             }
@@ -115,7 +116,8 @@ async fn what_is_refused_beside_other_holders_writes_nothing() {
         }
     }
 
-    // A conversion to what the grant is already, and one of no document at all.
+    // One conversion asks for the mode that the lease has already, and one is for a key without a
+    // document.
     assert!(granted(&store, &ask(one).shared()).await);
     let before = oplog.writes().await;
     let downgrade = ConvertRequest::downgrade(key(), one);

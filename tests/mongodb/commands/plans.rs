@@ -1,4 +1,4 @@
-//! On which path the server carries a command out.
+//! Which execution path the server takes for a command.
 
 use leasehold::{Attempt, Leases, MongoStore};
 use mongodb::bson::{Bson, Document, doc};
@@ -6,9 +6,9 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{WITH_SEVERAL_HOLDERS, run_with_several_holders};
 use crate::{DATABASE, Engine, Fixture, LONG};
 
-/// The plan of a command that was sent, as the server tells it.
+/// The stages of the server's plan for a command that was sent.
 async fn stages(fixture: &Fixture, mut command: Document) -> Vec<String> {
-    // What belongs to the connection and not to the command.
+    // These fields belong to the connection and not to the command.
     for field in [
         "lsid",
         "$db",
@@ -70,7 +70,7 @@ async fn the_server_finds_the_document_on_its_shortest_path() {
         for command in sent {
             let name = command.keys().next().cloned();
             let stages = stages(&fixture, command).await;
-            // From 8.0 on the server says EXPRESS, before that IDHACK.
+            // Servers from 8.0 on call the short path EXPRESS, and older ones call it IDHACK.
             let short = stages
                 .iter()
                 .any(|stage| stage.starts_with("EXPRESS") || stage == "IDHACK");
@@ -82,7 +82,8 @@ async fn the_server_finds_the_document_on_its_shortest_path() {
     }
 }
 
-/// The control of the test above: a condition in the filter loses the path, and the test sees it.
+/// The control of the test above: a condition in the filter makes the server leave the short path,
+/// and the test sees that.
 #[tokio::test]
 async fn a_condition_in_the_filter_would_lose_the_path() {
     let fixture = Fixture::new(Engine::MongoDb);

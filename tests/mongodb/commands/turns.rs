@@ -1,4 +1,4 @@
-//! How many commands a process sends that waits in turn.
+//! How many commands a process sends while it waits in turn.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold::{
 
 use super::{Engine, Fixture, LONG};
 
-/// A place that loses so much of its time from one request to the next that it is always written again.
+/// A place that loses so much of its time between two requests that each request has to write it again.
 const STAYS: Duration = Duration::from_secs(50);
 
 fn ask() -> AcquireRequest {
@@ -36,7 +36,7 @@ async fn who_waits_sends_one_command_each_time_that_it_asks() {
             assert_eq!(is_granted, granted, "{answer:?}");
             commands.names()
         };
-        // The short statement takes no place.
+        // The short statement cannot take a place, so a second statement follows.
         for waiter in [first, second] {
             let names = sent(&ask().turn(turn(waiter)), false).await;
             assert_eq!(names, ["findAndModify", "findAndModify"]);

@@ -14,7 +14,7 @@ use super::{
     App, assert_run_again, leases,
 };
 
-/// What cannot be enforced at all.
+/// Checks that `enforce` is refused, for this reason.
 async fn refused(lease: &Lease, session: &mut ClientSession, why: &str) {
     let error = lease.enforce(session).await.unwrap_err();
     assert!(matches!(error, Error::NotEnforceable { .. }), "{error:?}");
@@ -30,7 +30,7 @@ async fn a_session_without_a_transaction_is_refused() {
     refused(&lease, &mut session, "no transaction").await;
     let before = app.locks.find_one(doc! {}).await.unwrap().unwrap();
     assert!(!before.contains_key("touched"), "{before}");
-    // One that is over is none.
+    // A transaction that has ended does not count as one.
     for commits in [true, false] {
         session.start_transaction().await.unwrap();
         lease.enforce(&mut session).await.unwrap();
@@ -50,7 +50,7 @@ async fn a_server_without_transactions_is_named() {
     let lease = Leases::new(MongoStore::new(&collection));
     let lease = lease.acquire("key", LONG).await.unwrap();
     let mut session = collection.client().start_session().await.unwrap();
-    // It is the first statement that is refused.
+    // The server refuses the first statement, and not the start.
     let _ = session.start_transaction().await;
     refused(&lease, &mut session, "has no transactions").await;
     let write = collection.insert_one(doc! { "_id": "stray" });
@@ -58,7 +58,7 @@ async fn a_server_without_transactions_is_named() {
     lease.release().await.unwrap();
 }
 
-/// Not that the server has none.
+/// The error does not say that the server has no transactions.
 #[tokio::test]
 async fn a_session_that_can_have_no_transaction_is_told_why() {
     let app = App::new().await;
@@ -83,7 +83,7 @@ async fn a_session_that_can_have_no_transaction_is_told_why() {
     assert!(lease.is_live());
 }
 
-/// As a standalone server of the kind that has sessions answers.
+/// The fail point answers as a standalone server that has sessions does.
 #[tokio::test]
 async fn a_server_without_transactions_but_with_sessions_is_named() {
     let _turn = FAIL_POINT.lock().await;
@@ -135,7 +135,7 @@ async fn a_transaction_that_began_before_the_grant_is_refused() {
     assert!(lease.is_live());
     app.assert_given_up(session).await;
 
-    // One that saw an earlier lock of the key has a conflict.
+    // A transaction that began when the key had an earlier lock has a conflict.
     lease.release().await.unwrap();
     let mut session = app.transaction().await;
     let read = app.data.find_one(doc! {}).session(&mut session).await;
@@ -163,7 +163,7 @@ async fn a_session_of_another_client_is_refused_and_given_up() {
     assert_eq!(data.count_documents(doc! {}).await.unwrap(), 1);
 }
 
-/// The server has the mark, and nobody knows: the transaction must keep nobody waiting.
+/// The server has the mark, but its answer is lost. The transaction must not keep others waiting.
 #[tokio::test]
 async fn an_enforcement_whose_answer_is_lost_is_given_up() {
     let app = App::new().await;

@@ -17,12 +17,12 @@ use super::{
     BOTH, assert_fenced, fence_of, seven, stored, under,
 };
 
-/// Transactions that upsert one document at the same time: what the server cannot put in order is run
-/// again, and a stale holder is told.
+/// Transactions that upsert one document at the same time. If the server finds a conflict, the transaction is run
+/// again; a stale holder is told that it is fenced off.
 #[tokio::test]
 async fn upserts_of_transactions_that_race_are_fenced_or_run_again() {
     let collection = Fixture::new(Engine::MongoDbReplicaSet).collection().await;
-    // A transaction cannot make a collection while another waits for it.
+    // A transaction cannot create a collection while another one waits for it.
     collection.insert_one(doc! { "_id": 1 }).await.unwrap();
     let upsert = async |fence: i64| {
         let mut session = collection.client().start_session().await.unwrap();
@@ -55,7 +55,7 @@ async fn upserts_of_transactions_that_race_are_fenced_or_run_again() {
     assert_eq!(log, passed);
 }
 
-/// Two holders, of which the first was paused before its write: who has the last word.
+/// Two holders write, and the first was paused before its write. Returns whose write is the last one.
 async fn late_write(collection: &Collection<Document>, guards: bool) -> String {
     let write = async |fence: i64, by: &str| {
         let set = doc! { "$set": { "by": by } };
@@ -85,14 +85,14 @@ async fn a_holder_that_was_paused_does_not_have_the_last_word() {
     for engine in BOTH {
         let collection = Fixture::new(engine).collection().await;
         assert_eq!(late_write(&collection, true).await, "the second");
-        // The control: without a guard it has.
+        // The control: without a guard the late write of the first is the last one.
         collection.delete_many(doc! {}).await.unwrap();
         assert_eq!(late_write(&collection, false).await, "the first");
     }
 }
 
-/// A new holder halves a balance while one that was paused still adds to it, between the read of the
-/// new one and its write.
+/// A new holder halves a balance. A holder that was paused adds to it, between the read of the new one and its write.
+/// Returns how much is missing from the balance afterwards.
 async fn halved(collection: &Collection<Document>, claims: bool) -> i64 {
     collection.delete_many(doc! {}).await.unwrap();
     let account = doc! { "_id": 7, "balance": 100_i64 };
@@ -113,7 +113,7 @@ async fn halved(collection: &Collection<Document>, claims: bool) -> i64 {
     }
     let set = doc! { "$set": { "balance": half } };
     new.update_one(seven(), set).await.unwrap();
-    // What was confirmed and is lost.
+    // The difference is an addition that was confirmed and is lost.
     let after = stored(collection).await.unwrap();
     let confirmed = if claims { 0 } else { 10 };
     (100 + confirmed) / 2 - after.get_i64("balance").unwrap()
@@ -129,7 +129,7 @@ async fn who_claims_before_reading_computes_with_what_is_there() {
     }
 }
 
-/// Many holders at once, in no order, and a document that is not there yet.
+/// Many holders write at once, in no order, to a document that does not exist yet.
 #[tokio::test]
 async fn of_upserts_that_race_the_document_sees_them_in_the_order_of_their_fences() {
     for engine in BOTH {
@@ -160,7 +160,8 @@ async fn of_upserts_that_race_the_document_sees_them_in_the_order_of_their_fence
             assert_eq!(fence_of(&after), Some(32));
             let log = after.get_array("log").unwrap();
             let log: Vec<_> = log.iter().filter_map(Bson::as_i64).collect();
-            // In rising order, each who was told so and nobody else.
+            // The log has the fences in rising order: those of all holders who were told that they wrote, and no
+            // others.
             assert_eq!(log, passed);
         }
     }

@@ -1,4 +1,4 @@
-//! How a guarded write is sent, and what becomes of it underway.
+//! How a guarded write is sent, and faults on its way.
 
 use std::{error::Error as _, time::Duration};
 
@@ -81,7 +81,7 @@ async fn a_write_without_a_majority_is_ambiguous() {
     let set = || doc! { "$set": { "a": 1 } };
     let error = guarded.update_one(seven(), set()).await.unwrap_err();
     assert!(error.is_retryable() && error.is_ambiguous(), "{error:?}");
-    // The same fence passes again.
+    // A write with the same fence passes again.
     guarded.update_one(seven(), set()).await.unwrap();
 }
 
@@ -91,7 +91,8 @@ async fn a_write_that_nobody_waits_for_is_carried_out() {
         let fixture = Fixture::new(engine);
         let collection = fixture.collection().await;
         collection.insert_one(seven()).await.unwrap();
-        // Its client has no connection yet, so at the first look nothing can have been sent.
+        // The client has no connection yet, so the first poll of the write cannot have sent
+        // anything.
         let guarded = under(&fixture.collection().await, 7);
         let set = doc! { "$set": { "a": 1 } };
         let write = guarded.update_one(seven(), set).into_future();
@@ -150,13 +151,13 @@ async fn a_claim_inserts_the_document_that_is_not_there() {
             |fence| GuardedCollection::new(&plain.clone_with_type::<Order>(), Fence::new(fence));
         assert_eq!(guarded(7).claim(7).await.unwrap(), None);
         assert_eq!(stored(&plain).await, None, "a claim alone inserts nothing");
-        // It has the name that was asked for, whatever its own.
+        // The document gets the `_id` that the call names, whatever `_id` the value has.
         let first = Order { _id: 8, total: 1 };
         let claimed = guarded(7).claim_or_insert(7, &first).await.unwrap();
         let order = Order { _id: 7, total: 1 };
         assert_eq!(claimed.as_ref(), Some(&order));
         assert_eq!(fence_of(&stored(&plain).await.unwrap()), Some(7));
-        // One that is there keeps its state.
+        // An existing document keeps its state.
         let other = Order { _id: 7, total: 2 };
         let claimed = guarded(8).claim_or_insert(7, &other).await.unwrap();
         assert_eq!(claimed, Some(order));

@@ -1,4 +1,4 @@
-//! Which of the processes that wait for a key the store tells as the next ones.
+//! The processes that the store names as the next ones for a freed key.
 
 use leasehold::{
     Key, MongoStore, Store,
@@ -42,7 +42,7 @@ async fn release(store: &MongoStore, held: &AcquireRequest) {
     store.release(&request).await.unwrap();
 }
 
-/// The processes of the next key that is told.
+/// The processes of the next key of the stream.
 async fn next(freed: &mut FreedKeys) -> Option<Vec<WaiterId>> {
     let told = async {
         loop {
@@ -82,7 +82,7 @@ async fn a_release_tells_who_comes_next() {
     let reads_too = granted(&store, wait(two).shared()).await;
     release(&store, &reads).await;
     assert_eq!(next(&mut freed).await, Some(vec![other]));
-    // An event may have only what has changed.
+    // The event of a change may have only the fields that have changed.
     release(&store, &reads_too).await;
     let told = next(&mut freed).await;
     assert!(told.is_none_or(|next| next == [other]));
@@ -126,7 +126,8 @@ async fn an_eviction_a_downgrade_and_a_release_of_many_tell_who_comes_next() {
     assert_eq!(next(&mut freed).await, Some(vec![waiter]));
 }
 
-/// Nobody can take a place that does not count any more, so nobody is told of it.
+/// A place that does not count any more belongs to no process that can ask, so the store does not
+/// name it.
 #[tokio::test]
 async fn a_place_that_does_not_count_comes_not_next() {
     let (store, mut freed, fixture) = queue().await;

@@ -1,4 +1,4 @@
-//! What is told of a key that several hold.
+//! Events for a key with several holders.
 
 use leasehold::{
     Key, MongoStore, Store,
@@ -24,7 +24,7 @@ async fn convert(store: &MongoStore, request: ConvertRequest) {
     assert!(matches!(answer, ConvertAnswer::Converted(_)), "{answer:?}");
 }
 
-/// Whichever of several leaves: the first, so that the others move up, one in the middle, or the last.
+/// Any of several holders leaves: the first, so that the others move up, one in the middle, or the last.
 #[tokio::test]
 async fn a_release_by_one_of_several_is_told() {
     let (_, mut freed, fixture) = told().await;
@@ -49,7 +49,7 @@ async fn a_release_by_one_of_several_is_told() {
     }
 }
 
-/// With many behind the one that left, the server may log the list or the document as a whole.
+/// If many holders stand behind the one that leaves, the server may log the list or the document as a whole.
 #[tokio::test]
 async fn a_release_by_one_of_many_is_told() {
     let (_, mut freed, fixture) = told().await;
@@ -75,7 +75,7 @@ async fn a_downgrade_and_an_early_end_are_told() {
     acquire(&store, ask(lease)).await;
     convert(&store, ConvertRequest::downgrade(key.clone(), lease)).await;
     assert_eq!(next(&mut freed).await, ["key"]);
-    // It may end sooner than those who wait have heard.
+    // The key may become free sooner than the waiters know.
     let release = ReleaseRequest::new(key, lease).min_hold(LONG / 2, LeaseId::random());
     store.release(&release).await.unwrap();
     assert_eq!(next(&mut freed).await, ["key"]);
@@ -93,7 +93,7 @@ async fn what_comes_beside_other_holders_is_not_told() {
         assert!(matches!(answers[0], Ok(RenewAnswer::Renewed(_))));
     };
 
-    // On the key before anybody, on one that was left, and on one that was evicted.
+    // The key is new at first; then its leases were released; then they were evicted.
     for again in 0..3 {
         for lease in [one, two] {
             acquire(&store, ask(lease).shared()).await;
@@ -104,7 +104,7 @@ async fn what_comes_beside_other_holders_is_not_told() {
         assert!(matches!(answer, ConvertAnswer::Held(_)), "{answer:?}");
         free(&leases, "sentinel").await;
         let mut told = next(&mut freed).await;
-        // A grant on a document without holders is logged as a whole document, which looks like a free key.
+        // A grant on a document without holders is logged as a whole document. That looks like a free key.
         if again > 0 && told == ["key"] {
             told = next(&mut freed).await;
         }

@@ -1,4 +1,4 @@
-//! Releases of leases whose acquires may be carried out late: a failover must not undo them.
+//! Releases of leases whose acquires may still be carried out late. A failover must not undo such a release.
 
 use leasehold::{Leases, MongoStore};
 use leasehold_tests::proxy::Proxy;
@@ -16,12 +16,12 @@ async fn proxied(more: &str) -> (Proxy, MongoStore, Commands) {
     let options = fixture.options_at(proxy.address, more).await;
     let (collection, commands) = fixture.watched_with(options);
     let store = MongoStore::new::<Document>(&collection);
-    // The connection is there, and the kind of server known, before anything is held up.
+    // This opens the connection and asks for the kind of server before anything is held back.
     store.prepare().await.unwrap();
     (proxy, store, commands)
 }
 
-/// What acknowledged the releases that were sent since the last time.
+/// What acknowledged the releases that were sent since the last call.
 fn releases(commands: &Commands) -> Vec<Acknowledged> {
     let is_release = |command: &&Document| command.contains_key("update");
     commands.take().iter().filter(is_release).map(of).collect()
@@ -49,19 +49,20 @@ async fn a_lease_that_was_granted_to_nobody_is_given_back_for_good() {
     assert!(held.is_free());
 }
 
-/// The first request of the acquire ended in an error that does not tell whether it is still on its way. So the lease
+/// The first request of the acquire ended in an error that does not say whether it is still on its way. So the lease
 /// may be granted anew after its release.
 #[tokio::test]
 async fn a_lease_that_may_be_granted_anew_is_released_for_good() {
     for lose in [Proxy::lose_the_request, Proxy::lose_the_answer_to] {
-        // The driver leaves it to us to send a write again.
+        // With this option the driver does not send a write again, and the client does.
         let (proxy, store, commands) = proxied("&retryWrites=false").await;
         let leases = Leases::builder(store).call_timeout(SHORT).build();
         lose(&proxy, "findAndModify");
         let lease = leases.acquire("key", LONG).await.unwrap();
         assert_eq!(proxy.cuts(), 1, "the control: the first request failed");
         commands.take();
-        // It is sent again and again while the first request may come, and on a slow server before that.
+        // The release is repeated while the first request may still arrive. On a slow server it is repeated earlier as
+        // well.
         let _ = lease.release().await;
         leases.close().await;
         let sent = releases(&commands);

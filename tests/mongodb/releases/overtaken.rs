@@ -1,5 +1,5 @@
-//! What others do to the documents of many releases, before their statement and between that and the look at what it
-//! left.
+//! Many releases are one statement, and a read follows it. Here other clients change the documents before the
+//! statement, or between it and the read.
 
 use std::error::Error as _;
 
@@ -15,7 +15,7 @@ use mongodb::bson::{DateTime, Document, doc};
 
 use super::super::{Engine, Fixture, LONG};
 
-/// The store of a client behind a proxy, and another that is not.
+/// The store of a client behind a proxy, and that of a client without one.
 struct Two {
     fixture: Fixture,
     here: MongoStore,
@@ -40,7 +40,7 @@ impl Two {
         }
     }
 
-    /// The plain releases of leases on these keys.
+    /// Takes leases on these keys, and returns their plain releases.
     async fn held<const N: usize>(&self, names: [&str; N]) -> [ReleaseRequest; N] {
         let mut releases = Vec::new();
         for name in names {
@@ -51,7 +51,7 @@ impl Two {
         releases.try_into().unwrap()
     }
 
-    /// Releases these by one statement, and does something else before the client looks at what it left.
+    /// Releases these leases by one statement, and calls `meanwhile` before the client reads what the statement left.
     async fn release(
         &self,
         releases: &[ReleaseRequest],
@@ -76,7 +76,7 @@ impl Two {
         answers.map(|it| it.map(answer)).collect()
     }
 
-    /// From now on the server refuses to write documents that this filter does not match.
+    /// From now on the server refuses to write documents that do not match this filter.
     async fn validate(&self, filter: Document) {
         let collection = self.fixture.collection().await;
         let database = collection.client().database(super::super::DATABASE);
@@ -84,7 +84,7 @@ impl Two {
         database.run_command(command).await.unwrap();
     }
 
-    /// Evicts the holder, and has another take the key.
+    /// Evicts the holder, and lets another client take the key.
     async fn take_over(&self, name: &str) {
         self.there.evict(&key(name)).await.unwrap();
         take(&self.there, name, |ask| ask).await;
@@ -108,8 +108,8 @@ async fn take(
     lease
 }
 
-/// Whatever others make of a key that was released, and however many do: that it was is known, because all that were
-/// released are as many as the statement has changed.
+/// A release counts as carried out whatever other clients do with the key, and however many of them: the statement
+/// changed as many documents as there were releases.
 #[tokio::test]
 async fn a_release_counts_whatever_others_make_of_the_key() {
     let two = Two::new().await;
@@ -140,7 +140,8 @@ async fn a_release_counts_whatever_others_make_of_the_key() {
     assert_eq!(answers, expected, "{names:?}");
 }
 
-/// The same where the other was there before, however shortly: all that were released are known.
+/// The same if another client took the key before the statement, even shortly before: the answers still say which
+/// leases were released.
 #[tokio::test]
 async fn a_lease_that_was_taken_over_a_moment_ago_is_no_release() {
     let two = Two::new().await;
@@ -155,9 +156,9 @@ async fn a_lease_that_was_taken_over_a_moment_ago_is_no_release() {
     assert_eq!(answers, [released, not, not]);
 }
 
-/// One was released and one was not, and others have both keys now. Which is which is not known, unless one of them
-/// has been there for longer than the statement can have taken. The statement of that one may have waited for a
-/// transaction, and then has a time from before that.
+/// One lease was released and another was not, and other clients have both keys now. The client cannot know which one
+/// was released, unless one of the others has had its key for longer than the statement can have taken. The grant to
+/// that one may have waited for a transaction, and then has a time from before its wait.
 #[tokio::test]
 async fn what_others_hide_is_unclear_and_no_loss() {
     for seconds_ago in [0, 90, 3_600] {
@@ -192,7 +193,8 @@ async fn what_others_hide_is_unclear_and_no_loss() {
     }
 }
 
-/// A statement for several documents that fails at one of them does not count those that it had changed before.
+/// A statement for several documents fails at one of them. Its answer does not count the documents that it changed
+/// before.
 #[tokio::test]
 async fn a_statement_that_fails_midway_makes_no_loss_of_a_release() {
     let two = Two::new().await;
@@ -215,7 +217,7 @@ async fn a_statement_that_fails_midway_makes_no_loss_of_a_release() {
     );
 }
 
-/// What the callers hear of it.
+/// What the callers are told in this case.
 #[tokio::test]
 async fn a_set_tells_of_the_lease_that_was_lost_and_of_no_other() {
     let two = Two::new().await;

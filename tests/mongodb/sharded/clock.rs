@@ -11,10 +11,10 @@ use mongodb::{
 
 use super::{routers, stores};
 
-/// Less than the second router is ahead, and longer than it takes to ask it.
+/// Shorter than the lead of the second router's clock, and longer than a request to it takes.
 const TTL: Duration = Duration::from_secs(50);
 
-/// Takes a lock that is nothing but an owner and an expiry, if its expiry is past by `$$NOW`.
+/// Takes a lock that has only an owner and an expiry, if the expiry is past by `$$NOW`.
 async fn take(locks: &Collection<Document>, owner: &str) -> bool {
     let ttl = TTL.as_millis() as i64;
     let is_free = doc! { "$lte": ["$expires_at", "$$NOW"] };
@@ -30,7 +30,8 @@ async fn take(locks: &Collection<Document>, owner: &str) -> bool {
     lock.get_str("owner") == Ok(owner)
 }
 
-/// Why the store does not ask for `$$NOW` here: a statement with it gives one lock to two.
+/// The reason why the store does not use `$$NOW` here: a statement with it grants one lock to two
+/// clients.
 #[tokio::test]
 async fn a_router_that_is_ahead_takes_a_live_lock_for_expired() {
     let (fixture, routers) = routers().await;
@@ -45,7 +46,7 @@ async fn a_live_lease_is_left_alone_through_every_router() {
     for (holder, other) in [(&first, &second), (&second, &first)] {
         let lease = holder.acquire("key", TTL).await.unwrap();
         let attempt = other.try_acquire("key", TTL).await.unwrap();
-        // On a machine that is too slow it may have expired.
+        // On a machine that is too slow the lease may have expired.
         if matches!(attempt, Attempt::Acquired(_)) {
             assert!(lease.remaining().is_zero(), "it was granted twice");
         }

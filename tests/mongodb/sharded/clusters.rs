@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use crate::{DATABASE, Engine, Fixture, LONG};
 
-/// A collection behind a router of the cluster, and behind what looks like the router of another one, the driver of which
-/// knows both.
+/// A collection whose driver knows two routers: one of the cluster, and one that looks like the router of another
+/// cluster.
 async fn behind_two_clusters() -> (Fixture, MongoStore) {
     let fixture = Fixture::new(Engine::MongoDbSharded);
     let mut options = fixture.options().await;
@@ -69,7 +69,7 @@ async fn routers_of_two_clusters_are_refused() {
     assert_eq!(documents.unwrap(), 0);
 }
 
-/// The control: both are routers of one cluster.
+/// The control: both routers belong to one cluster.
 #[tokio::test]
 async fn routers_of_one_cluster_are_not() {
     let fixture = Fixture::new(Engine::MongoDbSharded);

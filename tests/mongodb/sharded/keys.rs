@@ -1,4 +1,4 @@
-//! Collections that are sharded, by `_id` and by another field.
+//! Sharded collections, by `_id` and by another field.
 
 use leasehold::{Error, Leases, MongoStore};
 use mongodb::bson::{Bson, doc};
@@ -6,7 +6,7 @@ use mongodb::bson::{Bson, doc};
 use super::routers;
 use crate::{DATABASE, LONG};
 
-/// A store behind each router, in a collection that is sharded by this field.
+/// A store behind each router, on a collection that is sharded by this field.
 async fn sharded_by(field: &str, how: impl Into<Bson>) -> [MongoStore; 2] {
     let (fixture, routers) = routers().await;
     let collections = routers.map(|router| fixture.collection_with(router));
@@ -33,7 +33,7 @@ async fn a_collection_that_is_sharded_by_id_has_locks() {
     }
 }
 
-/// Two shards would each have a document of one key.
+/// Two shards would each have a document for one key.
 #[tokio::test]
 async fn a_collection_that_is_sharded_by_another_field_is_refused() {
     let [store, _] = sharded_by("owner", 1).await;
@@ -52,7 +52,7 @@ async fn a_collection_that_is_sharded_by_another_field_is_refused() {
     }
 }
 
-/// Also for a store that was told to do without pipelines, and asks the cluster nothing else.
+/// The store was told to do without pipelines, so it asks the cluster nothing else.
 #[tokio::test]
 async fn it_is_refused_without_pipelines_too() {
     let [store, _] = sharded_by("owner", 1).await;
