@@ -1,7 +1,7 @@
-//! Many who change one document at the same time, each with success.
+//! Many clients change one document at the same time, and all succeed.
 //!
-//! With an `_update` each of them would be overtaken by the others, again and again, until the cluster gives up
-//! on most: those who try again make it worse, and it does not end when they go.
+//! With an `_update` each client would be overtaken by the others again and again, until the cluster gives up on most
+//! of the updates. Retries would make it worse, and it would not end when the clients are gone.
 
 use std::{convert::Infallible, fmt::Debug};
 
@@ -16,10 +16,10 @@ use leasehold::{
 
 use super::{BOTH, Fixture, LONG, ask, granted};
 
-/// Several times as many as the cluster would try again for one of them.
+/// Several times as many as the retries that the cluster would make for one of them.
 const CROWD: usize = 128;
 
-/// All of them got this.
+/// Checks that all answers are as expected.
 fn all<T: Debug>(what: &str, answers: Vec<Result<T, Error>>, expected: impl Fn(&T) -> bool) {
     let others = answers
         .iter()
@@ -72,7 +72,7 @@ async fn all_whom_a_limiter_lets_through_come_through_at_once() {
     }
 }
 
-/// An operator is not overtaken by those who come and go.
+/// An operator's eviction is not overtaken by the clients that come and go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_eviction_comes_through_a_crowd() {
     for engine in BOTH {

@@ -1,4 +1,4 @@
-//! Work behind a bad network, until enough has happened.
+//! Ordinary work behind a bad network, until enough has happened.
 
 use leasehold_tests::{
     long,

@@ -5,7 +5,8 @@ use leasehold_tests::processes::{self, Place, fencing, limits};
 
 use super::{BOTH, Engine, Fixture, fencing::pauses::Beside};
 
-/// Not a test of its own: what a started process does. Without a task there is nothing to do.
+/// Not a test of its own: this is the work of a process that a test has started. Without a task it
+/// does nothing.
 #[tokio::test]
 async fn the_work_of_a_process() {
     if let Some((task, kind, url, alias)) = processes::task() {

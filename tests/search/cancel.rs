@@ -1,4 +1,4 @@
-//! Operations that are given up leave no lock behind, on both engines.
+//! Operations that are dropped leave no lock behind, on both engines.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use leasehold_tests::{
 
 use super::{BOTH, Engine, Fixture};
 
-/// Each is in one of the scripts, or in the request, and in no other.
+/// Each of these is in one of the scripts, or in its request, and in no other.
 static WORDS: Words = Words {
     acquire: "lock.key = params.key",
     renew: "long until = now + params.ttl",
@@ -28,7 +28,7 @@ async fn setting(engine: Engine) -> Setting<impl AsyncFn(SocketAddr) -> Arc<dyn 
         direct: fixture.store(),
         connect: async move |address| fixture.store_at(&format!("http://{address}")),
         words: &WORDS,
-        // After a minute the store gives up a request.
+        // The store gives a request up after a minute.
         bound: Duration::from_secs(50),
     }
 }

@@ -1,11 +1,11 @@
-//! The suite, on both engines, and with scripts that are stored in the cluster.
+//! The conformance suite on both engines, and with scripts that are stored in the cluster.
 
 use leasehold::store::ReleaseRequest;
 
 use super::*;
 
-/// With stores that know where their locks are, on an engine that has run the scripts before: some leases
-/// here are shorter than what either takes on a machine that has much else to do.
+/// Stores that know already where their locks are, on an engine that has run the scripts already: some leases of the
+/// suite are shorter than either may take on a busy machine.
 async fn ready<S: Store>(first: S, second: S) -> Clients {
     let [first, second] = [first, second].map(Patient);
     for store in [&first, &second] {
@@ -18,8 +18,7 @@ async fn ready<S: Store>(first: S, second: S) -> Clients {
     Clients::new(first, second)
 }
 
-/// Scripts belong to the cluster, and take longer to be stored than most of these tests: the first test has
-/// them stored.
+/// Stores the scripts in the cluster, once for all tests: that takes longer than most of these tests.
 async fn once(stored: &OnceCell<()>, prepare: impl AsyncFn() -> Result<(), Error>) {
     let prepare = async || until_answered(&prepare).await.unwrap();
     stored.get_or_init(prepare).await;
@@ -29,7 +28,7 @@ mod on_elasticsearch {
     use super::*;
 
     async fn connect() -> Clients {
-        // For the suite after this one.
+        // The next suite needs this engine.
         start(Engine::ElasticsearchSecured);
         let fixture = Fixture::prepared(Engine::Elasticsearch).await;
         ready(fixture.store(), fixture.store()).await
@@ -64,7 +63,7 @@ mod on_opensearch_with_stored_scripts {
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 }
 
-/// On a cluster that forbids inline scripts, with accounts.
+/// The cluster has accounts, and forbids inline scripts.
 mod on_elasticsearch_with_stored_scripts {
     use super::*;
 

@@ -88,10 +88,10 @@ async fn hostile_documents_are_judged_alike_on(engine: Engine) {
         let now = chrono::Utc::now().timestamp_millis();
         let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
         let stored = fixture.ask(Put, &path, document).await;
-        // Not what the mapping refuses.
+        // The mapping refuses some documents.
         stored["error"].is_null()
     };
-    // With its version, which every write raises.
+    // The document comes with its version, which every write raises.
     let get = async || {
         let mut found = fixture.ask(Get, &path, Value::Null).await;
         found["found"].as_bool()?.then(|| found.take())
@@ -127,7 +127,7 @@ async fn what_waits_and_what_is_done_is_carried_along() {
     }
 }
 
-/// The index takes nothing but locks, so nobody else's document can be in the way of one.
+/// The index takes nothing but locks, so no document of another application can be in the way of a lock.
 #[tokio::test]
 async fn the_index_refuses_what_is_not_a_lock() {
     for engine in BOTH {
@@ -138,7 +138,7 @@ async fn the_index_refuses_what_is_not_a_lock() {
     }
 }
 
-/// The pages go by the key, and the locks by the id.
+/// The pages of a list go by the key, but a lock is found by its id.
 #[tokio::test]
 async fn a_document_under_another_id_is_left_out_of_a_list() {
     for engine in BOTH {
@@ -151,7 +151,7 @@ async fn a_document_under_another_id_is_left_out_of_a_list() {
                 .await;
         }
         let store = fixture.store();
-        // A page at a time, which must come to an end.
+        // The list comes in pages of one lock, and has to come to an end.
         let (mut after, mut shown) = (None, Vec::new());
         for _ in 0..10 {
             let page = ListRequest::new(Filter::new(), after, 1);
@@ -166,7 +166,8 @@ async fn a_document_under_another_id_is_left_out_of_a_list() {
     }
 }
 
-/// Their documents have other ids than the keys, because those of limiters begin so, and an id is bounded.
+/// The documents of these keys have other ids than the keys, because the ids of limiters begin in the same way, and
+/// because the length of an id is limited.
 #[tokio::test]
 async fn the_longest_keys_that_begin_as_limiters_are_locked_as_any_others() {
     for engine in BOTH {
@@ -202,7 +203,7 @@ async fn the_longest_keys_that_begin_as_limiters_are_locked_as_any_others() {
     }
 }
 
-/// Paths drop these two, percent-encoded or not.
+/// Paths drop these two segments, percent-encoded or not.
 #[tokio::test]
 async fn dots_are_keys_as_well() {
     for engine in BOTH {

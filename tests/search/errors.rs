@@ -1,4 +1,4 @@
-//! Clusters that cannot be reached, refuse, are overloaded, or are none.
+//! Clusters that cannot be reached, that refuse or are overloaded, and servers that are no clusters.
 
 use std::{error::Error as _, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use super::{
     refusals,
 };
 
-/// Everything that a person or a log may get to see of an error.
+/// Everything of an error that a person or a log may get to see.
 fn everything(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -39,7 +39,7 @@ fn everything(error: &Error) -> String {
 
 #[tokio::test]
 async fn an_unreachable_cluster_is_named_as_such() {
-    // A port of which nobody else makes use meanwhile, and nobody listens.
+    // The port is taken, so no other program uses it meanwhile, and nobody listens on it.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -106,7 +106,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
 
     let client = elasticsearch(&format!("http://{name}:only-reads@{}", fixture.host()));
     let store = ElasticsearchStore::new(client, name).stored_scripts();
-    // A lock, for those who look before they write.
+    // A lock, for the operations that read before they write.
     let stored = fixture.on_elasticsearch().stored_scripts();
     let holder = builder(stored).owner("me").build();
     let lease = holder.acquire("held", LONG).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_user_who_may_only_read_is_refused_everything_else_and_changes_nothing
     lease.release().await.unwrap();
 }
 
-/// The privileges that the documentation of the store names, and no others.
+/// The user has only the privileges that the documentation of the store names.
 #[tokio::test]
 async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
     let fixture = Fixture::secured().await;
@@ -170,7 +170,7 @@ async fn a_user_with_the_documented_privileges_may_do_all_but_prepare() {
     }
 }
 
-/// The lease id makes a second try harmless, whether the request or its answer was lost.
+/// With the lease id a retry is harmless, whether the request or its answer was lost.
 #[tokio::test]
 async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
     for engine in BOTH {
@@ -201,7 +201,7 @@ async fn a_connection_that_drops_before_or_after_the_request_is_ambiguous() {
     }
 }
 
-/// Leases on a server that gives this answer to everything.
+/// Leases on a server that gives this answer to every request.
 async fn answering(status: &'static str, kind: &'static str, body: &'static str) -> Leases {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -225,7 +225,7 @@ async fn answering(status: &'static str, kind: &'static str, body: &'static str)
     leases(ElasticsearchStore::new(elasticsearch(&url), "locks"))
 }
 
-/// What a node answers that has no such index, or that does not know it yet because it starts.
+/// The answer of a node that has no such index, or of one that does not know it yet because it is starting.
 pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
     let request = String::from_utf8_lossy(request);
     let (status, body) = match request.contains("_search") && starts {
@@ -245,14 +245,14 @@ pub fn of_no_index(request: &[u8], starts: bool) -> Reply {
     Reply::Says(http(status, body.as_bytes()))
 }
 
-/// A node that starts knows of no index for a while, and says so to an update, instead of that it does
-/// not know yet. Found by the fault laboratory, which restarts the node under its clients.
+/// For a while a node that starts knows of no index. It answers an update with that, and not with an error about its
+/// start. The fault laboratory found this: it restarts the node under its clients.
 #[tokio::test]
 async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
     for (starts, is_known) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut lie: Lie = Arc::new(move |request| of_no_index(request, starts));
         if is_known {
-            // By the client, which has used it before.
+            // The client knows the index, because it has used it before.
             lie = located(lie);
         }
         let liar = Liar::saying(lie);
@@ -290,7 +290,7 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
             "{status}: {error:?}"
         );
     }
-    // A page instead of an answer, as a login portal gives it.
+    // The answer is a page, as a login portal gives it.
     let leases = answering("200 OK", "text/html", "<html>please log in</html>").await;
     let error = leases.try_acquire("key", LONG).await.map(drop).unwrap_err();
     assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
@@ -300,7 +300,7 @@ async fn what_a_proxy_says_is_no_answer_of_the_cluster() {
     assert!(matches!(error, Error::Store { .. }), "{error:?}");
 }
 
-/// Leases on a server that refuses each change: an `_update` as a whole, a bulk in its item.
+/// Leases on a server that refuses each change: an `_update` as a whole, and a bulk in its item.
 async fn refusing(status: &'static str, kind: &str) -> Leases {
     let code: u16 = status[..3].parse().unwrap();
     let error = json!({ "type": kind, "reason": "because" });
@@ -338,7 +338,7 @@ async fn conflicts_that_never_end_are_contention() {
     }
 }
 
-/// An index whose only shard no node may have.
+/// No node may have the only shard of the index.
 #[tokio::test]
 async fn a_primary_that_is_not_there_is_ambiguous() {
     join_all(BOTH.map(is_ambiguous_without_a_primary)).await;
@@ -365,7 +365,7 @@ async fn is_ambiguous_without_a_primary(engine: Engine) {
     }
 }
 
-/// By the limit of the call, which is shorter than all others.
+/// The time limit of the call ends it, because it is shorter than all other limits.
 #[tokio::test]
 async fn a_cluster_that_does_not_answer_is_given_up_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -14,7 +14,8 @@ use super::{BOTH, Fixture, LONG, granted};
 
 const HOUR_MS: i64 = 60 * 60 * 1_000;
 
-/// Every time an hour later: so a node sees the document whose clock has stepped back by an hour.
+/// Puts every time an hour off. A node whose clock has stepped back by an hour sees the document
+/// like this.
 fn put_off(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(put_off),
@@ -30,7 +31,8 @@ fn put_off(value: &mut Value) {
     }
 }
 
-/// A renewal that has waited in the node since before the eviction has an older time too.
+/// A renewal that has waited in the node since before the eviction has an older time too, as if the
+/// clock had stepped back.
 #[tokio::test]
 async fn an_evicted_lease_is_over_whatever_the_clock_says() {
     for engine in BOTH {

@@ -1,4 +1,4 @@
-//! Documents that refuse a stale holder, in an index of the application: each call.
+//! Documents of an application that refuse a stale holder, call by call.
 
 mod index;
 pub mod pauses;
@@ -17,15 +17,15 @@ use tokio::time::sleep;
 
 use super::{BOTH, Engine, Fixture, elasticsearch, opensearch};
 
-/// A guard on either engine.
+/// A guard on one of the engines.
 #[derive(Clone, Debug)]
 pub enum Guard {
     Elasticsearch(GuardedIndex<Elasticsearch>),
     OpenSearch(GuardedIndex<OpenSearch>),
 }
 
-/// Calls a method of the guard, and again if that failed because the mapping of a field was not there in time, as on a
-/// machine with much else to do. Nothing was written then.
+/// Calls a method of the guard, and repeats it while the error is that the mapping of a field was not made in time, as
+/// on a busy machine. Nothing was written in that case.
 macro_rules! call {
     ($guard:expr, $method:ident($($argument:expr),*)) => {
         loop {
@@ -62,7 +62,7 @@ impl Guard {
         call!(self, delete(id))
     }
 
-    /// What each method says.
+    /// The outcome of each method.
     async fn everything(&self, id: &str) -> [Result<(), Error>; 4] {
         let document = json!({ "by": "everything" });
         [
@@ -74,12 +74,13 @@ impl Guard {
     }
 }
 
-/// An index of the application: the alias of a fixture, and the index behind it.
+/// An index of the application: an alias by the name of the fixture, and the index behind it.
 pub struct Documents(Fixture);
 
 impl Documents {
     pub async fn new(engine: Engine) -> Self {
-        // A new field would wait for its mapping, on a busy machine in vain, and a mapped one could not change its type.
+        // A new field would wait for its mapping, which may time out on a busy machine. A field that is mapped could
+        // not change its type.
         Self::mapped(engine, json!({ "dynamic": false })).await
     }
 
@@ -119,12 +120,12 @@ impl Documents {
                 assert!(answer["error"].is_null(), "{answer}");
                 return;
             }
-            // As of the guard: its mapping was not there in time.
+            // The mapping was not made in time, as may happen to the guard.
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// The document with its number, null if there is none.
+    /// The document with its sequence number; null if there is none.
     async fn get(&self, id: &str) -> Value {
         let path = format!("{}/_doc/{id}", self.0.alias);
         self.0.ask(Get, &path, Value::Null).await
@@ -135,7 +136,7 @@ impl Documents {
     }
 }
 
-/// The newer fence that a stale holder is told.
+/// The newer fence that the error tells a stale holder.
 fn seen(error: &Error) -> Option<i64> {
     match error {
         Error::Fenced { seen, .. } => seen.map(Fence::get),
@@ -143,7 +144,7 @@ fn seen(error: &Error) -> Option<i64> {
     }
 }
 
-/// What the source of an [`Error::Store`] says.
+/// The text of the source of an [`Error::Store`].
 fn cause(error: &Error) -> String {
     match error {
         Error::Store { source, .. } => source.to_string(),
@@ -204,7 +205,7 @@ async fn a_document_that_has_seen_no_fence_takes_any() {
 async fn the_same_and_a_newer_holder_pass_and_an_older_one_changes_nothing() {
     for engine in BOTH {
         let documents = Documents::new(engine).await;
-        // As great as those of leases, and next to each other.
+        // The fences are as large as those of leases, and next to each other.
         let fences = [0, 1, 2].map(|more| 1_790_000_000_000 + more);
         let [old, same, new] = fences.map(|fence| documents.guard(fence));
         same.index("a", &json!({ "by": "same" })).await.unwrap();
@@ -239,13 +240,13 @@ async fn a_document_that_is_not_there_is_an_answer() {
         assert_eq!(documents.get("a").await["found"], false);
         guard.index("a", &json!({ "total": 1 })).await.unwrap();
         assert_eq!(documents.source("a").await["total"], 1);
-        // What the documentation warns of: a deletion takes the fence along.
+        // The documentation warns of this: a deletion removes the fence with the document.
         assert!(guard.delete("a").await.unwrap());
         documents.guard(6).index("a", &json!({})).await.unwrap();
     }
 }
 
-/// Empty objects in lists too, which a filter of the answer would drop.
+/// Lists keep their empty objects too. A filter of the answer would drop these.
 #[tokio::test]
 async fn a_document_comes_back_whole() {
     for engine in BOTH {
@@ -336,7 +337,7 @@ async fn a_field_that_is_no_whole_number_is_refused_and_left_alone() {
     }
 }
 
-/// The fence is in it all the same, as the documentation says.
+/// The document has the fence all the same, as the documentation says.
 #[tokio::test]
 async fn a_document_of_another_type_is_named() {
     let documents = Documents::new(Engine::Elasticsearch).await;

@@ -1,4 +1,4 @@
-//! Any text through Elasticsearch and OpenSearch.
+//! Any text as key, owner or note in Elasticsearch and OpenSearch.
 
 use futures::future::join_all;
 use leasehold_tests::{fuzz, long};

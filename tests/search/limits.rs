@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{BOTH, Engine, Fixture, LONG, granted, leases, patience::until_quick};
 
-/// A window that outlasts any test.
+/// A window that is longer than any test.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
 
 fn fixed(limit: u32) -> Quota {
@@ -36,7 +36,7 @@ async fn take(store: &dyn Store, quota: Quota) -> bool {
     is_granted(store.permit(&ask(quota)).await.unwrap())
 }
 
-/// All that is stored, as it is.
+/// All documents of the index, as they are stored.
 async fn documents(fixture: &Fixture) -> Vec<Value> {
     fixture
         .ask(Post, &format!("{}/_refresh", fixture.alias), Value::Null)
@@ -56,7 +56,7 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
         let proxy = Proxy::to(fixture.host()).await;
         let store = fixture.store_at(&format!("http://{}", proxy.address));
         let path = format!("POST /{}/_bulk?", fixture.write_alias().replace('-', "%2D"));
-        // Where the limiters are is asked for once.
+        // With this request the store finds its index. It does so only once.
         leases(store.clone()).inspect("key").await.unwrap();
         proxy.http_requests();
         let one_bulk = |what: &str| {
@@ -77,7 +77,7 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
         let after = documents(&fixture).await;
         assert_eq!(before[0]["_seq_no"], after[0]["_seq_no"]);
         assert_eq!(before, after);
-        // The control: a grant is seen there.
+        // The control: the comparison would show a grant.
         assert!(take(&*store, fixed(3)).await);
         assert_ne!(
             before[0]["_seq_no"],
@@ -86,7 +86,7 @@ async fn each_request_is_one_bulk_of_one_and_a_refusal_writes_nothing() {
     }
 }
 
-/// The first requests race for making the document, and all write it.
+/// The first requests race to create the document, and every grant is written to it.
 #[tokio::test]
 async fn of_many_requests_at_once_each_counts() {
     for engine in BOTH {
@@ -128,7 +128,7 @@ async fn the_document_is_one_of_its_own() {
         assert_eq!(source["used"], 3);
         assert_eq!(source["last"], request.id.to_string());
         assert_eq!(source.get("now"), None);
-        // It is no lock for a list, and the lock whose key is its id is another document.
+        // The limiter is not listed as a lock. The lock whose key is the limiter's id is another document.
         let leases = leases(fixture.store());
         let locks: Vec<_> =
             futures::StreamExt::collect(leases.list(leasehold::Filter::new())).await;
@@ -163,7 +163,7 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
         others.push(json!({ "key": "key", "schema": leasehold::store::SCHEMA, "fence": 7 }));
         for other in others {
             fixture.ask(Put, &path, other.clone()).await;
-            // There would be room.
+            // There would be permits left.
             let refused = store.permit(&ask(fixed(9))).await;
             assert!(
                 matches!(refused, Err(Error::NotALimiter { .. })),
@@ -182,7 +182,7 @@ async fn what_is_not_a_limiter_is_named_and_left_alone() {
     }
 }
 
-/// The index of a version that had no limiters: it says what to do, and `prepare` does it.
+/// The index was made by a version without limiters. The error says what to do, and `prepare` does it.
 #[tokio::test]
 async fn an_index_without_limiters_is_brought_up_to_date() {
     for engine in BOTH {
@@ -226,7 +226,8 @@ async fn without_an_index_nothing_is_created() {
     }
 }
 
-/// A little ahead of the node's clock, the clock stands still; far ahead, that clock was wrong.
+/// If the last grant is a little ahead of the node's clock, the limiter's clock stands still until then. If it is far
+/// ahead, the clock of that grant was wrong.
 #[tokio::test]
 async fn a_grant_from_the_future_blocks_nobody_for_ever() {
     const WINDOW_MS: i64 = 1_000;
@@ -239,8 +240,8 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
         assert!(take(&*store, second).await);
         let stored = documents(&fixture).await.remove(0);
         let path = format!("{}/_doc/{}", fixture.alias, stored["_id"].as_str().unwrap());
-        // Writes that it was full so far from the server's time, asks for another, and says when that grant
-        // was and what is answered.
+        // Writes that the window was full at a time that is this far ahead of the server's, asks for a permit, and
+        // returns the time of that grant and the answer.
         let ask_ahead = async |ahead: i64| {
             let mut changed = stored["_source"].clone();
             let now = store.inspect(&ask(second).key).await.unwrap();
@@ -250,12 +251,12 @@ async fn a_grant_from_the_future_blocks_nobody_for_ever() {
             fixture.ask(Put, &path, changed).await;
             (granted_at, store.permit(&ask(second)).await.unwrap())
         };
-        // Tells the server's time.
+        // The answer to an inspection of this lock has the server's time.
         granted(&store, &super::ask()).await;
         let (full_at, retry_in) = until_quick(async || match ask_ahead(LITTLE_MS).await {
             (full_at, PermitAnswer::Full { retry_in }) => Some((full_at, retry_in)),
             (full_at, PermitAnswer::Granted { granted_at, .. }) => {
-                // In the window of the grant, or before it, there was none left.
+                // In the window of that grant, and before it, no permit was left.
                 let window = |millis: i64| millis.div_euclid(WINDOW_MS);
                 assert!(window(granted_at.timestamp_millis()) > window(full_at));
                 None
@@ -281,9 +282,9 @@ async fn a_network_that_loses_answers_breaks_no_limit() {
         let url = format!("http://{}", proxy.address);
         let clients = [fixture.store_at(&url), fixture.store_at(&url)];
         proxy.lose_share_of_answers(0.2, 1, &["_bulk"]);
-        // How many requests there are depends on how soon the engine answers.
+        // How many requests are sent depends on how soon the engine answers.
         let call = async || permits::through_a_bad_network(clients.clone(), 10).await;
-        // The end of one turn and the beginning of the next may be in one window.
+        // The end of one call and the beginning of the next may be in one window, so their tables are added.
         let mut table = call().await;
         while proxy.lost() < 3 {
             table.add(&call().await);
@@ -294,7 +295,8 @@ async fn a_network_that_loses_answers_breaks_no_limit() {
     join_all(BOTH.map(lossy)).await;
 }
 
-/// A lock whose key is the id of a limiter's document, and the limiter, have nothing to do with each other.
+/// A lock whose key is the id of a limiter's document does not affect the limiter, and the limiter does not affect the
+/// lock.
 #[tokio::test]
 async fn a_lock_with_the_name_of_a_limiters_document_spoils_nothing() {
     for engine in BOTH {
@@ -342,7 +344,7 @@ async fn hostile_limiters_are_judged_alike() {
                 let now = chrono::Utc::now().timestamp_millis();
                 let document = with_times(document, &|seconds| json!(now + seconds * 1_000));
                 let stored = fixture.ask(Put, &path, document).await;
-                // Not what the mapping refuses.
+                // The mapping refuses some documents.
                 stored["error"].is_null()
             };
             let get = async || {

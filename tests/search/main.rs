@@ -51,11 +51,11 @@ use tokio::sync::OnceCell;
 
 use self::patience::{PATIENCE, Patient, until_answered};
 
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 const BOTH: [Engine; 2] = [Engine::Elasticsearch, Engine::OpenSearch];
 
-/// Starts an engine that is about to be used, while others do so too.
+/// Starts an engine that will be used soon, while the tests of others run.
 fn start(engine: Engine) {
     static STARTED: [Once; 3] = [const { Once::new() }; 3];
     let number = match engine {
@@ -64,14 +64,14 @@ fn start(engine: Engine) {
         _ => 2,
     };
     STARTED[number].call_once(|| {
-        // It asks in the name of the test.
+        // The thread has the name of the test, because the engine's user is counted by that name.
         let test = thread::current().name().unwrap_or("unnamed").to_owned();
         let starting = thread::Builder::new().name(test);
         starting.spawn(move || engine.address()).unwrap();
     });
 }
 
-/// A handle that waits for an answer for as long as a slow machine needs.
+/// A handle that waits for an answer as long as a slow machine needs.
 fn leases(store: impl Store) -> Leases {
     builder(store).build()
 }
@@ -80,7 +80,7 @@ fn builder(store: impl Store) -> LeasesBuilder {
     Leases::builder(Patient(store)).call_timeout(PATIENCE)
 }
 
-/// How an `_update` is refused, and how a bulk of one.
+/// The refusals of an `_update`, and of a bulk with one change.
 async fn refusals(leases: &Leases) -> [Error; 2] {
     let alone = leases.try_acquire("key", LONG).await;
     let shared = leases.try_acquire("key", LONG).shared().await;
@@ -105,8 +105,9 @@ impl Fixture {
         }
     }
 
-    /// On the cluster with accounts. It makes an index of its own for them when the first one is
-    /// changed, and knows nobody meanwhile; so one is changed before anything else.
+    /// A fixture on the cluster with accounts. When a first account or role is changed, the cluster
+    /// creates an index for them, and meanwhile it knows no user. So a role is changed before
+    /// anything else.
     async fn secured() -> Self {
         static ACCOUNTS: OnceCell<()> = OnceCell::const_new();
         let fixture = Self::new(Engine::ElasticsearchSecured);
@@ -123,7 +124,7 @@ impl Fixture {
         fixture
     }
 
-    /// With the index.
+    /// A fixture whose index is prepared.
     async fn prepared(engine: Engine) -> Self {
         let fixture = Self::new(engine);
         fixture.prepare().await.unwrap();
@@ -169,7 +170,7 @@ impl Fixture {
         Arc::new(Patient(self.bare_store_at(url)))
     }
 
-    /// As an application has it.
+    /// A store without the retries of these tests, as an application has it.
     fn bare_store_at(&self, url: &str) -> Arc<dyn Store> {
         match self.engine {
             Engine::OpenSearch => Arc::new(OpenSearchStore::new(opensearch(url), &self.alias)),
@@ -182,7 +183,7 @@ impl Fixture {
         format!("{}-v1", self.alias)
     }
 
-    /// The alias that operations are sent to.
+    /// The alias that changes are sent to.
     fn write_alias(&self) -> String {
         format!("{}-write", self.alias)
     }
@@ -192,13 +193,13 @@ impl Fixture {
         self.url.rsplit(['/', '@']).next().unwrap().to_owned()
     }
 
-    /// Asks the engine itself, for what a store does not show.
+    /// Sends a request to the engine, for what a store does not show.
     async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         let body = (!body.is_null()).then(|| body.to_string());
         self.ask_with(method, path, HeaderMap::new(), body).await
     }
 
-    /// The same with a JSON value a line.
+    /// The same with one JSON value per line.
     async fn ask_lines(&self, path: &str, lines: String) -> Value {
         let mut headers = HeaderMap::new();
         headers.insert(
@@ -226,13 +227,13 @@ impl Fixture {
     }
 }
 
-/// A request of somebody for the key `key`.
+/// A request for the key `key`.
 fn ask() -> AcquireRequest {
     let key = Key::new("key").unwrap();
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), LONG)
 }
 
-/// What must be granted.
+/// The grant of this request. Panics if it is refused.
 async fn granted(store: &dyn Store, request: &AcquireRequest) -> Grant {
     match store.acquire(request).await.unwrap() {
         AcquireAnswer::Granted(grant) => grant,

@@ -1,4 +1,4 @@
-//! Answers of other documents than were asked for, as fakes give them.
+//! Answers about other documents than the request was for, by a server that makes them up.
 
 use leasehold::Error;
 use leasehold_tests::every;
@@ -9,8 +9,8 @@ use super::{
     nonsense::{INDEX, WAIT, lock, mine, noop, store},
 };
 
-/// Each answer shows a lock of the lease that asks: a grant, a renewal, or a release, whatever it was. As
-/// the answer of another document, or of one in another index, it is none of them.
+/// Each answer shows a lock of the lease that asks, so it would be a grant, a renewal or a release. But it is about
+/// another document, or about one in another index, and therefore none of these.
 #[tokio::test]
 async fn an_answer_of_another_document_is_an_error_of_every_operation() {
     let others = [
@@ -20,7 +20,7 @@ async fn an_answer_of_another_document_is_an_error_of_every_operation() {
         json!({ "_id": null }),
         json!({ "_index": null }),
         json!({ "_id": 7, "_index": [INDEX] }),
-        // The control.
+        // The control: the answer is about the document of the request.
         json!({}),
     ];
     for other in others {
@@ -52,7 +52,7 @@ async fn an_answer_of_another_document_is_an_error_of_every_operation() {
             }
             for (name, outcome) in outcomes {
                 match outcome {
-                    // They do not go by an id, and the index of a hit may be right.
+                    // These operations do not name an id, and the index of a hit may be the right one.
                     Ok(()) if ["purge", "list", "release_owner"].contains(&name) => {}
                     Ok(()) => panic!("{name} takes {what} for an answer"),
                     Err(Error::TimedOut { .. } | Error::WaitTimedOut { .. }) => {}

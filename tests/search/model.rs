@@ -1,4 +1,5 @@
-//! Random commands against memory and a search engine at once: every answer is the same.
+//! Random commands go to the memory store and to a search engine, and every answer has to be the
+//! same.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use tokio::runtime::Runtime;
 
 use super::{Engine, Fixture};
 
-/// Tests of their own, because they take long, and go on at the same time.
+/// Each comparison is a test of its own, because it takes long and they can run at the same time.
 macro_rules! compared {
     ($($name:ident: $compare:path, $engine:expr, $cases:expr;)*) => {$(
         #[test]

@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 
 use super::{LONG, builder, elasticsearch, leases};
 
-/// How long a call of the handle may take, where no answer comes.
+/// The time limit of a call of the handle, where no answer comes.
 const CALL: Duration = Duration::from_millis(300);
-/// How long the handle asks again, where nothing good ever comes.
+/// For how long the handle retries, where every answer is nonsense.
 pub const WAIT: Duration = Duration::from_millis(30);
-/// How many lies are told at the same time.
+/// How many lies are tried at the same time.
 const AT_ONCE: usize = 4;
 
-/// What a cluster says to where the locks of the alias `locks` are.
+/// The beginning of the request that asks where the locks of the alias `locks` are.
 const WHERE: &[u8] = b"GET /locks,locks%2Dwrite";
-/// The index that is said then.
+/// The index in the answer to it.
 pub const INDEX: &str = "locks-v1";
 
-/// The same lie, to all but the question where the locks are.
+/// The same lie in answer to all requests but the one that asks where the locks are.
 pub fn located(lie: Lie) -> Lie {
     let index = json!({
         "aliases": { "locks": {}, "locks-write": {} },
@@ -48,7 +48,7 @@ pub async fn store(lie: Lie) -> ElasticsearchStore {
     store_that_is_nowhere(located(lie)).await
 }
 
-/// That is lied to about where its locks are as well.
+/// A store that gets the lie in answer to the question where its locks are as well.
 async fn store_that_is_nowhere(lie: Lie) -> ElasticsearchStore {
     let liar = Liar::saying(lie).await;
     ElasticsearchStore::new(elasticsearch(&format!("http://{}", liar.address)), "locks")
@@ -67,7 +67,7 @@ fn saying(status: &str, body: &[u8]) -> Lie {
     always(Reply::Says(http(status, body)))
 }
 
-/// The same as the answer to an update and to each of a bulk.
+/// A lie that gives this answer to an update, and to each update of a bulk.
 fn each(update: Value) -> Lie {
     Arc::new(move |asked: &[u8]| Reply::Says(http("200 OK", of_each(&update, asked).as_bytes())))
 }
@@ -89,7 +89,7 @@ fn of_each(update: &Value, asked: &[u8]) -> String {
     answer.to_string()
 }
 
-/// The documents that are to be changed: a bulk has each in a line of its own, an update in its path.
+/// The ids of the documents that a request changes: a bulk has a line for each, and an update has it in the path.
 fn ids(asked: &[u8]) -> Vec<String> {
     let asked = String::from_utf8_lossy(asked);
     if asked.contains("/_bulk?") {
@@ -102,7 +102,7 @@ fn ids(asked: &[u8]) -> Vec<String> {
     id.into_iter().map(str::to_owned).collect()
 }
 
-/// Everything fails, the holder's operations and the setting up as well.
+/// Checks that everything fails: the operations of a handle, those of a holder, and `prepare`.
 async fn all_fail(what: &str, lie: Lie) -> Vec<Error> {
     let mut outcomes = Vec::new();
     for store in [store(lie.clone()).await, store_that_is_nowhere(lie).await] {
@@ -158,7 +158,7 @@ async fn what_is_not_http_or_not_json_is_an_error_of_every_operation() {
     }
 }
 
-/// Who waits is told in time; the request ends by itself, later.
+/// The caller gets an error in time. The request ends by itself, later.
 #[tokio::test]
 async fn an_answer_that_never_ends_is_given_up_in_time() {
     let head =
@@ -205,7 +205,7 @@ async fn json_of_another_shape_is_an_error_of_every_operation() {
         .await;
 }
 
-/// Who must know more than that something was done says so.
+/// Operations that need more than the word that the change was made return an error.
 #[tokio::test]
 async fn an_answer_without_its_document_or_its_time_is_an_error() {
     for (result, source) in [
@@ -220,7 +220,7 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
             json!({ "schema": leasehold::store::SCHEMA, "fence": 1, "holders": [{}], "expires_at": 9, "now": 5 }),
         ),
         ("created", timeless_lock()),
-        // Whether anybody is live is not known.
+        // It is not known whether anybody holds the key.
         ("noop", timeless_lock()),
     ] {
         let text = json!({ "result": result, "get": { "_source": source } });
@@ -230,7 +230,7 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
         for (name, outcome) in outcomes {
             let needs_none = match name {
                 "release" | "release holding" | "remove_expired" => true,
-                // It says who was evicted, and not when.
+                // An eviction needs the names of the evicted leases, and no time.
                 "evict" => source == timeless_lock(),
                 _ => false,
             };
@@ -242,7 +242,7 @@ async fn an_answer_without_its_document_or_its_time_is_an_error() {
     }
 }
 
-/// Who sends one change gets one item, or does not know what came of it.
+/// A client that sends one change gets one item. With any other number it does not know whether the change was made.
 #[tokio::test]
 async fn a_bulk_of_one_is_answered_by_one_item() {
     let update = json!({ "status": 200, "result": "updated", "_index": INDEX, "_id": "key" });
@@ -263,7 +263,7 @@ async fn a_bulk_of_one_is_answered_by_one_item() {
     }
 }
 
-/// As an answer with an error status has it.
+/// The refusal is that of an answer with an error status.
 #[tokio::test]
 async fn a_refusal_of_another_shape_is_an_error_of_every_operation() {
     let mut chain = json!({ "reason": "at last" });
@@ -318,7 +318,7 @@ fn timeless_lock() -> Value {
     lock
 }
 
-/// That an update changed nothing of this document, which a search finds too.
+/// The answer that an update changed nothing in this document. A search finds the document too.
 pub fn noop(source: &Value) -> Value {
     let hit = json!({ "_index": INDEX, "_id": "key", "sort": ["key"], "_source": source, "fields": { "now": [5] } });
     json!({
@@ -326,8 +326,8 @@ pub fn noop(source: &Value) -> Value {
     })
 }
 
-/// Each field in turn is of a type or size that it cannot be: who reads it says so, and nobody counts
-/// with it.
+/// Each field in turn has a type or size that it cannot have. Operations that read the field return an error, and none
+/// calculates with it.
 #[tokio::test]
 async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
     let senseless = [
@@ -345,7 +345,7 @@ async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
     let mut locks = Vec::new();
     for value in &senseless {
         let makes_sense = |field| match field {
-            // What is missing counts as 0, and a fraction is left out.
+            // A missing fence counts as 0, and a fraction is dropped.
             "fence" => value.is_null() || *value == json!(-1.5),
             // Any number is a time.
             "expires_at" => value.is_null() || numbers.contains(value),
@@ -387,7 +387,7 @@ async fn a_lock_with_a_senseless_field_is_an_error_and_no_panic() {
     }
 }
 
-/// The ends of what a number or a calendar can hold, where a time or a count is due.
+/// The extreme values of numbers and of calendars, in fields for times and counts.
 #[tokio::test]
 async fn times_and_counts_without_measure_are_no_panic() {
     const LAST: i64 = 8_210_266_876_799_999;
@@ -423,7 +423,7 @@ async fn times_and_counts_without_measure_are_no_panic() {
     }
 }
 
-/// The answer to every lease that asks: the lock is its own.
+/// A lie that tells every lease that asks that the lock is its own.
 pub fn mine(update: Value) -> Lie {
     Arc::new(move |asked: &[u8]| {
         let text = of_each(&update, asked);

@@ -1,4 +1,4 @@
-//! Clients that wait for as long as a slow machine needs, and a way around waits that prove nothing.
+//! Clients that wait as long as a slow machine needs, and a proxy that shortens waits of the engine that prove nothing.
 
 use std::{any::Any, net::SocketAddr, time::Duration};
 
@@ -17,15 +17,15 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// How long a test waits for what must come: it only ends a hang.
+/// How long a test waits: a limit that only ends a hang.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// Whether a store had no answer in time to where its locks are. It asks again the next time.
+/// Whether the store got no answer in time to the question where its locks are. It asks that again at its next request.
 pub fn asks_again(error: &Error) -> bool {
     matches!(error, Error::TimedOut { operation, .. } if *operation == "where the locks are")
 }
 
-/// A store that asks where its locks are until that is answered. Nothing else was asked then, so a repeat
-/// is not seen by anybody.
+/// A store that repeats the question where its locks are until it is answered. Nothing else was sent by then, so nobody
+/// notices the repeat.
 #[derive(Debug)]
 pub struct Patient<S>(pub S);
 
@@ -108,7 +108,7 @@ impl<S: Store> Store for Patient<S> {
     }
 }
 
-/// Repeats what may be repeated, until it is done or refused.
+/// Repeats what may be retried, until it is done or refused.
 pub async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
     let start = Instant::now();
     loop {
@@ -121,7 +121,7 @@ pub async fn until_answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> Resul
     }
 }
 
-/// The first outcome of an attempt that the machine was quick enough for.
+/// The first result of an attempt for which the machine was quick enough.
 pub async fn until_quick<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -133,8 +133,8 @@ pub async fn until_quick<T>(attempt: impl AsyncFn() -> Option<T>) -> T {
     }
 }
 
-/// An address of the engine at this one, where it waits for shards for a second at the most, and not for as
-/// long as the stores have it wait: it waits up to three times for one update.
+/// An address that leads to the engine at `host`, and has it wait for shards for a second at most, instead of as long
+/// as the stores ask for: it waits up to three times for one update.
 pub async fn with_short_waits(host: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -157,7 +157,7 @@ pub async fn with_short_waits(host: String) -> SocketAddr {
     address
 }
 
-/// Passes on what comes, with shorter waits in it. Each request is short, and comes at once.
+/// Passes on what it reads, with shorter waits in it. Each request is short, and comes in one read.
 async fn shorten(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     const WAIT: &[u8] = b"timeout=5s";
     let mut buffer = vec![0; 1 << 16];

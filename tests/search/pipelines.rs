@@ -1,4 +1,4 @@
-//! Ingest pipelines, which can change what is written: its id, its index, its fields.
+//! Ingest pipelines, which can change what is written: its id, its index and its fields.
 
 use elasticsearch::http::Method::{Delete, Put};
 use leasehold::{
@@ -11,17 +11,17 @@ use super::{BOTH, Fixture, LONG, ask, fencing::Documents, leases};
 
 const SETTINGS: [&str; 2] = ["default_pipeline", "final_pipeline"];
 
-/// Gives each document an id by what is in it, as it is done against duplicates.
+/// Makes the id of each document from its content, as pipelines against duplicates do.
 fn writes_ids() -> Value {
     json!({ "script": { "source": "ctx._id = ctx._id + '-' + ctx.written_at" } })
 }
 
-/// Leaves the id, and drops what it takes for empty noise.
+/// Keeps the id, and empties a list, as pipelines that clean documents do.
 fn empties_holders() -> Value {
     json!({ "set": { "field": "holders", "value": [] } })
 }
 
-/// Stores a pipeline of this one processor, with the name of the fixture's alias.
+/// Stores a pipeline with this one processor, by the name of the fixture's alias.
 async fn store_pipeline(fixture: &Fixture, processor: Value) {
     let path = format!("_ingest/pipeline/{}", fixture.alias);
     let stored = fixture
@@ -30,7 +30,7 @@ async fn store_pipeline(fixture: &Fixture, processor: Value) {
     assert_eq!(stored["acknowledged"], true, "{stored}");
 }
 
-/// Puts it on the index, or takes it away.
+/// Sets this pipeline on the index, or removes it.
 async fn set_pipeline(fixture: &Fixture, setting: &str, pipeline: &str) {
     let path = format!("{}/_settings", fixture.index());
     let setting = format!("index.{setting}");
@@ -38,7 +38,7 @@ async fn set_pipeline(fixture: &Fixture, setting: &str, pipeline: &str) {
     assert_eq!(set["acknowledged"], true, "{set}");
 }
 
-/// How many of two processes, which start now, hold one key at the same time.
+/// How many of two new processes hold one key at the same time.
 async fn holders(fixture: &Fixture) -> usize {
     let mut held = Vec::new();
     for _ in 0..2 {
@@ -116,7 +116,7 @@ async fn an_index_with_a_pipeline_is_refused_until_it_has_none() {
                     "{engine:?}, {setting}, {processor}"
                 );
 
-                // A failure is not remembered.
+                // The store does not remember the failure.
                 set_pipeline(&fixture, setting, "_none").await;
                 let answer = store.acquire(&ask()).await.unwrap();
                 assert!(matches!(answer, AcquireAnswer::Granted(_)), "{answer:?}");
@@ -127,8 +127,8 @@ async fn an_index_with_a_pipeline_is_refused_until_it_has_none() {
     }
 }
 
-/// By the ids of the answers. What goes as a bulk is not written through a pipeline, so there it is a grant
-/// that is stored where it belongs.
+/// The id in the answer shows it. A bulk is not written through the pipeline, so there the grant is stored under its
+/// own id.
 #[tokio::test]
 async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
     for engine in BOTH {
@@ -157,7 +157,7 @@ async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
                         Err(error) => {
                             assert!(!shared && error.is_ambiguous(), "{error:?}");
                             assert!(names(&error, "[key-1"), "{error:?}");
-                            // The next one looks where the locks are.
+                            // The next request asks again where the locks are.
                             let again = store.acquire(&request).await.unwrap_err();
                             assert!(matches!(again, Error::NotPrepared { .. }), "{again:?}");
                             assert!(names(&again, &fixture.alias), "{again:?}");
@@ -170,7 +170,7 @@ async fn a_pipeline_that_writes_ids_is_found_by_processes_that_run() {
     }
 }
 
-/// Of a key that was locked before: the document is there, under its own id.
+/// The key was locked before, so its document exists under its own id.
 #[tokio::test]
 async fn a_key_that_was_locked_before_is_not_granted_through_a_pipeline() {
     for engine in BOTH {
@@ -186,7 +186,7 @@ async fn a_key_that_was_locked_before_is_not_granted_through_a_pipeline() {
     }
 }
 
-/// With `Leases`, which tries again: the error tells of the pipeline.
+/// `Leases` retries the acquire, and the last error names the pipeline.
 #[tokio::test]
 async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
     for engine in BOTH {
@@ -201,8 +201,8 @@ async fn an_acquire_that_met_a_pipeline_ends_with_its_name() {
     }
 }
 
-/// The pipelines of an index of the application are the application's. An id that one of them writes is
-/// not that of the document that was guarded.
+/// The pipelines of an application's index belong to the application. A document whose id such a pipeline has written
+/// is not the guarded document.
 #[tokio::test]
 async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
     for engine in BOTH {
@@ -218,7 +218,7 @@ async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
             .await
             .unwrap_err();
         assert!(error.is_ambiguous() && names(&error, "[b]"), "{error:?}");
-        // Of a document that is there the engine finds that it is not the one that was read.
+        // For an existing document the engine finds that the write is not to the document that was read.
         let errors = [
             guard.claim("a").await.map(drop).unwrap_err(),
             guard.index("a", &json!({ "total": 2 })).await.unwrap_err(),
@@ -232,7 +232,7 @@ async fn a_guarded_document_is_written_under_its_own_id_or_not_at_all() {
             assert!(matches!(error, Error::Contention { .. }), "{error:?}");
         }
         assert_eq!(documents.source("a").await, json!({ "total": 1 }));
-        // One that leaves the id alone is no trouble.
+        // A pipeline that keeps the id is no problem.
         let stamp = json!({ "set": { "field": "by", "value": "pipeline" } });
         store_pipeline(fixture, stamp).await;
         guard.index("a", &json!({ "total": 4 })).await.unwrap();

@@ -1,5 +1,4 @@
-//! Where the locks are, as it changes under the processes: rollovers, moves, deletions, copies that are
-//! missing.
+//! The index of the locks changes while processes run: rollovers, moves, deletions, and missing copies of shards.
 
 use std::sync::Arc;
 
@@ -26,8 +25,8 @@ async fn mapping(fixture: &Fixture) -> Value {
     shown[fixture.index()]["mappings"].clone()
 }
 
-/// Rolls the alias over to an index that has the mapping of locks, as one of a careful template would have:
-/// by the API, which takes the alias from the old index, or with both behind it and the new one to write to.
+/// Rolls the alias over to an index that has the mapping of locks, as a careful template would give it: either by the
+/// API, which takes the alias from the old index, or with the alias on both indices and the new one to write to.
 async fn roll_over(fixture: &Fixture, by_api: bool) -> String {
     let next = format!("{}-2", fixture.alias);
     let mut index = json!({ "mappings": mapping(fixture).await });
@@ -51,7 +50,7 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
             let lease = before.acquire("key", LONG).await.unwrap();
             let next = roll_over(&fixture, by_api).await;
 
-            // One that starts after it.
+            // This process starts after the rollover.
             let after = leases(fixture.store());
             let refused = after.try_acquire("key", LONG).await;
             let granted = matches!(refused, Ok(Attempt::Acquired(_)));
@@ -69,7 +68,7 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
             let error = fixture.prepare().await.unwrap_err();
             assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
 
-            // Those that run go on.
+            // The processes that ran before go on.
             lease.renew().await.unwrap();
             let held = before.try_acquire("key", LONG).await.unwrap();
             assert!(matches!(held, Attempt::Held(_)), "{held:?}");
@@ -78,7 +77,7 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
             let locks = leases(fixture.store());
             assert!(locks.inspect("key").await.is_err());
 
-            // And the others with them, as soon as the alias is back.
+            // As soon as the alias is back, the new process agrees with them.
             fixture.ask(Delete, &next, Value::Null).await;
             fixture.prepare().await.unwrap();
             let held = after.try_acquire("key", LONG).await.unwrap();
@@ -88,8 +87,8 @@ async fn a_rollover_under_a_held_lease_makes_no_second_holder() {
     }
 }
 
-/// The write alias moves at one moment, for all: what was asked of the old index is answered by the new
-/// one, which is no answer.
+/// The write alias moves at one moment, for all processes. A request for the old index is then answered by the new one,
+/// and that does not count as an answer.
 #[tokio::test]
 async fn a_move_to_another_index_is_told_and_then_followed() {
     for engine in BOTH {
@@ -107,7 +106,7 @@ async fn a_move_to_another_index_is_told_and_then_followed() {
         let turned = fixture.ask(Post, "_aliases", turn).await;
         assert_eq!(turned["acknowledged"], true, "{turned}");
 
-        // That there is no such document is no answer either.
+        // That the new index has no such document does not count as an answer either.
         let release = ReleaseRequest::new(shared.key.clone(), shared.lease);
         let error = running.release(&release).await.unwrap_err();
         assert!(error.is_ambiguous(), "{error:?}");
@@ -121,7 +120,7 @@ async fn a_move_to_another_index_is_told_and_then_followed() {
             ReleaseAnswer::NotHeld
         );
 
-        // From now on all are in the new one.
+        // From now on all locks are in the new index.
         let request = ask_for("new");
         granted(&*running, &request).await;
         let held = fixture.store().acquire(&ask_for("new")).await.unwrap();
@@ -138,7 +137,7 @@ fn ask_for(key: &str) -> leasehold::store::AcquireRequest {
     request
 }
 
-/// A deletion ends all leases, and nothing but `prepare` makes an index.
+/// A deletion of the index ends all leases. Only `prepare` creates an index.
 #[tokio::test]
 async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
     for engine in BOTH {
@@ -169,7 +168,7 @@ async fn an_index_that_is_deleted_is_not_created_by_those_who_used_it() {
             assert_eq!(found["status"], 404, "{found}");
         }
 
-        // As soon as there is one again they agree on it.
+        // As soon as there is an index again, both processes agree on it.
         fixture.prepare().await.unwrap();
         let second = other.acquire("key", LONG).await.unwrap();
         let held = running.try_acquire("key", LONG).await.unwrap();
@@ -209,7 +208,7 @@ async fn a_crowd_that_comes_first_asks_once_where_the_locks_are() {
     }
 }
 
-/// An answer that is lost is no failure to stay with, and the next one asks again.
+/// The lost answer is not remembered as a failure: the next request asks again.
 #[tokio::test]
 async fn a_lost_answer_to_where_the_locks_are_is_asked_for_again() {
     for engine in BOTH {
@@ -223,7 +222,7 @@ async fn a_lost_answer_to_where_the_locks_are_is_asked_for_again() {
     }
 }
 
-/// A write that waits for a second copy of its shard, where there is one node.
+/// The write waits for a second copy of its shard, but there is only one node.
 #[tokio::test]
 async fn copies_that_are_missing_are_waited_for_if_the_user_says_so() {
     join_all(BOTH.map(copies_are_waited_for)).await;
@@ -267,7 +266,7 @@ async fn copies_are_waited_for(engine: Engine) {
     granted(&*store(None), &ask_for("as the index has it")).await;
 }
 
-/// What is claimed in one index is not guarded in another.
+/// A claim in one index does not guard the document in another.
 #[tokio::test]
 async fn a_guard_whose_alias_leads_elsewhere_says_so() {
     for engine in BOTH {
@@ -295,7 +294,7 @@ async fn a_guard_whose_alias_leads_elsewhere_says_so() {
     }
 }
 
-/// A refusal names the alias that is missing: that is not where the documents are.
+/// The refusal names the alias that is missing. The guard must not take that name for the index of its documents.
 #[tokio::test]
 async fn a_guard_that_came_before_its_alias_works_when_that_is_there() {
     for engine in BOTH {

@@ -1,4 +1,5 @@
-//! Setting up: again, by many at once, over what is in the way, and after a failure.
+//! `prepare`: repeated, by many processes at once, where something is in the way, and after a
+//! failure.
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::Error;
@@ -49,7 +50,7 @@ async fn the_replicas_can_be_chosen() {
     assert_eq!(settings["number_of_replicas"], "2");
 }
 
-/// Nothing is created on the way: a mapping that is guessed would be a wrong one.
+/// No operation creates an index: the mapping that the engine would guess would be wrong.
 #[tokio::test]
 async fn without_it_every_operation_says_so_and_creates_nothing() {
     for engine in BOTH {
@@ -78,7 +79,7 @@ async fn without_it_every_operation_says_so_and_creates_nothing() {
         let found = fixture.ask(Get, &fixture.alias, Value::Null).await;
         assert_eq!(found["status"], 404, "{found}");
 
-        // A failure is not remembered.
+        // The store does not remember the failure.
         fixture.prepare().await.unwrap();
         leases
             .acquire("key", LONG)
@@ -93,7 +94,7 @@ async fn without_it_every_operation_says_so_and_creates_nothing() {
 #[tokio::test]
 async fn an_index_of_somebody_else_is_left_alone() {
     for engine in BOTH {
-        // The alias is the name of an index.
+        // There is an index by the name of the alias.
         let fixture = Fixture::new(engine);
         fixture.ask(Put, &fixture.alias, json!({})).await;
         let error = fixture.prepare().await.unwrap_err();
@@ -102,7 +103,7 @@ async fn an_index_of_somebody_else_is_left_alone() {
         let error = leases.acquire("key", LONG).await.map(drop).unwrap_err();
         assert!(matches!(error, Error::NotPrepared { .. }), "{error:?}");
 
-        // The index of the name is there, with an alias of its own or with ours.
+        // There is an index by the name of ours, with another alias or with ours.
         for with_ours in [false, true] {
             let fixture = Fixture::new(engine);
             let mapping = json!({ "properties": { "total": { "type": "long" } } });
@@ -119,7 +120,7 @@ async fn an_index_of_somebody_else_is_left_alone() {
     }
 }
 
-/// What an alias is for: the locks move to another index, and nobody has to be told.
+/// This is what an alias is for: the locks move to another index, and no process has to be told.
 #[tokio::test]
 async fn an_index_that_was_moved_is_found_by_its_alias() {
     for engine in BOTH {
@@ -153,7 +154,7 @@ async fn an_index_that_was_moved_is_found_by_its_alias() {
         let behind: Vec<_> = shown.as_object().unwrap().keys().collect();
         assert_eq!(behind, [&new]);
 
-        // An alias on several takes no writes, and is not made better by a third.
+        // An alias on several indices takes no writes, and a third index would not change that.
         fixture
             .ask(Put, &old, json!({ "aliases": { &fixture.alias: {} } }))
             .await;
@@ -177,7 +178,7 @@ async fn a_mapping_that_has_no_place_for_a_lock_is_named() {
     }
 }
 
-/// As an older version made it: what is missing is added.
+/// An older version made the mapping, and what is missing is added.
 #[tokio::test]
 async fn a_mapping_of_ours_is_brought_up_to_date() {
     for engine in BOTH {
@@ -220,7 +221,7 @@ async fn a_cluster_that_forbids_inline_scripts_says_what_to_do() {
         .unwrap();
 }
 
-/// Scripts belong to the cluster, so this is on one where no test stores them.
+/// Scripts belong to the cluster, so this test is on a cluster where no test stores them.
 #[tokio::test]
 async fn a_script_that_is_not_stored_is_named() {
     let fixture = Fixture::prepared(Engine::Elasticsearch).await;
@@ -230,7 +231,7 @@ async fn a_script_that_is_not_stored_is_named() {
     }
 }
 
-/// An index that an operator has closed to writes is no fault of the client.
+/// An operator may close an index to writes. That is no fault of the client, so it retries.
 #[tokio::test]
 async fn a_read_only_index_is_waited_for() {
     for engine in BOTH {

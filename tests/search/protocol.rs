@@ -1,4 +1,4 @@
-//! A stranger who knows nothing but `docs/protocol/elasticsearch.md` takes part in the locks.
+//! A program that knows nothing but `docs/protocol/elasticsearch.md` takes part in the locks.
 
 use elasticsearch::http::Method;
 use leasehold::{Attempt, Error, LossReason};
@@ -43,7 +43,7 @@ impl Stranger {
 
     async fn result(&self, name: &str) -> String {
         let mut answer = self.send(name).await;
-        // A bulk of one answers with one item.
+        // The answer to a bulk of one change has one item.
         if let Some(item) = answer.pointer_mut("/items/0/update") {
             answer = item.take();
         }
@@ -54,7 +54,7 @@ impl Stranger {
     }
 }
 
-/// The scripts by their names, each with its functions, from the table at the end of the document.
+/// The scripts by name, each with its functions, from the table at the end of the document.
 fn scripts() -> Vec<(String, String)> {
     let read = |name: &str| {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/elasticsearch");
@@ -62,7 +62,7 @@ fn scripts() -> Vec<(String, String)> {
         assert!(DOCUMENT.contains(&link), "{name}");
         std::fs::read_to_string(format!("{folder}/{name}.painless")).unwrap()
     };
-    // Of a cell, the names without their links: `lock, [holders](…)` has two.
+    // The names in a cell, without their links: `lock, [holders](…)` has two.
     let names = |cell: &str| -> Vec<String> {
         let names = cell.split(", ").map(|name| {
             let name = name.trim().trim_start_matches('[');
@@ -142,7 +142,7 @@ async fn each_request_of_the_document_is_one_that_the_engine_takes() {
         let stranger = Stranger(fixture);
         for (name, _) in requests() {
             if name == "create" {
-                // The index is there.
+                // The index exists already.
                 continue;
             }
             let answer = stranger.send(&name).await;
@@ -152,7 +152,7 @@ async fn each_request_of_the_document_is_one_that_the_engine_takes() {
                 |items| items.iter().map(|item| &item["update"]).collect(),
             );
             assert!(!answers.is_empty(), "{name}: {answer}");
-            // All of these are there.
+            // The locks that this bulk renews all exist.
             let in_bulk = name == "renew many";
             assert!(!in_bulk || answer["errors"] == false, "{name}: {answer}");
             for answer in answers {

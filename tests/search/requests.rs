@@ -1,4 +1,4 @@
-//! What goes over the wire: how many requests, and that they refresh nothing.
+//! The requests that are sent: how many there are, and that they refresh nothing.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
     timed::Timed,
 };
 
-/// How often what has to be done in time is tried, where each attempt shows that the machine was too slow.
+/// How often a test tries what has to be done in time, if each attempt shows that the machine was too slow.
 const ATTEMPTS: usize = 10;
 /// A release whose batch is not answered within this time is sent again, alone.
 const OVERDUE: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ async fn each_operation_is_one_request() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let alias = fixture.write_alias().replace('-', "%2D");
-        // Where the locks are is asked for once, by the first of all.
+        // The first request of a store asks where the locks are. That is asked only once.
         let (proxy, store) = until_quick(async || {
             let proxy = Proxy::to(fixture.host()).await;
             let store = fixture.bare_store_at(&format!("http://{}", proxy.address));
@@ -55,9 +55,9 @@ async fn each_operation_is_one_request() {
             assert!(requests[0].starts_with(&path), "{what}: {requests:?}");
             assert!(!requests[0].contains("refresh"), "{what}: {requests:?}");
         };
-        // What mostly finds that there is nothing to write.
+        // These operations mostly find that there is nothing to write.
         let one_update = |what: &str| one("_update/", what);
-        // What has to come through a crowd.
+        // These operations have to succeed while many clients change the document.
         let one_bulk = |what: &str| one("_bulk?", what);
 
         let lease = leases.acquire("key", LONG).await.unwrap();
@@ -65,7 +65,7 @@ async fn each_operation_is_one_request() {
         let held = leases.try_acquire("key", LONG).await.unwrap();
         assert!(matches!(held, Attempt::Held(_)));
         one_update("a held attempt");
-        // Another one only looks.
+        // A second attempt only reads.
         let Attempt::Held(held) = leases.try_acquire("key", LONG).await.unwrap() else {
             panic!("granted twice");
         };
@@ -95,7 +95,7 @@ async fn each_operation_is_one_request() {
         one_update("a takeover");
         let fence = next.fence();
         next.release().await.unwrap();
-        // A fence that the clock has not passed is kept.
+        // A lock is kept until the clock has passed its fence.
         while state().await.now.timestamp_millis() <= fence.get() {}
         proxy.http_requests();
         assert!(leases.remove_expired("dies").await.unwrap());
@@ -108,7 +108,7 @@ async fn each_operation_is_one_request() {
             one_bulk("a set of free keys");
             let start = Instant::now();
             set.release().await.unwrap();
-            // On a slow machine it is sent again, one by one.
+            // On a slow machine the batch is sent again, one release at a time.
             in_time = start.elapsed() < OVERDUE;
             if in_time {
                 one_bulk("the release of a set");
@@ -156,19 +156,19 @@ async fn a_thousand_renewals_are_one_request() {
     }
 }
 
-/// Many enough for more than one request.
+/// The number of leases that are kept alive: too many for one request.
 const KEPT: usize = 2_000;
-/// One for each thousand, and some for leases that are not in step.
+/// There is one request for each thousand leases, and some for leases that are not in step.
 const ENOUGH: usize = 6;
-/// A machine that renews too late for a ttl may be quick enough for the next one.
+/// The ttls in seconds. A machine that renews too late for one ttl may be quick enough for the next.
 const TTLS: [u64; 5] = [12, 24, 48, 96, 192];
 const PERIODS: usize = 6;
-/// How many are asked for at the same time.
+/// How many acquires are under way at the same time.
 const AT_ONCE: usize = 64;
 
-/// What as many renewals cost as there are leases: on a machine that stands still now and then not each time,
-/// but without batches never. Where the leases do not show it, an answer, or a look of the test, must have been
-/// slow for their ttl.
+/// Renewals must be sent in batches. On a machine that stands still now and then, one period may cost more requests
+/// than batches need, but without batches every period does. If no period costs few enough, an answer, or a look of the
+/// test at the leases, must have been too slow for the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_kept_leases_cost_a_handful_of_requests_a_period() {
     let keep = async |engine| {
@@ -179,9 +179,9 @@ async fn thousands_of_kept_leases_cost_a_handful_of_requests_a_period() {
             match periods.end {
                 End::Few => return,
                 _ if ttls.peek().is_none() => {}
-                // A lease has that long for an answer before it is asked for again, and is not lost before that.
+                // A renewal waits so long for its answer before it is repeated, and no lease is lost before that.
                 End::Lost if periods.slowest > ttl / 6 => continue,
-                // An answer that takes longer has fewer leases go together.
+                // If an answer takes longer, fewer leases go together.
                 End::Many if periods.slowest > ttl / 12 => continue,
                 _ => {}
             }
@@ -191,22 +191,22 @@ async fn thousands_of_kept_leases_cost_a_handful_of_requests_a_period() {
     join_all(BOTH.map(keep)).await;
 }
 
-/// What renewals cost until a period was as it should be, or as many as are tried were not.
+/// How many requests the renewals cost in each period, until one was cheap enough or all attempts were used up.
 #[derive(Debug)]
 struct Periods {
     costs: Vec<usize>,
     end: End,
-    /// The longest that an answer took, or a look at the leases came late.
+    /// The longest time that an answer took, or that a look at the leases was late.
     slowest: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// A period cost no more than it should.
+    /// A period was cheap enough.
     Few,
-    /// None did.
+    /// No period was cheap enough.
     Many,
-    /// A lease was not granted, or not renewed, in time.
+    /// A lease was not granted or not renewed in time.
     Lost,
 }
 
@@ -254,7 +254,7 @@ impl Periods {
                     .filter(|(now, seen)| now > seen)
                     .count();
                 seen = now;
-                // In this order: what was renewed was sent before.
+                // The order matters: renewals that the look has seen were sent before.
                 sent += proxy.http_requests().len();
                 self.slowest = self.slowest.max(start.elapsed());
                 if let Some(lost) = kept.iter().find(|lease| !lease.is_live()) {
@@ -274,7 +274,7 @@ impl Periods {
     }
 }
 
-/// The test has these keys to itself and evicts none: the end of its time is the only reason to lose a lease.
+/// Only this test uses these keys, and it evicts nobody, so a lease can only be lost because its time was over.
 fn was_too_late(reason: &LossReason) {
     let late = match reason {
         LossReason::Expired => true,
@@ -284,9 +284,8 @@ fn was_too_late(reason: &LossReason) {
     assert!(late, "a lease was lost: {reason:?}");
 }
 
-/// An answer that writes nothing comes from the primary alone, and one that is cut off would go on
-/// giving it. A grant that is asked for again is therefore written again: only then the replicas
-/// have it, too.
+/// An answer that writes nothing comes from the primary alone, and a primary that is cut off would go on giving it. So
+/// a repeated grant is written again, and the replicas then have it too.
 #[tokio::test]
 async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
     for engine in BOTH {
@@ -295,7 +294,7 @@ async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
         let written = async || number(&fixture).await;
         let first = granted(&store, &request).await;
         let before = written().await;
-        // The clock of the node goes on.
+        // The clock of the node advances.
         sleep(Duration::from_millis(50)).await;
         let again = granted(&store, &request).await;
         assert_eq!(written().await, before + 1);
@@ -303,7 +302,7 @@ async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
             (first.fence, first.expires_at),
             (again.fence, again.expires_at)
         );
-        // The time is that of the second answer, so less is left.
+        // The time is that of the second answer, so less of the lease is left.
         assert!(again.expires_in() < first.expires_in());
 
         let mut other = request.clone();
@@ -313,7 +312,7 @@ async fn a_repeated_grant_is_written_again_and_a_refusal_is_not() {
     }
 }
 
-/// For the same reason.
+/// The reason is that of the test before.
 #[tokio::test]
 async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
     for engine in BOTH {
@@ -349,7 +348,7 @@ async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
         let lost = store.convert(&nobody).await.unwrap();
         assert_eq!(lost, ConvertAnswer::TakenOver);
         assert_eq!(number(&fixture).await, before);
-        // The evicted are no holders any more, whoever they were.
+        // An evicted lease is no holder any more, whichever it was.
         store.evict(&key).await.unwrap();
         for conversion in [&upgrade, &downgrade] {
             let lost = store.convert(conversion).await.unwrap();
@@ -359,16 +358,15 @@ async fn a_repeated_conversion_is_written_again_and_a_refused_one_is_not() {
     }
 }
 
-/// The number of the newest change of the document of `key`.
+/// The sequence number of the newest change of the document of `key`.
 async fn number(fixture: &Fixture) -> i64 {
     let path = format!("{}/_doc/key", fixture.alias);
     let document = fixture.ask(Get, &path, Value::Null).await;
     document["_seq_no"].as_i64().unwrap()
 }
 
-/// What the stores rely on, and the documentation of neither engine promises: the answer to an
-/// update that changes nothing shows the document as the script left it, if it is asked for by a
-/// filter.
+/// The stores rely on this, and neither engine's documentation promises it: the answer to an update that changes
+/// nothing shows the document as the script left it, if the request filters for it.
 #[tokio::test]
 async fn an_answer_that_changes_nothing_shows_what_the_script_added() {
     for engine in BOTH {
@@ -390,7 +388,7 @@ async fn an_answer_that_changes_nothing_shows_what_the_script_added() {
     }
 }
 
-/// The index counts what is written to it, and has a number for every change.
+/// The index counts the writes to it, and has a number for every change.
 #[tokio::test]
 async fn fifty_losing_attempts_write_nothing() {
     for engine in BOTH {
@@ -398,7 +396,7 @@ async fn fifty_losing_attempts_write_nothing() {
         let store = fixture.store();
         let mut theirs = ask().permits(2, 4);
         theirs.owner = "they".into();
-        // Each key with one holder, and what is refused beside it.
+        // Each key has one holder, and attempts that are refused beside it.
         for (number, (holder, attempt)) in [
             (ask(), ask()),
             (ask(), ask().shared()),
@@ -429,7 +427,7 @@ async fn fifty_losing_attempts_write_nothing() {
             assert_eq!(fixture.ask(Get, &document, Value::Null).await, before);
             let after = indexed(&fixture).await;
             assert_eq!(after.0, written + 1);
-            // Those in a bulk are counted by later versions only, but none is anything else.
+            // Only later versions count the updates without a change in a bulk. No update counts as anything else.
             let counted = after.1 - noops;
             let uncounted = counted == 0 && attempt.access != Access::Exclusive;
             assert!(counted == 50 || uncounted, "{counted} of 50");
@@ -437,7 +435,7 @@ async fn fifty_losing_attempts_write_nothing() {
     }
 }
 
-/// How often the index was written to, and how often an update of it changed nothing.
+/// How often the index was written to, and how many updates of it changed nothing.
 async fn indexed(fixture: &Fixture) -> (i64, i64) {
     let path = format!("{}/_stats/indexing", fixture.alias);
     let stats = fixture.ask(Get, &path, Value::Null).await;

@@ -1,4 +1,4 @@
-//! The locks of the sources on Elasticsearch, as they are told there, on both engines.
+//! The Elasticsearch locks of the seed documents, as these tell of them, on both engines.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, builder, leases};
 
-/// "Global lock": one key for a whole index, `_create`d by whoever comes first. The second taker
-/// is refused, and tries again until the first has released it.
+/// "Global lock": one key for a whole index, `_create`d by the first process. The second process is
+/// refused, and retries until the first has released the key.
 #[tokio::test]
 async fn the_global_lock_is_held_until_its_release() {
     for engine in BOTH {
@@ -31,8 +31,8 @@ async fn the_global_lock_is_held_until_its_release() {
     }
 }
 
-/// The flaw that the source names itself: everybody knows the id, so a delete by whoever it is
-/// frees the lock. Here a release names its lease.
+/// The source names the flaw itself: everybody knows the id, so a delete by any process frees the
+/// lock. Here a release names its lease.
 #[tokio::test]
 async fn nobody_but_its_holder_releases_the_global_lock() {
     for engine in BOTH {
@@ -46,7 +46,8 @@ async fn nobody_but_its_holder_releases_the_global_lock() {
         let held = two.try_acquire("files/global", LONG).await.unwrap();
         assert!(matches!(held, Attempt::Held(_)));
 
-        // The control: with the lock of the source, a `_create` and a delete by id, it works.
+        // The control: the lock of the source is a `_create` and a delete by id, and there any
+        // process can delete it.
         let lock = format!("{}-source/_doc/global", fixture.alias);
         let create = format!("{}-source/_create/global", fixture.alias);
         assert_eq!(
@@ -65,8 +66,8 @@ async fn nobody_but_its_holder_releases_the_global_lock() {
     }
 }
 
-/// "Document lock": a lock for each document. Others go on with other documents; who asks for the
-/// same one is told who has it, as an answer and not by a script that throws.
+/// "Document lock": a lock for each document. Other processes go on with other documents. A process
+/// that asks for the same one gets the holder as an answer, and not by a script that throws.
 #[tokio::test]
 async fn a_document_lock_locks_its_document_and_tells_who_holds_it() {
     for engine in BOTH {
@@ -94,7 +95,7 @@ async fn a_document_lock_locks_its_document_and_tells_who_holds_it() {
 }
 
 /// "Find the locks of a process by a search, and release them in bulk": for a process that died, or
-/// that is done with all of its documents.
+/// that has finished with all of its documents.
 #[tokio::test]
 async fn the_locks_of_a_process_are_found_and_released() {
     for engine in BOTH {

@@ -1,4 +1,4 @@
-//! Set-ups of an index on which locks would not work: they are refused, and named.
+//! Indices in which locks would not work. They are refused, and the error names the reason.
 
 use elasticsearch::http::Method::{Get, Post, Put};
 use leasehold::{Error, Store};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{BOTH, Fixture, LONG, leases};
 
-/// An index behind the aliases of a fixture, with changes to what `prepare` makes.
+/// Makes an index behind the aliases of a fixture, with changes to what `prepare` makes.
 async fn odd_index(fixture: &Fixture, change: impl Fn(&mut Value)) {
     let model = Fixture::prepared(fixture.engine).await;
     let alias = &fixture.alias;
@@ -83,7 +83,7 @@ async fn an_index_that_is_of_no_use_for_locks_is_refused() {
     }
 }
 
-/// The alias is there, and nothing can be written to it.
+/// The alias exists, but nothing can be written to it.
 #[tokio::test]
 async fn an_alias_without_a_write_index_is_named() {
     for engine in BOTH {

@@ -25,13 +25,13 @@ use super::{BOTH, Engine, Fixture, LONG, ask, granted, leases};
 
 const TASKS: usize = 32;
 
-/// Releases what is held.
+/// Releases the lease.
 async fn leave(store: &dyn Store, key: Key, lease: LeaseId) {
     let answer = store.release(&ReleaseRequest::new(key, lease)).await;
     assert_eq!(answer.unwrap(), ReleaseAnswer::Released);
 }
 
-/// Each of them writes, and overtakes the others.
+/// Each of them writes, and so overtakes the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_two_readers_come_stay_and_go_at_once() {
     for engine in BOTH {
@@ -68,7 +68,8 @@ async fn of_thirty_two_tasks_four_have_a_permit_at_once() {
     for engine in BOTH {
         let fixture = Fixture::prepared(engine).await;
         let store = fixture.store();
-        // All at once: as many as there are permits, no more and no less.
+        // All requests come at once. As many are granted as there are permits, no more and no
+        // fewer.
         let requests: Vec<_> = (0..TASKS).map(|_| ask().permits(1, 4)).collect();
         let answers = join_all(requests.iter().map(|request| store.acquire(request))).await;
         let mut granted = 0;
@@ -80,7 +81,7 @@ async fn of_thirty_two_tasks_four_have_a_permit_at_once() {
         }
         assert_eq!(granted, 4);
 
-        // Until each had its turn: while some release, others ask.
+        // The tasks go on until each had its turn: while some release, others ask.
         let at_work = Arc::new(AtomicUsize::new(0));
         let task = async |number: usize| {
             let (store, at_work) = (store.clone(), at_work.clone());
@@ -134,7 +135,7 @@ async fn of_two_readers_that_upgrade_neither_wins_until_one_leaves() {
     }
 }
 
-/// Another owner's reader came between, with a later fence.
+/// Another owner's reader was granted the key in between, with a later fence.
 #[tokio::test]
 async fn an_owner_that_enters_again_takes_no_fence_from_the_key() {
     for engine in BOTH {
@@ -148,7 +149,7 @@ async fn an_owner_that_enters_again_takes_no_fence_from_the_key() {
         assert_eq!(again.fence, first.fence);
         let state = store.inspect(&other.key).await.unwrap().unwrap();
         assert_eq!(state.fence, between.fence);
-        // After two entries, the later fence of them.
+        // Its owner has two leases now, and the third gets the later of their fences.
         let second = granted(&store, &ask().shared()).await;
         let again = granted(&store, &ask().shared().reentrant()).await;
         assert_eq!(again.fence, second.fence);
@@ -172,7 +173,7 @@ async fn permits_beyond_every_number_are_refused() {
         let permits: Vec<_> = state().await.holders.iter().map(|it| it.permits).collect();
         assert_eq!(permits, [i64::MAX - 1, 1]);
 
-        // Two that hold too many already.
+        // Two holders have too many permits already.
         let document = format!("{}/_doc/key", fixture.alias);
         let mut lock = fixture.ask(Get, &document, Value::Null).await["_source"].take();
         lock["holders"][1]["permits"] = json!(i64::MAX);
@@ -201,7 +202,7 @@ async fn a_note_may_be_long_and_is_stored_as_it_is() {
     }
 }
 
-/// What clean-up and lists go by.
+/// Clean-up and lists go by this expiry.
 #[tokio::test]
 async fn the_document_expires_with_the_last_of_its_holders() {
     for engine in BOTH {
@@ -227,7 +228,7 @@ async fn the_document_expires_with_the_last_of_its_holders() {
         let grant = granted(&store, &short).await;
         assert_eq!(expires_at().await, last);
 
-        // A minimum hold counts from the grant.
+        // The minimum hold counts from the grant, so some time has to pass first.
         sleep(Duration::from_millis(20)).await;
         let release = ReleaseRequest::new(key.clone(), short.lease);
         let release = release.min_hold(2 * LONG, LeaseId::random());
@@ -239,7 +240,7 @@ async fn the_document_expires_with_the_last_of_its_holders() {
     }
 }
 
-/// The end of a minimum hold is a date that the index takes, however far it is.
+/// The end of a minimum hold is a date that the index takes, however late it is.
 #[tokio::test]
 async fn a_minimum_hold_without_end_is_kept() {
     for engine in BOTH {
@@ -257,7 +258,7 @@ async fn a_minimum_hold_without_end_is_kept() {
         assert_eq!(held.holders()[0].lease, under);
         assert_eq!(held.holders()[0].fence, first.fence);
         assert!(held.expires_in() > LONG);
-        // Until it is ended by force; then it is no holder any more.
+        // Only an eviction ends it. After that it is no holder any more.
         let eviction = store.evict(&request.key).await.unwrap().unwrap();
         assert!(eviction.fence > first.fence);
         let release = ReleaseRequest::new(request.key, under);
@@ -288,7 +289,7 @@ async fn takes_a_thousand_holders(engine: Engine) {
     let put = format!("{document}?refresh=true");
     let stored = fixture.ask(Put, &put, lock).await;
     assert_eq!(stored["result"], "updated");
-    // With its version, which every write raises.
+    // The document comes with its version, which every write raises.
     let before = fixture.ask(Get, &document, Value::Null).await;
     crowd.takes_no_other(&store).await;
     let after = fixture.ask(Get, &document, Value::Null).await;

@@ -1,4 +1,4 @@
-//! A store that tells how long its answers took, by the clock of the test.
+//! A store that measures how long its answers take, by the clock of the test.
 
 use std::{
     sync::{
@@ -39,7 +39,8 @@ impl Timed {
         Self { store, times }
     }
 
-    /// The longest time that an answer took, or takes by now.
+    /// The longest time that an answer took. A request that is still under way counts with the time
+    /// that it has waited.
     pub fn longest(&self) -> Duration {
         let under_way = self.times.under_way.lock();
         let waited = under_way.iter().map(|(_, since)| since.elapsed()).max();

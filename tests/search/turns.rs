@@ -1,4 +1,4 @@
-//! The queue of the processes that wait: their places in the document, and which of them count.
+//! The queue of the waiting processes: their places in the document, and which of them count.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{BOTH, Engine, Fixture, ask, granted};
 
-/// For how long a place counts that outlasts what is done with it.
+/// For how long a place counts if it has to outlast the test's steps.
 const STAYS: Duration = Duration::from_secs(50);
-/// For how long one does that is waited for.
+/// For how long a place counts if the test waits for its end.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Nobody waits in this place any more.
+/// The process of this place does not wait any more.
 const GONE: &str = "44444444-4444-4444-8444-444444444444";
 
 fn in_turn(waiter: WaiterId, stays: Duration) -> AcquireRequest {
@@ -49,7 +49,7 @@ async fn waiters(store: &dyn Store) -> Vec<WaiterId> {
     state.waiters.iter().map(|place| place.waiter).collect()
 }
 
-/// The document of the key, with its version, which every write raises.
+/// The document of the key, and its version, which every write raises.
 async fn stored(fixture: &Fixture) -> (Value, Value) {
     let path = format!("{}/_doc/key", fixture.alias);
     let mut found = fixture.ask(Get, &path, Value::Null).await;
@@ -76,7 +76,7 @@ fn place(changes: Value) -> Value {
     place
 }
 
-/// The field of a document in which no place counts.
+/// Values of the field `waiters` in which no place counts.
 fn without_places() -> Vec<Value> {
     let mut values = vec![
         json!(null),
@@ -86,7 +86,7 @@ fn without_places() -> Vec<Value> {
         json!(true),
         json!("they"),
         json!([null, 7, "they", [], [[]], {}]),
-        // No list.
+        // These are no lists of places.
         place(json!({})),
         json!([[place(json!({}))]]),
     ];
@@ -119,7 +119,7 @@ fn without_places() -> Vec<Value> {
         json!({ "until": (now() + 50_000).to_string() }),
         json!({ "until": now() }),
         json!({ "until": -1e300 }),
-        // Later than a place can end.
+        // The place ends later than a place can.
         json!({ "until": now() + 600_000 }),
         json!({ "until": 1e300 }),
         json!({ "until": u64::MAX }),
@@ -129,7 +129,7 @@ fn without_places() -> Vec<Value> {
     values
 }
 
-/// The field of a document in which one does.
+/// Values of the field in which one place counts.
 fn with_a_place() -> Vec<Value> {
     let dead = place(json!({ "until": now() }));
     let mut values = vec![
@@ -153,7 +153,7 @@ fn with_a_place() -> Vec<Value> {
     values
 }
 
-/// The document of a key that somebody shares, or that was released this moment, and these wait for it.
+/// The document of a key that has shared holders, or that was released just now, with these waiters.
 fn lock(waiters: &Value, is_free: bool) -> Value {
     let mut lock = json!({ "key": "key", "schema": SCHEMA, "fence": 7, "waiters": waiters });
     if is_free {
@@ -169,7 +169,7 @@ fn lock(waiters: &Value, is_free: bool) -> Value {
     lock
 }
 
-/// Alone, with others, and likely to be refused.
+/// The answers to the request alone, in a batch, and as one that is likely to be refused.
 async fn answers(
     fixture: &Fixture,
     store: &dyn Store,
@@ -217,7 +217,7 @@ async fn what_is_no_place_keeps_nobody_on(engine: Engine) {
             let left = document["waiters"].as_array().is_none_or(Vec::is_empty);
             assert!(left, "{value}: {document}");
         }
-        // Who comes to wait is the only one.
+        // A process that comes to wait is the only one in the queue.
         put(&fixture, &lock(&value, false)).await;
         let waiter = WaiterId::random();
         let held = refused(&store, &in_turn(waiter, STAYS)).await;
@@ -225,7 +225,7 @@ async fn what_is_no_place_keeps_nobody_on(engine: Engine) {
         assert_eq!(waiters(&store).await, [waiter], "{value}");
         let (document, _) = stored(&fixture).await;
         assert_eq!(document["waiters"].as_array().unwrap().len(), 1, "{value}");
-        // Who is not among them has nothing to leave.
+        // A process that is not in the queue has no place to leave.
         put(&fixture, &lock(&value, false)).await;
         let before = stored(&fixture).await;
         let gone = WaiterId::parse(GONE).unwrap();
@@ -258,7 +258,7 @@ async fn what_is_a_place_keeps_others_on(engine: Engine) {
             loop {
                 let start = Instant::now();
                 let answers = answers(&fixture, &store, || lock(&value, true), &request).await;
-                // It is kept for a moment only.
+                // The key is kept only for a moment.
                 if start.elapsed() > LONGEST {
                     continue;
                 }
@@ -310,7 +310,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         (expected["waiters"], expected["written_at"]) = (json!([place]), json!(at));
         assert_eq!(document, expected);
 
-        // It counts for long enough, and others write nothing.
+        // The place counts for long enough, and the other requests write nothing.
         let shorter = ask().turn(turn(Duration::from_secs(10)));
         assert_eq!(refused(&store, &shorter).await.ahead(), 0);
         assert_eq!(refused(&store, &ask()).await.ahead(), 1);
@@ -320,7 +320,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         store.leave(&ask().key, WaiterId::random()).await.unwrap();
         assert_eq!(stored(&fixture).await, (document, version));
 
-        // It does not.
+        // The place does not count for long enough.
         let longer = ask().permits(2, 4).turn(turn(Duration::from_secs(600)));
         assert_eq!(refused(&store, &longer).await.ahead(), 0);
         let (document, _) = stored(&fixture).await;
@@ -331,7 +331,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         }]);
         assert_eq!(document["waiters"], place);
 
-        // A lease that is live needs none, and an owner that enters again waits for nobody.
+        // A lease that is live needs no place, and an owner that enters again waits for nobody.
         let mut repeated = holder.clone();
         repeated.turn = Turn::InTurn {
             waiter: WaiterId::random(),
@@ -343,7 +343,7 @@ async fn a_place_is_taken_kept_and_given_back() {
         released(&store, &beside).await;
         assert_eq!(stored(&fixture).await.0["waiters"], place);
 
-        // What ends the lease leaves the place, and the grant drops it.
+        // The release of the holder keeps the place in the document, and the grant drops it.
         released(&store, &holder).await;
         assert_eq!(stored(&fixture).await.0["waiters"], place);
         granted(&store, &writer).await;
@@ -353,7 +353,7 @@ async fn a_place_is_taken_kept_and_given_back() {
     }
 }
 
-/// What does not conflict with those ahead goes past them, and what does not fit beside them waits.
+/// A request that does not conflict with those ahead goes past them. A request that does not fit beside them waits.
 #[tokio::test]
 async fn only_those_ahead_that_conflict_are_waited_for() {
     for engine in BOTH {
@@ -365,7 +365,7 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
             assert_eq!(refused(&store, &request).await.ahead(), ahead);
             waiter
         };
-        // Two permits of four are taken, and two processes wait for three and for one.
+        // Two permits of four are taken. One process waits for three permits, and another for one.
         let holder = ask().permits(2, 4);
         granted(&store, &holder).await;
         let three = takes_a_place(ask().permits(3, 4), 0).await;
@@ -400,7 +400,7 @@ async fn only_those_ahead_that_conflict_are_waited_for() {
         let mut stranger = ask().reentrant();
         stranger.owner = "they".into();
         assert_eq!(refused(&store, &stranger.clone().shared()).await.ahead(), 2);
-        // Its owner has the key, or its process comes before the writer.
+        // The first request is of an owner that has the key, and the second of a process that is ahead of the writer.
         granted(&store, &ask().shared().reentrant()).await;
         let turn = Turn::InTurn {
             waiter: reader,
@@ -432,7 +432,7 @@ async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
         assert_eq!(document["waiters"].as_array().unwrap().len(), 1);
         let waiter = WaiterId::random();
         assert_eq!(refused(&store, &in_turn(waiter, STAYS)).await.ahead(), 0);
-        // The lean script takes no place.
+        // The lean script cannot take a place, so a second request follows.
         assert_eq!(proxy.http_requests().len(), 2);
         let (document, _) = stored(&fixture).await;
         assert_eq!(document["waiters"].as_array().unwrap().len(), 1);
@@ -440,7 +440,7 @@ async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
         assert_eq!(proxy.http_requests().len(), 1);
         assert_eq!(stored(&fixture).await.0["waiters"], Value::Null);
 
-        // The lean script does not know that the place does not count. The other one grants the key.
+        // The lean script cannot tell that the place does not count any more, so the other script grants the key.
         is_gone().await;
         released(&store, &holder).await;
         proxy.http_requests();
@@ -470,7 +470,8 @@ async fn a_process_that_is_gone_is_dropped_by_the_next_one() {
     }
 }
 
-/// Whoever has a place may be gone: the key is kept for a moment from its release on, by the clock of the node.
+/// The processes with places may be gone. So the key is kept for them only for a moment after its release, by the clock
+/// of the node.
 #[tokio::test]
 async fn a_free_key_is_kept_for_those_that_wait_for_a_moment() {
     join_all(BOTH.map(a_free_key_is_kept_on)).await;
@@ -503,13 +504,13 @@ async fn a_free_key_is_kept_on(engine: Engine) {
         let kept = grant.acquired_at.timestamp_millis() - released_at;
         let kept = Duration::from_millis(kept.try_into().unwrap());
         assert!(kept >= LONGEST, "{number}: {kept:?}");
-        // They came too late.
+        // The waiters came too late.
         assert_eq!(waiters(&store).await, []);
         released(&store, &next).await;
     }
 }
 
-/// A process that waits looks at the document first, and writes when its place is to be taken again.
+/// A process that waits reads the document first. It writes only if its place has to be taken again.
 #[tokio::test]
 async fn who_has_a_place_only_looks() {
     for engine in BOTH {
@@ -519,7 +520,7 @@ async fn who_has_a_place_only_looks() {
         granted(&store, &ask()).await;
         let waiter = WaiterId::random();
         proxy.http_requests();
-        // What it sends to be refused, the last request of those.
+        // Sends a request that is refused, and returns the last HTTP request for it.
         let sent = async |stays| {
             refused(&store, &in_turn(waiter, stays).likely_held()).await;
             let requests = proxy.http_requests();
@@ -527,7 +528,7 @@ async fn who_has_a_place_only_looks() {
         };
         let first = sent(STAYS / 2).await;
         assert!(first.starts_with("POST "), "{first}");
-        // Unless the machine is so slow that it is to be taken again.
+        // If the machine is slow, the place has to be taken again, so this is tried several times.
         let mut looks = 0;
         while !sent(STAYS / 2).await.starts_with("GET ") {
             looks += 1;
@@ -539,7 +540,7 @@ async fn who_has_a_place_only_looks() {
     }
 }
 
-/// Each of them writes, and overtakes the others.
+/// Each of them writes, and so overtakes the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_come_to_wait_at_once_come_through_up_to_the_bound() {
     for engine in BOTH {
@@ -555,7 +556,7 @@ async fn all_who_come_to_wait_at_once_come_through_up_to_the_bound() {
         let held = join_all(requests.iter().map(|it| refused(&store, it))).await;
         let places = waiters(&store).await;
         if places.len() < MAX_PLACES {
-            // Unless the first ones do not count any more, on a slow machine.
+            // On a slow machine the first places do not count any more.
             continue;
         }
         assert_eq!(places.len(), MAX_PLACES);
@@ -592,7 +593,7 @@ async fn nobody_waits_in_a_document_that_is_no_lock() {
             (with(json!({ "schema": "leasehold.lock.2" })), false),
             (with(json!({ "schema": null })), false),
             (with(json!({ "fence": last + 1 })), false),
-            // Somebody has the key, and it is not told who.
+            // Somebody has the key, but the document does not say who.
             (with(json!({ "holders": null })), false),
             (with(json!({ "holders": [], "lease": "they" })), false),
             (with(json!({ "fence": last })), true),

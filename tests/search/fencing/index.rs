@@ -1,4 +1,4 @@
-//! Indices that are missing, or that cannot be guarded, and clusters that fail.
+//! Indices that are missing, indices that cannot be guarded, and clusters that fail.
 
 use std::{
     sync::{
@@ -34,7 +34,7 @@ async fn an_index_that_is_not_there_is_not_created() {
         let found = documents.0.ask(Get, &documents.0.alias, Value::Null).await;
         assert_eq!(found["status"], 404, "{found}");
 
-        // It is not remembered.
+        // The guard does not remember that the index was missing.
         documents.0.ask(Put, &documents.0.alias, json!({})).await;
         guard.index("a", &json!({})).await.unwrap();
     }
@@ -50,7 +50,7 @@ async fn an_alias_costs_one_request_each_and_an_index_two_more_once() {
             let guard = documents.guard_of(&url, &name, 7);
             let mut expected = first;
             for id in ["a", ".."] {
-                // A clone knows what the first has found.
+                // A clone knows what the first guard has found.
                 let guard = guard.clone();
                 guard.index(id, &json!({})).await.unwrap();
                 let sent = proxy.http_requests();
@@ -160,7 +160,7 @@ async fn scripts_that_must_be_stored_are_stored_with_those_of_the_locks() {
     assert!(!format!("{guard:?}").contains("elastic:"), "{guard:?}");
 }
 
-/// A repeat with the same fence is harmless, whether the request or its answer was lost.
+/// A retry with the same fence is harmless, whether the request or its answer was lost.
 #[tokio::test]
 async fn a_lost_request_or_answer_is_ambiguous_and_can_be_repeated() {
     for engine in BOTH {
@@ -183,7 +183,8 @@ async fn a_lost_request_or_answer_is_ambiguous_and_can_be_repeated() {
     }
 }
 
-/// At any point of its way; whether it was carried out is not known, and does not matter to the next.
+/// The future is dropped at any point. Whether the write was carried out is not known, and does not matter to the next
+/// write.
 #[tokio::test]
 async fn a_dropped_future_leaves_a_guard_that_works() {
     for engine in BOTH {
@@ -202,7 +203,7 @@ async fn a_dropped_future_leaves_a_guard_that_works() {
     }
 }
 
-/// A node that starts knows of no index, and says so to an update; see the test of the store.
+/// A node that starts knows of no index, and answers an update with that. The store has a test of the same.
 #[tokio::test]
 async fn an_index_that_a_starting_node_does_not_know_yet_is_no_missing_one() {
     for starts in [true, false] {

@@ -1,4 +1,4 @@
-//! Documents under the fences of two processes, one of which is paused.
+//! Documents under the fences of two processes, of which one is paused.
 
 use async_trait::async_trait;
 use elasticsearch::{
@@ -18,8 +18,7 @@ use super::{
     Guard,
 };
 
-/// Those beside the locks of a fixture. A client is used many times: making one takes longer than what
-/// it is asked for.
+/// The documents beside the locks of a fixture. One client sends all requests: to make one takes longer than a request.
 pub struct Beside {
     engine: Engine,
     index: String,
@@ -51,7 +50,7 @@ impl Beside {
         }
     }
 
-    /// Asks the engine itself. Either answers this client.
+    /// Sends a request to the engine. This client works with both engines.
     async fn ask(&self, method: Method, api: &str, id: &str, body: Value) -> Value {
         let path = format!("{}/{api}/{id}", self.index);
         let body = (!body.is_null()).then(|| body.to_string());

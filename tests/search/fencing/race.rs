@@ -1,4 +1,4 @@
-//! Holders side by side, one of them stale.
+//! Several holders at once, of which one is stale.
 
 use elasticsearch::http::Method::Put;
 use futures::future::join_all;
@@ -10,7 +10,7 @@ use super::{
     Documents, Guard, seen,
 };
 
-/// A holder that is paused past its expiry, from the first lease to the last write.
+/// A holder is paused past its expiry. The test goes from its first lease to its last write.
 #[tokio::test]
 async fn a_holder_that_was_paused_is_refused() {
     for engine in BOTH {
@@ -21,7 +21,7 @@ async fn a_holder_that_was_paused_is_refused() {
         let paused = leases.acquire("order:42", LONG).await.unwrap();
         let stale = documents.guard(paused.fence().get());
         assert_eq!(stale.claim("42").await.unwrap().unwrap()["total"], 1);
-        // Its lease ends without its knowledge.
+        // The lease ends without its holder's knowledge.
         leases.evict("order:42").await.unwrap();
         let lease = leases.acquire("order:42", LONG).await.unwrap();
         let guard = documents.guard(lease.fence().get());
@@ -37,7 +37,7 @@ async fn a_holder_that_was_paused_is_refused() {
     }
 }
 
-/// What `claim` is for: after it the document does not change under its holder's eyes.
+/// After `claim` no stale holder can change the document that its caller has read.
 #[tokio::test]
 async fn only_who_claims_before_reading_reads_what_stays() {
     for engine in BOTH {
@@ -58,8 +58,8 @@ async fn only_who_claims_before_reading_reads_what_stays() {
     }
 }
 
-/// Writers with fences in no order: the first half of them at once, with the greatest of all, then the
-/// others at once. Tells what is wrong with what they leave behind.
+/// Writers with fences in no order: first one half of them at once, together with the greatest of all, and then the
+/// others at once. Returns what is wrong with the result.
 async fn race<F: Future<Output = Result<(), Error>>>(
     documents: &Documents,
     write: impl Fn(Guard, i64) -> F,
@@ -73,7 +73,7 @@ async fn race<F: Future<Output = Result<(), Error>>>(
         let write = async |&fence: &i64| (fence, write(documents.guard(fence), fence).await);
         for (fence, outcome) in join_all(fences.iter().map(write)).await {
             match outcome {
-                // Before the greatest was.
+                // This write came before that of the greatest fence.
                 Ok(()) if half == 0 => {}
                 Ok(()) => wrong.push(format!("{fence} came after {WRITERS}")),
                 Err(Error::Fenced {
@@ -94,7 +94,7 @@ async fn race<F: Future<Output = Result<(), Error>>>(
 async fn of_many_writers_the_newest_is_the_last() {
     for engine in BOTH {
         let documents = Documents::new(engine).await;
-        // The first ones race to create it.
+        // The first writers race to create the document.
         let whole = async |guard: Guard, fence| guard.index("a", &json!({ "by": fence })).await;
         let wrong = race(&documents, whole).await;
         assert!(wrong.is_empty(), "{wrong:?}");
@@ -130,7 +130,7 @@ async fn without_the_comparison_the_newest_is_not_the_last() {
     }
 }
 
-/// What the documentation says of versions.
+/// This is what the documentation says of versions.
 #[tokio::test]
 async fn a_fence_is_a_version_where_only_whole_documents_are_written() {
     for engine in BOTH {
