@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep};
 
 use super::{LONG, crashes, path, store_at};
 
-/// How long an opening waits for others that write.
+/// How long an opening waits for other processes that write.
 const OPENING: Duration = Duration::from_secs(5);
-/// How often others may take longer than that, on a machine that stands still now and then.
+/// How often an opening may take longer than that, on a machine that stands still now and then.
 const ATTEMPTS: usize = 5;
-/// Longer than the other processes take to start: it only ends a process whose gate is never opened.
+/// Longer than the other processes take to start. It only ends a process whose gate is never opened.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Not a test of its own: what a started process does. Without a task there is nothing to do.
+/// Not a test of its own: this is the work of a process that a test has started. Without a task it does nothing.
 #[tokio::test]
 async fn the_work_of_a_process() {
     if let Some((task, _, path, gate)) = processes::task() {
@@ -42,7 +42,7 @@ pub fn place(path: &Path) -> Place {
     }
 }
 
-/// Waits until all others are there too, and the file at the gate.
+/// Waits until there is a file at the path of the gate, which means that all processes are there, and opens the store.
 async fn open_at_the_gate(path: &Path, gate: &Path) {
     println!("\ntold waiting 0 0");
     let waits = Instant::now();
@@ -55,7 +55,7 @@ async fn open_at_the_gate(path: &Path, gate: &Path) {
         attempts += 1;
         let start = Instant::now();
         match SqliteStore::open(path).await {
-            // Only where the others took longer than an opening waits for them.
+            // This happens only if the others took longer than an opening waits for them.
             Err(error) if error.is_retryable() && attempts < ATTEMPTS => {
                 let took = start.elapsed();
                 assert!(took >= OPENING * 9 / 10, "{error:?} after {took:?}");
@@ -72,7 +72,7 @@ async fn open_at_the_gate(path: &Path, gate: &Path) {
     println!("\ntold taken {} 0", i64::from(taken));
 }
 
-/// As when a host starts all of its services.
+/// This happens when a host starts all of its services.
 #[tokio::test]
 async fn many_open_a_file_that_is_not_there_at_the_same_moment() {
     for _ in 0..10 {
@@ -110,7 +110,7 @@ async fn a_paused_process_learns_at_once_that_it_lost() {
     processes::pause_past_the_ttl(&place(&path), store_at(&path).await).await;
 }
 
-/// No process has a clock of its own here.
+/// The clocks of the processes are off, but the store goes by the clock of the file.
 #[tokio::test]
 async fn two_processes_with_clocks_of_their_own_keep_to_one_limit() {
     let calls = async |off| limits::calls_of_two_processes(&place(&path()), off).await;

@@ -1,4 +1,4 @@
-//! Another boot than the one that the file knows, with a time of day that is behind.
+//! The host has booted since the file was last used, and its time of day is behind.
 
 use std::{path::Path, time::Duration};
 
@@ -8,13 +8,13 @@ use tokio::time::{sleep, timeout};
 
 use super::{LONG, path, store_at};
 
-/// What the last holder before the boot has left.
+/// The ttl that the last holder before the boot asked for.
 const TTL: Duration = Duration::from_secs(1);
-/// Ends a test that would wait for ever.
+/// Ends a test that would hang.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Holds a key for the ttl, by the clock that the file has then. A grant that comes too late to be of use holds
-/// it as well, until it is released.
+/// Holds a key for the ttl, by the clock of the file. A grant that comes too late for its caller holds the key as well,
+/// until it is released.
 async fn hold(leases: &Leases, key: &str) {
     let acquired = async {
         loop {
@@ -28,10 +28,10 @@ async fn hold(leases: &Leases, key: &str) {
     timeout(PATIENCE, acquired).await.unwrap();
 }
 
-/// A key is held in a file whose clock is an hour ahead, and the host starts anew.
+/// A file whose clock is an hour ahead, with a key that was held before the host booted.
 async fn held_before_a_boot(path: &Path) {
     let leases = Leases::new(store_at(path).await);
-    // Something has been written before.
+    // The file has been written to before its clock is put ahead.
     hold(&leases, "other").await;
     let connection = Connection::open(path).unwrap();
     let set = |clock: &str| {

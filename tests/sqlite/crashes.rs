@@ -1,4 +1,4 @@
-//! Processes that are killed in the middle of what they do.
+//! Processes that are killed at any point.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -9,27 +9,27 @@ use rusqlite::Connection;
 use super::{LONG, between_processes::place, path, store_at};
 
 const KEYS: usize = 4;
-/// Of what they hold as they die.
+/// The ttl of the leases that the killed processes hold.
 const TTL: Duration = Duration::from_millis(50);
 
-/// Takes and leaves keys for ever, and tells each grant after it was acknowledged.
+/// Acquires and releases keys for ever, and tells each grant after it was acknowledged.
 pub async fn churn(store: Arc<dyn Store>) {
     let leases = Leases::new(store);
     for number in 0.. {
         let key = number % KEYS;
         let lease = match leases.acquire(format!("key {key}"), TTL).await {
-            // This process stood still for longer than the lease is.
+            // This process stood still for longer than the ttl.
             Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => continue,
             acquired => acquired.unwrap(),
         };
         println!("\ntold granted {key} {}", lease.fence().get());
-        // It may have taken so long to tell that it is over.
+        // The lease may have expired before it was told.
         let _ = lease.release().await;
     }
 }
 
-/// Two at a time, of which one is killed again and again, in whatever it does: what was acknowledged is
-/// there, the file is whole, and who comes next goes on with greater fences.
+/// Two processes run, and one is killed again and again, at any point. All grants that were acknowledged are there, the
+/// file is intact, and the next processes go on with greater fences.
 #[tokio::test]
 async fn what_was_acknowledged_survives_a_kill_in_the_middle_of_anything() {
     let path = path();
@@ -39,7 +39,7 @@ async fn what_was_acknowledged_survives_a_kill_in_the_middle_of_anything() {
     for kill in 0..kills {
         let mut dies = Process::start(&place(&path), "churn");
         let mut told = 0;
-        // Some have hardly begun.
+        // Some processes are killed when they have hardly begun.
         while told < 1 + kill * 3 % 32 {
             let (what, key, fence) = dies.next().await;
             assert_eq!(what, "granted");
@@ -48,12 +48,12 @@ async fn what_was_acknowledged_survives_a_kill_in_the_middle_of_anything() {
             told += 1;
         }
         dies.kill().await;
-        // What it told before its death and nobody has read.
+        // These are the grants that it told before its end and that were not read yet.
         for (_, key, fence) in dies.rest().await {
             let before = greatest.insert(key, fence);
             assert!(before < Some(fence), "{fence} after {before:?}");
         }
-        // The other goes on.
+        // The other process goes on.
         assert_eq!(lives.next().await.0, "granted");
     }
     lives.kill().await;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{LONG, path, store_at};
 
-/// The documents of a file, past the store.
+/// The documents of a file, without the store.
 struct Rows {
     connection: Connection,
     table: &'static str,
@@ -44,7 +44,7 @@ impl Rows {
             .unwrap();
     }
 
-    /// With the times of a shape.
+    /// Writes a shape with its times.
     fn put_shape(&self, name: &str, document: &Value) {
         let now = Utc::now().timestamp_millis();
         self.put(

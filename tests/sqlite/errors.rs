@@ -1,4 +1,4 @@
-//! Files that are of no use, and what is said of them.
+//! Files that cannot be used, and the errors that say why.
 
 use std::{error::Error as _, fs, path::Path};
 
@@ -93,7 +93,7 @@ async fn the_file_of_a_later_version_is_refused() {
     assert!(refused(&path).await.contains("upgrade leasehold here"));
 }
 
-/// Somebody keeps the file to himself.
+/// Another process has locked the file.
 #[tokio::test]
 async fn who_finds_the_file_locked_may_try_again() {
     let path = path();
@@ -105,13 +105,13 @@ async fn who_finds_the_file_locked_may_try_again() {
     let error = store.evict(&key).await.unwrap_err();
     assert!(matches!(error, Error::Overloaded { .. }), "{error:?}");
     assert!(error.is_retryable() && !error.is_ambiguous());
-    // Who only looks does not wait.
+    // A read does not wait.
     assert_eq!(store.inspect(&key).await.unwrap(), None);
     drop(writes);
     assert_eq!(store.evict(&key).await.unwrap(), None);
 }
 
-/// A row that is no JSON is no lock.
+/// A row that is not JSON is no lock.
 #[tokio::test]
 async fn a_broken_row_is_named_and_left_alone() {
     let path = path();
@@ -146,7 +146,7 @@ async fn a_file_that_is_gone_fails_every_operation() {
     }
 }
 
-/// As SQLite does when the disk is full or fails in the middle of a batch.
+/// SQLite undoes a batch in the middle when the disk is full or fails.
 #[tokio::test]
 async fn of_a_batch_that_is_undone_in_the_middle_nothing_is_done() {
     let path = path();

@@ -1,8 +1,8 @@
-//! A loss of power: what the disk was told to keep is there, and of what was written since then only some.
+//! A loss of power: what the disk was told to keep is there, and of what was written since then only a part.
 //!
-//! A process does what applications do with a file of locks, while a library records what SQLite tells the disk. Then the
-//! files are made anew as a loss of power may leave them, after many a record, and are opened: what the application had
-//! been told by then is to be there.
+//! A process does what applications do with a file of locks, while a library records what SQLite tells the disk. After
+//! many of the records the files are made anew as a loss of power may leave them, and are opened. Everything that the
+//! application had been told by then has to be there.
 
 mod disk;
 mod log;
@@ -34,22 +34,22 @@ use self::{
 use super::path;
 
 const RECORD_WRITES: &str = include_str!("lost_writes/record_writes.c");
-/// Makes the work, the places in its record, and what each loss of power leaves.
+/// The seed for the work, for the places in its record, and for what each loss of power leaves.
 const SEED: u64 = 20;
-/// So many losses of power lose or tear something.
+/// The least number of losses of power that have to lose or tear something.
 const LEAST: usize = 1_000;
-/// So many follow on a change that the disk may lose, and a quarter as many on what it does not, such as that the
-/// application is told. A long run has one after each.
+/// How many losses of power follow on a change that the disk may lose. A quarter as many follow on other records, such
+/// as an answer to the application. In a long run one follows on each record.
 const LOSSES: usize = 1_100;
-/// The same in the controls.
+/// The same number for the controls.
 const LOSSES_OF_CONTROL: usize = 160;
-/// How many syncs a disk is late that loses grants.
+/// How many syncs behind the disk has to be that loses grants.
 const LATE: usize = 6;
 const THREADS: usize = 2;
 const FILE: &str = "locks.db";
 const BOOT: &str = "the boot before";
 
-/// What a process told the disk, and where that is kept.
+/// What a process told the disk, and where the record of that is.
 struct Recorded {
     records: Vec<Record>,
     kept: PathBuf,
@@ -68,13 +68,13 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A folder for files that are opened once. In memory, if the host has such a place: the disk that is tried is the one of
-/// the record.
+/// A folder for files that are opened once. It is in memory, if the host has such a place: the disk of the test is the
+/// one of the record.
 fn folder() -> TempDir {
     TempDir::new_in("/dev/shm").unwrap_or_else(|_| TempDir::new().unwrap())
 }
 
-/// Has a process do its work, and returns where its record is.
+/// Starts a process that does the work, and returns where its record is.
 async fn record() -> PathBuf {
     let (folder, tools) = (folder(), folder());
     let library = preload::compiled(tools.path(), RECORD_WRITES);
@@ -106,7 +106,8 @@ async fn record() -> PathBuf {
     kept
 }
 
-/// Checks that what was recorded makes the files that are there, and that each thing happened that a file goes through.
+/// Checks that the record makes the same files as the process did, and that everything happened that can happen to a
+/// file.
 fn is_complete(records: &[Record], files: &Path) {
     let mut disk = Disk::new(0);
     records.iter().for_each(|record| disk.apply(record));
@@ -130,17 +131,17 @@ fn is_complete(records: &[Record], files: &Path) {
     let permitted = said(|it| matches!(it, Event::Permitted(_)));
     let least = granted.min(ended).min(done).min(permitted);
     assert!(least >= 10, "{granted} {ended} {done} {permitted}");
-    // The log is made anew as it is closed, and begins anew once its pages are in the file.
+    // The log is created anew after each close, and starts from its beginning once its pages are in the file.
     let headers = count(&|it| matches!(it, Record::Written(_, 0, bytes) if bytes.len() == 32));
     let closed = count(&|it| matches!(it, Record::Unnamed(name) if name == "locks.db-wal"));
     assert!(closed >= 3 && headers > closed + 1, "{headers} {closed}");
 }
 
-/// What came of losses of power.
+/// The outcome of the losses of power.
 #[derive(Default)]
 struct Outcome {
     points: usize,
-    /// After so many of them at least one change was lost; one write was torn; one of the two.
+    /// After how many of them at least one change was lost, at least one write was torn, or either of the two.
     lost: usize,
     torn: usize,
     incomplete: usize,
@@ -148,7 +149,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// After how many losses of power there was each harm.
+    /// After how many losses of power each harm was seen.
     fn count(&self) -> BTreeMap<Harm, usize> {
         let mut points = BTreeMap::<_, BTreeSet<_>>::new();
         for (point, harm, _) in &self.harms {
@@ -168,7 +169,7 @@ impl Outcome {
 }
 
 impl Recorded {
-    /// The places at which the power is lost: so many that follow on a change, and a quarter as many others.
+    /// The places at which the power is lost: this many that follow on a change, and a quarter as many others.
     fn points(&self, losses: usize) -> Vec<usize> {
         let is_change = |at: &usize| match &self.records[*at] {
             Record::Said(_) | Record::Synced(_) => false,
@@ -186,7 +187,7 @@ impl Recorded {
         points
     }
 
-    /// Loses the power at each of these places on a disk that is so many syncs late, and looks at what is left.
+    /// Loses the power at each of these places, on a disk that is this many syncs late, and checks what is left.
     fn lose_power(&self, points: &[usize], late: usize) -> Outcome {
         thread::scope(|scope| {
             let part = |number| scope.spawn(move || self.lose_at_some(points, number, late));
@@ -205,7 +206,7 @@ impl Recorded {
         })
     }
 
-    /// The part of one thread.
+    /// The share of one thread.
     fn lose_at_some(&self, points: &[usize], number: usize, late: usize) -> Outcome {
         let mut points = points.iter().skip(number).step_by(THREADS).peekable();
         let (mut disk, mut promised) = (Disk::new(late), Promised::default());
@@ -246,7 +247,7 @@ fn no_grant_is_lost_with_the_last_writes() {
         outcome.count(),
         RECORDED.kept.display()
     );
-    // It is no proof if nothing was lost.
+    // If nothing was lost, the test proves nothing.
     let counts = [outcome.incomplete, outcome.lost, outcome.torn];
     assert!(counts[0] >= LEAST, "{counts:?}");
     assert!(counts[1].min(counts[2]) >= LEAST / 4, "{counts:?}");

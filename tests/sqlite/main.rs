@@ -20,10 +20,11 @@ use std::{
 use leasehold::{SqliteStore, Store, store::LeaseId};
 use leasehold_conformance::Clients;
 
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A path that no other test uses. Those of earlier runs go; this one's stay, for who wants to look.
+/// A path that no other test uses. Files of earlier runs are removed. Those of this run stay, for people who want to
+/// look at them.
 fn path() -> PathBuf {
     static TIDY: Once = Once::new();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sqlite");
@@ -33,7 +34,7 @@ fn path() -> PathBuf {
             let changed = entry.metadata().and_then(|data| data.modified()).ok();
             let age = changed.and_then(|at| SystemTime::now().duration_since(at).ok());
             if age.is_some_and(|age| age > Duration::from_secs(3_600)) {
-                // Another process may have been faster.
+                // Another process may have removed it.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -45,7 +46,7 @@ async fn store_at(path: &Path) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(path).await.unwrap())
 }
 
-/// Each with a connection of its own.
+/// Two stores with a connection each.
 async fn connect() -> Clients {
     let path = path();
     Clients::new(store_at(&path).await, store_at(&path).await)
@@ -53,7 +54,7 @@ async fn connect() -> Clients {
 
 leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 2);
 
-/// Of one connection, which both share.
+/// Two handles on one connection.
 mod on_one_connection {
     use super::*;
 

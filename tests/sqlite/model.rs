@@ -1,4 +1,5 @@
-//! Random commands against memory and a file at once, and any text.
+//! Random commands go to the memory store and to a file, and every answer has to be the same. And
+//! any text as key, owner and note.
 
 use leasehold_tests::{fuzz, long, model, permits};
 use tokio::runtime::Runtime;

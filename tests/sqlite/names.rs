@@ -1,4 +1,4 @@
-//! One file has one name, and stays in its place as long as it is open.
+//! The file has one name, and stays where it is as long as it is open.
 
 use std::{env, fs, os::unix::fs::symlink, path::Path};
 
@@ -25,7 +25,7 @@ async fn a_file_that_is_removed_or_replaced_grants_nothing_more() {
     assert!(!new.inspect("key").await.unwrap().unwrap().is_free());
 }
 
-/// The other two files tell processes of each other as much as the first.
+/// Processes hear of each other by the two files beside the file as much as by the file itself.
 #[tokio::test]
 async fn what_is_removed_beside_the_file_grants_nothing_more() {
     for end in ["-wal", "-shm"] {
@@ -42,7 +42,7 @@ async fn what_is_removed_beside_the_file_grants_nothing_more() {
     }
 }
 
-/// Each name has a log of its own.
+/// The file would have a log of its own for each name.
 #[tokio::test]
 async fn a_file_with_two_names_is_refused() {
     let (path, other) = (path(), path());
@@ -60,7 +60,7 @@ async fn a_file_with_two_names_is_refused() {
     lease.release().await.unwrap();
 }
 
-/// SQLite goes by the name that it leads to.
+/// SQLite uses the name that the link leads to.
 #[tokio::test]
 async fn a_symbolic_link_is_the_file_that_it_leads_to() {
     let (path, other) = (path(), path());
@@ -72,8 +72,8 @@ async fn a_symbolic_link_is_the_file_that_it_leads_to() {
     assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
 }
 
-/// So that a change of the folder that the program is in changes nothing. A test that does change it would
-/// disturb others.
+/// The path is made absolute, so that a change of the program's working directory does not matter. A test that changed
+/// the directory would disturb others.
 #[tokio::test]
 async fn a_relative_path_is_one_from_the_root_on() {
     let path = path();

@@ -1,4 +1,4 @@
-//! A disk that keeps what it was told to keep, and some of the rest.
+//! A disk that keeps what it was told to keep, and a part of the rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,22 +12,22 @@ use super::log::{FOLDER, FileId, Record};
 
 /// A sector is written as a whole or not at all.
 const SECTOR: usize = 512;
-/// Of the changes that the disk was not told to keep, such a share is lost.
+/// The shares of changes that are lost, among those that the disk was not told to keep. Each loss of power uses one.
 const SHARES: [f64; 5] = [0.1, 0.3, 0.6, 0.9, 1.0];
-/// Of the writes that are not lost, such a share is torn.
+/// The share of writes that are torn, among those that are not lost.
 const TORN: f64 = 0.4;
-/// So often a loss that lost nothing is tried again: there may be nothing to lose.
+/// How often a loss of power is tried again if it lost nothing. There may be nothing to lose.
 const ATTEMPTS: usize = 8;
 
-/// The state of a disk at a place of a record.
+/// The state of a disk at one place of a record.
 pub struct Disk<'a> {
     files: Vec<File<'a>>,
-    /// The names that are kept, and the changes of names since the folder was told to keep them.
+    /// The names that are kept, and the changes of names since the last sync of the folder.
     names: BTreeMap<&'a str, FileId>,
     renamed: VecDeque<(&'a str, Option<FileId>)>,
-    /// How many changes of names are kept.
+    /// How many changes of names are in `names`.
     named: usize,
-    /// The syncs that are not carried out yet: which file, and how many of its changes they are about.
+    /// The syncs that are not carried out yet: which file, and how many of its changes each of them covers.
     due: VecDeque<(FileId, usize)>,
     late: usize,
 }
@@ -50,7 +50,7 @@ enum Change<'a> {
 #[derive(Default)]
 pub struct Left {
     pub files: BTreeMap<String, Vec<u8>>,
-    /// How many changes are lost, and how many writes torn.
+    /// How many changes are lost, and how many writes are torn.
     pub lost: usize,
     pub torn: usize,
 }
@@ -68,7 +68,7 @@ impl Left {
 }
 
 impl<'a> Disk<'a> {
-    /// A disk that carries out each sync only when it is told of so many more. An honest one has 0.
+    /// A disk that carries out each sync only after this many more syncs. An honest disk has 0.
     pub fn new(late: usize) -> Self {
         Self {
             files: Vec::new(),
@@ -147,7 +147,8 @@ impl<'a> Disk<'a> {
         names.into_iter().map(seen).collect()
     }
 
-    /// What a loss of power leaves: all that is kept, and of the rest what chance will have, but not all of it.
+    /// What a loss of power leaves: everything that is kept, and a random part of the rest. If possible, something is
+    /// missing.
     pub fn after_a_loss(&self, random: &mut Rng) -> Left {
         let mut attempts = 0..ATTEMPTS;
         loop {
@@ -162,7 +163,7 @@ impl<'a> Disk<'a> {
         let share = *random.choice(&SHARES).unwrap();
         let mut left = Left::default();
         let mut names = self.names.clone();
-        // The changes of one name are kept in their order, up to one; those of another name are another matter.
+        // The changes of one name are kept in order, up to one of them. Changes of other names are independent of that.
         let mut lost_of = BTreeSet::new();
         for (name, file) in &self.renamed {
             if lost_of.contains(name) || random.f64() < share {
@@ -196,7 +197,8 @@ impl File<'_> {
     fn after_a_loss(&self, share: f64, random: &mut Rng, left: &mut Left) -> Vec<u8> {
         let mut bytes = self.kept.clone();
         let changes: Vec<_> = self.changes.iter().copied().collect();
-        // What is written before the file is cut comes before that, since the disk knows one length of it at a time.
+        // Writes before a cut of the file are carried out before it, since the disk has one length of the file at a
+        // time.
         for changes in changes.chunk_by(|before, _| matches!(before, Change::Write(..))) {
             let mut there = Vec::new();
             let (writes, cut) = match changes.split_last() {
@@ -234,7 +236,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Adds some of the sectors of a write. One that lies in a single sector is there.
+    /// Adds some of the sectors of a write. A write within one sector is added as a whole.
     fn tear(self, random: &mut Rng, there: &mut Vec<Change<'a>>, left: &mut Left) {
         let Self::Write(mut at, mut rest) = self else {
             return there.push(self);

@@ -1,4 +1,4 @@
-//! The record of what a process told the disk, and what its application was told meanwhile.
+//! The record of what a process told the disk, and of what its application was told meanwhile.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,7 +10,8 @@ use std::{
 use leasehold::store::LeaseId;
 use serde::{Deserialize, Serialize};
 
-/// The kinds of `record_writes.c`, and that of an application, which stands among them.
+/// The kinds of record of `record_writes.c`, and the kind for what the application was told, which is recorded among
+/// them.
 const NAMED: u64 = 1;
 const UNNAMED: u64 = 2;
 const WRITTEN: u64 = 3;
@@ -19,9 +20,9 @@ const SYNCED: u64 = 5;
 const SAID: u64 = 6;
 const HEADER: usize = 32;
 
-/// A file of a record. Two that had the same name one after the other are two.
+/// A file of a record. Two files that had the same name one after the other have two ids.
 pub type FileId = usize;
-/// The folder of the files, which is told to keep their names.
+/// The folder of the files. A sync of it keeps their names.
 pub const FOLDER: FileId = 0;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -34,17 +35,17 @@ pub enum Record {
     Said(Event),
 }
 
-/// What an application asks a store, or is told by it.
+/// What an application asks a store for, or what the store tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// It asks something that may end these leases.
+    /// The application asks for something that may end these leases.
     Asks(Vec<LeaseId>),
-    /// It was told that nothing was done.
+    /// The store told it that nothing was done.
     Refused,
-    /// The leases that it has, of which it may have had some before: those that were renewed.
+    /// The leases that were granted or renewed. The application may have had some of them before.
     Granted(Vec<Granted>),
     Released(LeaseId),
-    /// It evicted its leases on a key, which has this fence now.
+    /// It evicted its leases on a key. The key has this fence now.
     Evicted {
         key: String,
         ends: Vec<LeaseId>,
@@ -55,7 +56,7 @@ pub enum Event {
         lease: LeaseId,
         tick: i64,
     },
-    /// It was granted so many permits.
+    /// It was granted this many permits.
     Permitted(u32),
 }
 
@@ -64,11 +65,11 @@ pub struct Granted {
     pub key: String,
     pub lease: LeaseId,
     pub fence: i64,
-    /// When it expires on the store's clock, in milliseconds since 1970.
+    /// When the lease expires by the store's clock, in milliseconds since 1970.
     pub until: i64,
 }
 
-/// Adds what an application is told to the record of its process.
+/// Adds what the application is told to the record of its process.
 pub struct Teller(File);
 
 impl Teller {
@@ -114,7 +115,7 @@ pub fn read(bytes: &[u8]) -> Vec<Record> {
     records
 }
 
-/// Which file has which name and inode at a place of a record. An inode may be used again once its file is gone.
+/// Which file has which name and inode at one place of a record. An inode may be used again once its file is gone.
 #[derive(Default)]
 struct Names {
     there: BTreeSet<String>,
@@ -123,7 +124,7 @@ struct Names {
 }
 
 impl Names {
-    /// A file was opened. `None` if it was there before.
+    /// Notes that a file was opened. Returns `None` if the file was there before.
     fn named(&mut self, inode: u64, name: String) -> Option<Record> {
         if name.is_empty() {
             self.files.insert(inode, FOLDER);

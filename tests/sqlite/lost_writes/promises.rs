@@ -1,4 +1,4 @@
-//! What an application was told, and whether a file that a loss of power left is as it was told.
+//! What an application was told, and whether a file that a loss of power left agrees with that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,33 +16,33 @@ use super::{
     workload::{JOB, KEYS, LIMITER, ask, quota},
 };
 
-/// More than the file has locks.
+/// More locks than the file has.
 const ALL: usize = 1_000;
 
-/// What is wrong with a file.
+/// What can be wrong with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Harm {
     /// The store does not open it, or SQLite finds it broken.
     Broken,
     /// A lease that was acknowledged is not there.
     GrantLost,
-    /// It is there, and ends earlier than was acknowledged.
+    /// The lease is there, but ends earlier than was acknowledged.
     RenewalLost,
     /// A key has a fence that is less than one that was acknowledged, or grants one that is not greater.
     FenceLost,
-    /// A key is granted to another beside its holder.
+    /// A key is granted to a second lease beside its holder.
     GrantedTwice,
     /// A lease is there that was released or evicted.
     ReleaseUndone,
-    /// A tick that is done is to be done again.
+    /// A tick that is done would be done again.
     TickForgotten,
-    /// A limiter lets through more than there is left.
+    /// A limiter lets through more permits than are left.
     PermitsForgotten,
 }
 
 pub type Harms = Vec<(Harm, String)>;
 
-/// What an application was told up to a place of a record.
+/// What an application was told up to one place of a record.
 #[derive(Clone, Debug, Default)]
 pub struct Promised {
     leases: BTreeMap<LeaseId, Granted>,
@@ -51,7 +51,7 @@ pub struct Promised {
     fences: BTreeMap<String, i64>,
     tick: Option<i64>,
     permits: u32,
-    /// The leases that may be over by what it has asked and not been told.
+    /// The leases that may be over by a request that is not answered yet.
     ends: Vec<LeaseId>,
 }
 
@@ -90,7 +90,7 @@ impl Promised {
         self.ended.insert(lease);
     }
 
-    /// The leases that are to be there at this time.
+    /// The leases that have to be there at this time.
     fn live(&self, now: i64) -> impl Iterator<Item = &Granted> {
         let live = move |it: &&Granted| it.until > now && !self.ends.contains(&it.lease);
         self.leases.values().filter(live)
@@ -100,7 +100,7 @@ impl Promised {
         self.fences.get(key).copied().unwrap_or_default()
     }
 
-    /// What is wrong with the file at this path, which the host finds after its next boot.
+    /// What is wrong with the file at this path, as the host finds it after the next boot.
     pub async fn harms(&self, path: &Path) -> Harms {
         let store = match SqliteStore::open(path).await {
             Ok(store) => store,
@@ -120,7 +120,7 @@ impl Promised {
         }
         let all = ListRequest::new(Filter::new(), None, ALL);
         let states = store.list(&all).await?.locks;
-        // Without a lock there is no time, and all that was acknowledged is missing.
+        // Without any lock the list has no time, and everything that was acknowledged is missing.
         let now = states.first().map(|it| it.now.timestamp_millis());
         let now = now.unwrap_or_default();
         self.compare(&states, now, &mut harms);
@@ -128,7 +128,7 @@ impl Promised {
         Ok(harms)
     }
 
-    /// Compares what is there with what was told.
+    /// Compares the locks of the file with what the application was told.
     fn compare(&self, states: &[LockState], now: i64, harms: &mut Harms) {
         let state = |key: &str| states.iter().find(|state| state.key.as_str() == key);
         for lease in self.live(now) {
@@ -158,7 +158,7 @@ impl Promised {
         }
     }
 
-    /// Asks for what others have, as a process that starts after the loss of power.
+    /// Asks for keys that others hold, as a process does that starts after the loss of power.
     async fn ask_again(
         &self,
         store: &SqliteStore,

@@ -1,9 +1,10 @@
-/* Records what a process tells the disk about the files of one folder, in the order in which it does: the names that it
-   makes and removes, what it writes and cuts, and what it waits for. Nothing of it is passed over but SQLite's shared
-   memory (-shm), which is of no use after a loss of power.
+/* Records what a process tells the disk about the files of one folder, in order: the names that it makes and removes,
+   what it writes and cuts, and its syncs. Only SQLite's shared memory (-shm) is left out, because it is of no use after
+   a loss of power.
 
-   LEASEHOLD_RECORDED is the folder, LEASEHOLD_RECORD the file of the record. The process sees the boot id in the file
-   LEASEHOLD_BOOT_ID, so that whoever opens the files later does so after another boot. log.rs reads the record. */
+   LEASEHOLD_RECORDED is the folder, and LEASEHOLD_RECORD is the file of the record. The process reads its boot id from
+   the file LEASEHOLD_BOOT_ID, so that for a process that opens the files later the host has booted. log.rs reads the
+   record. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,12 +20,12 @@ enum kind { NAMED = 1, UNNAMED, WRITTEN, CUT, SYNCED };
 struct header { uint64_t kind, file, at, length; };
 
 #define MOST_FILES 4096
-/* The inode of each open file of the folder, and of the folder itself; 0 for every other file. */
+/* The inode of each open file in the folder, and of the folder itself, by file descriptor. Any other file has 0. */
 static uint64_t recorded[MOST_FILES];
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-/* One append for each, so that what the application adds by itself stands where it was told. */
+/* Each entry is one append, so that the entries of the application itself are in the right places among them. */
 static void record(enum kind kind, uint64_t file, uint64_t at, const void *bytes, size_t length) {
     static int out = -1;
     if (out < 0) out = NEXT(open64)(getenv("LEASEHOLD_RECORD"), O_WRONLY | O_APPEND | O_CLOEXEC);
@@ -33,7 +34,7 @@ static void record(enum kind kind, uint64_t file, uint64_t at, const void *bytes
     if (writev(out, parts, 2) != (ssize_t)(sizeof header + length)) abort();
 }
 
-/* What follows the name of the folder in a path, which is empty for the folder; NULL for a path that is not recorded. */
+/* The part of a path after the folder. It is empty for the folder itself, and NULL for a path that is not recorded. */
 static const char *name_of(const char *path) {
     const char *folder = getenv("LEASEHOLD_RECORDED");
     size_t length = folder ? strlen(folder) : 0, whole = strlen(path);
@@ -103,7 +104,7 @@ WRITE_AT(pwrite64)
 CUT_TO(ftruncate)
 CUT_TO(ftruncate64)
 
-/* The record is the disk, so nothing waits for the one that is there. */
+/* In the test the record is the disk, so a sync does not have to wait for the real one. */
 #define SYNC(name)                                                                                 \
     int name(int file) {                                                                           \
         if (!file_of(file)) return NEXT(name)(file);                                               \

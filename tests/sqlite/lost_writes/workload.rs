@@ -1,4 +1,4 @@
-//! What the process does whose disk is recorded.
+//! The work of the process whose disk is recorded.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -13,26 +13,26 @@ use leasehold::{
 
 use super::log::{Event, Granted, Teller};
 
-/// The keys that several ask for, and the one of a job.
+/// The keys that several leases compete for. The key of a job follows.
 pub const KEYS: [&str; 5] = ["key 0", "key 1", "key 2", "key 3", "key 4"];
 pub const JOB: &str = "job";
 pub const LIMITER: &str = "limiter";
-/// A lease that outlasts the test, also if a record is tried again.
+/// A ttl that is longer than the test, also if a record is tried again later.
 const LONG: Duration = Duration::from_secs(86_400);
-/// A lease that is over when the next one asks.
+/// A ttl that is over at the next request.
 const BRIEF: Duration = Duration::from_millis(1);
-/// How long it is kept that a tick was done.
+/// For how long the store remembers that a tick was done.
 const KEPT: Duration = LONG;
-/// So many steps pass between two times at which the file is closed, which removes the log.
+/// How many steps pass until the file is closed, which removes the log.
 const STEPS: u32 = 45;
 const TIMES: u32 = 3;
-/// The leases that are renewed together, so large that they are on many pages.
+/// The number of leases that are renewed together. With their notes they fill many pages.
 const KEPT_ALIVE: usize = 40;
 const NOTE: usize = 1_000;
-/// The length of a log of which SQLite writes the pages to the file by itself.
+/// The length of the log at which SQLite writes its pages to the file by itself.
 const LOG: u64 = 1_000 * (4_096 + 24);
 
-/// Its permits come back after years.
+/// A quota whose permits take years to come back.
 pub fn quota() -> Quota {
     let year = Duration::from_secs(365 * 86_400);
     let quota = Quota::fixed(1_000, year).unwrap();
@@ -43,7 +43,7 @@ pub fn ask(key: &str, lease: LeaseId) -> AcquireRequest {
     AcquireRequest::exclusive(Key::new(key).unwrap(), lease, Arc::from("somebody"), LONG)
 }
 
-/// Does what applications do, with two stores on one file, and leaves it open at its end.
+/// Does what applications do, with two stores on one file, and leaves the file open at the end.
 pub async fn work(path: &Path, record: &Path, seed: u64) {
     let mut application = Application {
         random: Rng::with_seed(seed),
@@ -65,7 +65,7 @@ pub async fn work(path: &Path, record: &Path, seed: u64) {
         application.renew(&many).await;
         application.step().await;
     }
-    // The log begins anew, and a loss of power finds the file open.
+    // The log starts anew, so a loss of power finds the file open.
     for _ in 0..STEPS {
         application.step().await;
     }
@@ -126,12 +126,12 @@ impl Application {
         }
     }
 
-    /// Says that it asks something, which may end these leases.
+    /// Records that the application asks for something that may end these leases.
     fn asks(&mut self, ends: &[LeaseId]) {
         self.teller.tell(&Event::Asks(ends.to_vec()));
     }
 
-    /// Whether it is granted.
+    /// Sends the request, and returns whether it is granted.
     async fn acquire(&mut self, request: &AcquireRequest) -> bool {
         self.asks(&[]);
         let answer = self.store().acquire(request).await.unwrap();
@@ -150,7 +150,7 @@ impl Application {
         }
     }
 
-    /// Each renewal is for longer than those before.
+    /// Each renewal has a longer ttl than those before.
     async fn renew(&mut self, leases: &[(Key, LeaseId)]) {
         let ttl = LONG + Duration::from_secs(self.steps.into());
         let request = |(key, lease): &(Key, LeaseId)| RenewRequest::new(key.clone(), *lease, ttl);
