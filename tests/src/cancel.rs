@@ -1,9 +1,8 @@
-//! Every operation, given up or not while one of its requests is held back, or the answer to it held
-//! back or lost: it leaves no lock behind, and holds nobody up.
+//! Every operation, dropped or not, while one of its requests is held back, or while the answer to one is held back or
+//! lost. It must leave no lock behind, and hold up no waiter.
 //!
-//! One cell of the product is an operation, the fault that strikes it, whether it is dropped while it
-//! stands there, and whether somebody waits behind it. Each has a key, a client and a proxy of its
-//! own.
+//! Each combination of an operation, a fault, whether the operation is dropped while the fault lasts, and whether a
+//! waiter follows it, is a cell. Each cell has a key, a client and a proxy of its own.
 
 pub mod faults;
 mod operations;
@@ -30,48 +29,47 @@ use super::{
     stalls::Stalls,
 };
 
-/// No key becomes free because its ttl is over.
+/// The ttl is so long that no key becomes free by its expiry.
 const TTL: Duration = Duration::from_secs(600);
-/// What a lost answer costs, at first. A machine that stands still for as long as a call may take fails cells that
-/// it would pass with more time. Only a cell whose operation was over before it was struck, or that failed by an error
-/// that passes or by being late, beside stalls that were measured, is tried again, by itself, with the next; the
-/// last one decides.
+/// The time limits of a call. A lost answer costs the first one. A machine that stands still for as long as a call may
+/// take fails cells that it would pass with more time. So a cell may be retried alone with the next time limit, and the
+/// last one decides. It is retried only if stalls were measured meanwhile, and if its operation ended before the fault,
+/// or failed by an error that a retry may mend, or was late.
 const CALL_TIMEOUTS: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(4),
     Duration::from_secs(10),
 ];
-/// Long enough for what is on its way here to arrive.
+/// Long enough for what is on its way on this host to arrive.
 const MOMENT: Duration = Duration::from_millis(20);
-/// Long enough for what could come late to come.
+/// Long enough for what comes late to come.
 const WHILE: Duration = Duration::from_millis(500);
-/// How many cells are tried at the same time.
+/// How many cells run at the same time.
 const AT_ONCE: usize = 12;
 
-/// What a request of this kind has in it, and no other.
+/// Words that occur in requests of one kind and in no others.
 pub struct Words {
     pub acquire: &'static str,
     pub renew: &'static str,
     pub release: &'static str,
 }
 
-/// An engine, and how to get at it.
+/// An engine, and the ways to reach it.
 pub struct Setting<C> {
     /// The address of the engine, for the proxies.
     pub host: String,
-    /// Not through a proxy: this one looks, and is another process.
+    /// A store that is not behind a proxy. It checks the outcome, and is another process.
     pub direct: Arc<dyn Store>,
-    /// A store with a client of its own that talks to this address.
+    /// Makes a store with a client of its own that talks to this address.
     pub connect: C,
     pub words: &'static Words,
-    /// Longer than any machine takes for an operation, or for the release of what it left. The documentation
-    /// gives an operation that is given up one answered release after its last answer, and the call timeout
-    /// where that is lost. It is shorter than the time after which the client by itself gives up a request
-    /// without an answer.
+    /// Longer than any machine takes for an operation, or for the release of what it left. By the documentation a
+    /// dropped operation has one answered release after its last answer, or the call timeout if that answer is lost.
+    /// The bound is shorter than the time after which the client gives up a request without an answer by itself.
     pub bound: Duration,
 }
 
-/// One of the product.
+/// One combination.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     operation: Operation,
@@ -80,10 +78,10 @@ struct Case {
     followed: bool,
 }
 
-/// Whether an operation is dropped, and whether somebody waits behind it.
+/// Whether the operation is dropped, and whether a waiter follows it.
 const GIVEN_UP: [(bool, bool); 3] = [(true, true), (true, false), (false, true)];
 
-/// Tries every operation with each of the faults.
+/// Runs every operation with each of the faults.
 pub async fn leaves_no_lock_behind(
     setting: &Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>>,
     faults: &[Fault],
@@ -122,7 +120,7 @@ pub async fn leaves_no_lock_behind(
     }
 }
 
-/// A client that lets go of a request that was carried out does not pass.
+/// The control: a client that abandons a request which was carried out fails.
 pub async fn one_that_abandons_its_request_is_caught(
     setting: &Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>>,
 ) {
@@ -140,7 +138,7 @@ pub async fn one_that_abandons_its_request_is_caught(
     }
 }
 
-/// One more that waits.
+/// A task that waits for the key.
 type Waiting = JoinHandle<Result<Lease, Error>>;
 
 struct Cell {
@@ -152,9 +150,9 @@ struct Cell {
     store: Arc<dyn Store>,
     leases: Leases,
     direct: Leases,
-    /// What another process has of the key.
+    /// The lease of another process on the key.
     holder: Mutex<Option<Lease>>,
-    /// Where the request or the answer is held.
+    /// The gate at which the request or the answer is held.
     gate: Mutex<Option<Gate>>,
     armed: Notify,
 }
@@ -191,7 +189,7 @@ impl Cell {
             followed,
             ..
         } = self.case;
-        // The connection is there before anything is struck.
+        // This opens the connection before the fault.
         let _ = self.store.inspect(&Key::new(&self.key)?).await?;
         let mut operation = Some(Box::pin(self.operate()));
         let mut gate = tokio::select! {
@@ -203,7 +201,7 @@ impl Cell {
                 return Err(Excusable::NotStruck(why).into());
             }
         };
-        // Whatever is asked for while every answer is lost fails.
+        // While every answer is lost, every other request fails too, so there is no waiter then.
         let mut next = (followed && fault != Fault::AnswersLost).then(|| self.acquiring());
         sleep(MOMENT).await;
         if dropped {
@@ -234,13 +232,13 @@ impl Cell {
         }
         sleep(WHILE).await;
         self.until_free().await?;
-        // Ends what listens. An answer that never comes it would wait for.
+        // The close ends the listener. It would wait for an answer that never comes, so it has a time limit.
         let _ = timeout(MOMENT, self.leases.close()).await;
         Ok(self.was_struck()?)
     }
 
-    /// Whoever waits behind gets the key, whatever stands at the gate. If that is no acquire, it is
-    /// carried out while another has the key, and does nothing to it.
+    /// The waiter gets the key, whatever is held at the gate. If that is a renewal or a release, it is carried out
+    /// while the waiter has the key, and does nothing to it.
     async fn follow(&self, next: Waiting, gate: &mut Option<Gate>) -> Result<()> {
         let Ok(lease) = timeout(self.bound, self.acquired(next)).await else {
             let why = format!("the next one is held up: {:?}", self.look().await?);
@@ -258,7 +256,7 @@ impl Cell {
         unless_passing(lease.release().await.map_err(Into::into))
     }
 
-    /// A slow server may have it ask again.
+    /// On a slow server the waiter may have to retry.
     async fn acquired(&self, mut next: Waiting) -> Result<Lease> {
         loop {
             match next.await? {
@@ -269,7 +267,7 @@ impl Cell {
         }
     }
 
-    /// Lets go of what is at the gate, and waits until the server has carried it out.
+    /// Opens the gate, and waits until the server has carried the request out.
     async fn carry_out_late(&self, gate: Gate) -> Result<()> {
         gate.open();
         let start = Instant::now();
@@ -299,8 +297,8 @@ impl Cell {
     }
 }
 
-/// What is not dropped succeeds, or says that it may succeed later: a quick server overcomes one
-/// fault, and a slow one may not. Anything else is not true, above all that the lease is lost.
+/// An operation that is not dropped succeeds, or returns an error that a retry may mend: a quick server gets over one
+/// fault, and a slow one may not. Any other error would be wrong, above all that the lease is lost.
 fn unless_passing(outcome: Result<()>) -> Result<()> {
     match outcome {
         Err(error) if !error.downcast_ref().is_some_and(Error::is_retryable) => Err(error),

@@ -1,4 +1,4 @@
-//! What other processes and jobs have written into the document of a lock, whatever is done with the lock.
+//! Fields that other processes and jobs have written into the document of a lock survive every operation on the lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,29 +15,29 @@ use tokio::time::{Instant, sleep};
 use super::{PATIENCE, hostile::at};
 
 const TTL: Duration = Duration::from_secs(600);
-/// A time to live that is waited for.
+/// A ttl that a test waits for.
 const SHORT: Duration = Duration::from_secs(1);
-/// For how long the place counts that another process has taken, in seconds.
+/// For how many seconds the place of the other process counts.
 const STAYS: i64 = 50;
 
 /// The state of a key before an operation.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// Nobody has it any more.
+    /// The key was released.
     Released,
-    /// Somebody had it until a moment ago.
+    /// One lease on it has expired a moment ago.
     Expired,
-    /// Several had it until a moment ago.
+    /// Several leases on it have expired a moment ago.
     SharedExpired,
-    /// One lease has it by itself.
+    /// One exclusive lease holds it.
     Sole,
-    /// Two share it.
+    /// Two shared leases hold it.
     Both,
-    /// One shares it with nobody.
+    /// One shared lease holds it.
     Alone,
 }
 
-/// What is done with it, by or in the place of its first lease.
+/// What is done with the key, by its first lease or in the place of it.
 #[derive(Clone, Copy, Debug)]
 enum Operation {
     Acquire,
@@ -100,8 +100,8 @@ fn operations() -> Vec<(Before, Operation)> {
     all
 }
 
-/// Sets both fields before each operation, and compares them after it. The place of another process counts meanwhile, and
-/// no operation heeds it.
+/// Sets the fields `done` and `waiters` before each operation, and compares them after it. The place of another process
+/// counts meanwhile, but no operation waits for it.
 ///
 /// `set` sets fields of the document of a key, [with their times](super::hostile::with_times), and `get` reads the
 /// document.
@@ -123,7 +123,7 @@ pub async fn is_carried_along(
         let second = is_so(store, &companion, Before::Sole).await;
         keys.push([(key, first), (companion, second)]);
     }
-    // All that are to expire have, by the store's clock.
+    // By the store's clock every lease that has to expire has expired by now.
     for ([(key, _), _], ((before, _), _)) in keys.iter().zip(&operations) {
         let expires = matches!(before, Before::Expired | Before::SharedExpired);
         let start = Instant::now();
@@ -145,14 +145,15 @@ pub async fn is_carried_along(
         }
         assert_eq!(is["done"], was["done"], "{place}");
         assert!(!is["done"].is_null(), "{place}");
-        // Unless the machine was so slow that the place does not count any more.
+        // If the machine was slow, the place may not count any more.
         if start.elapsed() < in_time {
             assert_eq!(is["waiters"], was["waiters"], "{place}");
         }
     }
 }
 
-/// A process that waits, and a tick that is done, told in a way that makes sense and in one that does not.
+/// The two fields: a waiting process, and a tick that is done. The first time `done` makes sense, and the second time
+/// it does not.
 pub fn others() -> [Value; 2] {
     let done = json!({
         "kind": "counter", "tick": 7, "at": at(-5), "by": "me",
@@ -203,7 +204,8 @@ async fn is_so(store: &dyn Store, key: &Key, before: Before) -> LeaseId {
     }
 }
 
-/// Does it with the key and its first lease, beside the companion if it is one of many. Panics unless it is done.
+/// Carries the operation out on the key by its first lease, together with the companion if it is a batch. Panics if it
+/// is refused.
 async fn is_done(
     store: &dyn Store,
     (key, lease): &(Key, LeaseId),

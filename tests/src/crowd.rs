@@ -1,8 +1,8 @@
-//! A key with as many holders as it may have, each with the longest owner and note: the largest document
-//! that there can be.
+//! A key with as many holders as it may have, each with the longest owner and note: the largest document that there can
+//! be.
 //!
-//! A test stores it as its database has it, with the names of the leases from here; a thousand grants one
-//! after the other would take too long.
+//! A test stores the document in its database, with the names of the leases from here. A thousand grants one after the
+//! other would take too long.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,20 +18,20 @@ use leasehold::{
 
 use super::patient;
 
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 
 pub struct Crowd {
-    /// The holders that are still to be stored; the first one has come by itself.
+    /// The holders that the test still has to store. The first one was granted its lease.
     pub leases: Vec<LeaseId>,
     first: AcquireRequest,
 }
 
 impl Crowd {
-    /// Has the first one enter, after which a test makes as many copies of it as there are leases.
+    /// Acquires the first lease. After that the test makes as many copies of its holder as there are leases.
     pub async fn around_the_first(store: &dyn Store) -> Self {
         let key = Key::new("crowd").unwrap();
-        // What takes the most room in JSON: six letters for each.
+        // These letters take the most room in JSON: six bytes each.
         let owner = "\u{1}".repeat(MAX_OWNER_BYTES);
         let first = AcquireRequest::exclusive(key, LeaseId::random(), owner.into(), LONG).shared();
         let first = first.note("\u{2}".repeat(MAX_NOTE_BYTES));
@@ -41,7 +41,7 @@ impl Crowd {
         Self { leases, first }
     }
 
-    /// One more is an error, and stores nothing.
+    /// One more holder is an error, and nothing is stored.
     pub async fn takes_no_other(&self, store: &Arc<dyn Store>) {
         let key = &self.first.key;
         let leases = patient(store.clone());
@@ -66,7 +66,7 @@ impl Crowd {
         }
     }
 
-    /// Of several that come at the same time one gets the last place.
+    /// Of several requests at the same time one gets the last place.
     async fn last_place_is_for_one(&self, leases: &Leases) {
         let race = (0..8).map(|_| {
             leases
@@ -88,7 +88,7 @@ impl Crowd {
         }
     }
 
-    /// Everything that its holders and others do works.
+    /// All operations of its holders and of other clients work.
     pub async fn lives_on(self, store: &Arc<dyn Store>) {
         let key = &self.first.key;
         let leases = patient(store.clone());
@@ -109,7 +109,7 @@ impl Crowd {
 
         let renewal = |lease| RenewRequest::new(key.clone(), lease, LONG);
         let many: Vec<_> = self.leases.iter().take(3).copied().map(renewal).collect();
-        // Alone, and together with others.
+        // The renewal is sent alone, and then with others.
         for renewals in [&many[..1], &many[..]] {
             for answer in store.renew(renewals).await.unwrap() {
                 assert!(matches!(answer, Ok(RenewAnswer::Renewed(_))), "{answer:?}");

@@ -1,4 +1,4 @@
-//! A proxy that makes a MongoDB server look like one that is not to be had here.
+//! A proxy that makes a MongoDB server look like one that is not available here.
 
 use std::{io, sync::Arc};
 
@@ -11,29 +11,29 @@ use tokio::{
     net::{TcpListener, TcpStream, UnixStream},
 };
 
-/// What a server looks like.
+/// What the server looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disguise {
     /// A router of a sharded cluster.
     Router,
-    /// The primary of a replica set, where there is a router: whoever asks it for `$$NOW` is told the router's time.
+    /// The primary of a replica set, in front of a router: the answer to `$$NOW` is the router's time.
     Primary,
-    /// An engine that refuses what Amazon DocumentDB 5.0 refuses of the commands that are sent here: updates with
+    /// An engine that refuses the same commands as Amazon DocumentDB 5.0, among those that are sent here: updates with
     /// pipelines, `$$NOW`, and retryable writes.
     WithoutPipelines,
     /// An engine that has neither TTL indexes nor change streams.
     Bare,
 }
 
-/// The answer to a query of the first versions of the protocol, with which drivers greet a server.
+/// The kind of the answer to a query of the first versions of the protocol, with which drivers greet a server.
 const OP_REPLY: i32 = 1;
 const OP_MSG: i32 = 2_013;
 const HEADER: usize = 16;
-/// Of an `OP_REPLY`, behind the header.
+/// The length of the fields of an `OP_REPLY` that follow the header.
 const REPLY_FIELDS: usize = 20;
 
 impl Disguise {
-    /// The address of a proxy to the server at this one. It ends with the runtime.
+    /// The address of a new proxy to the server at this address. The proxy ends with the runtime.
     pub async fn of(self, address: &str) -> String {
         let options = ClientOptions::parse(address).await.unwrap();
         let server = Arc::new(options.hosts[0].clone());
@@ -43,7 +43,7 @@ impl Disguise {
             while let Ok((client, _)) = listener.accept().await {
                 let server = server.clone();
                 tokio::spawn(async move {
-                    // A connection that breaks is the client's to notice.
+                    // The client notices by itself if the connection breaks.
                     let _ = match &*server {
                         ServerAddress::Tcp { host, port } => {
                             let port = port.unwrap_or(27_017);
@@ -61,7 +61,7 @@ impl Disguise {
                 });
             }
         });
-        // A standalone server behind a proxy has none.
+        // A standalone server behind a proxy has no retryable writes.
         let retries = self == Self::Primary;
         format!("mongodb://127.0.0.1:{port}/?directConnection=true&retryWrites={retries}")
     }
@@ -83,7 +83,7 @@ impl Disguise {
         }
     }
 
-    /// The answer to a command that such a server does not carry out.
+    /// The error that such a server answers to a command that it does not carry out.
     fn refusal(self, command: &Document) -> Option<Document> {
         let refused =
             |message: &str, code: i32| Some(doc! { "ok": 0.0, "errmsg": message, "code": code });
@@ -118,7 +118,7 @@ impl Disguise {
         }
     }
 
-    /// An answer of the server as the disguised one gives it.
+    /// The answer of the server, changed into one of the disguised server.
     fn changed(self, answer: Vec<u8>) -> Vec<u8> {
         let Some(start) = document_in(&answer) else {
             return answer;
@@ -129,7 +129,7 @@ impl Disguise {
         if !document.contains_key("maxWireVersion") {
             return answer;
         }
-        // With it the server would answer a greeting again and again.
+        // With this field the driver would have the server answer greetings again and again.
         document.remove("topologyVersion");
         match self {
             Self::Router => {
@@ -152,7 +152,7 @@ fn has_stage(command: &Document, stage: &str) -> bool {
     stages.any(|it| it.contains_key(stage))
 }
 
-/// Whether a projection of a command has the time in it.
+/// Whether a projection of a command asks for the time.
 fn shows_the_time(command: &Document, projection: &str) -> bool {
     let shown = command.get_document(projection).into_iter().flatten();
     shown
@@ -175,7 +175,8 @@ fn number_at(message: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Where the document of a message begins. A message of commands has flags and the kind of its section before it.
+/// The place at which the document of a message begins. In a message with a command, flags and the kind of the section
+/// come before it.
 fn document_in(message: &[u8]) -> Option<usize> {
     match number_at(message, 12)? {
         OP_MSG => Some(HEADER + 5),
@@ -189,7 +190,7 @@ fn command(request: &[u8]) -> Option<Document> {
     Document::from_reader(&request[start..]).ok()
 }
 
-/// A message with this head, whose length is written anew, and this document.
+/// A message with this head and this document. The length in the head is set anew.
 fn with_document(head: &[u8], document: &Document) -> Vec<u8> {
     let mut message = head.to_vec();
     document.to_writer(&mut message).unwrap();
@@ -204,7 +205,7 @@ fn answer_to(request: &[u8], document: &Document) -> Vec<u8> {
     for number in [0, id, id, OP_MSG, 0] {
         head.extend(number.to_le_bytes());
     }
-    // The kind of a section with one document.
+    // This is the kind of a section with one document.
     head.push(0);
     with_document(&head, document)
 }

@@ -1,7 +1,7 @@
-//! Finds a real engine: an address in the environment, else one that this run shares, else a container, else a
-//! process.
+//! Finds a real engine: at an address in the environment, or among those that the run shares, or in a new container, or
+//! as a new process.
 //!
-//! A test that gets none fails; nothing is skipped.
+//! A test that gets no engine fails. No test is skipped.
 
 pub mod shared;
 
@@ -30,22 +30,22 @@ use testcontainers::{
 
 use crate::project;
 
-/// An engine, by its name in `scripts/engine list` and in `testcontainers.toml`.
+/// An engine, named as in `scripts/engine list` and in `testcontainers.toml`.
 #[derive(Clone, Copy, Debug)]
 pub enum Engine {
-    /// A standalone MongoDB: quick, and enough for most tests.
+    /// A standalone MongoDB. It is quick, and enough for most tests.
     MongoDb,
-    /// An alpha of MongoDB 9.0: standalone, and with the expression `$currentDate`.
+    /// An alpha of MongoDB 9.0: standalone, with the expression `$currentDate`.
     MongoDbAlpha,
-    /// A complete MongoDB replica set of one member: with TTL deletion and an oplog.
+    /// A complete MongoDB replica set of one member, with TTL deletion and an oplog.
     MongoDbReplicaSet,
-    /// A sharded cluster with two routers, of which the second has a clock that is a minute ahead.
+    /// A sharded cluster with two routers. The clock of the second router is a minute ahead.
     MongoDbSharded,
-    /// One that asks who its clients are; its address has the name and password of the superuser.
+    /// A MongoDB with accounts. Its address has the name and password of the superuser.
     MongoDbSecured,
     /// Elasticsearch without accounts.
     Elasticsearch,
-    /// Elasticsearch with accounts; its address has those of the superuser.
+    /// Elasticsearch with accounts. Its address has the name and password of the superuser.
     ElasticsearchSecured,
     /// OpenSearch without accounts.
     OpenSearch,
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// What was found in this process, which looks once.
+    /// What was found for this engine. Each process looks only once.
     fn found(self, look: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
         static FOUND: [OnceLock<Result<String, String>>; 8] = [const { OnceLock::new() }; 8];
         let found = FOUND[self as usize].get_or_init(|| match env::var(self.variable()) {
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     fn find(self) -> Result<String, String> {
-        // A cluster is more than one container, no image has a router with another clock, and none is of an alpha.
+        // A cluster needs more than one container, no image has a router with another clock, and no image has an alpha.
         let has_image = !matches!(self, Self::MongoDbSharded | Self::MongoDbAlpha);
         if has_image && docker_is_reachable() {
             return self.container();
@@ -125,8 +125,8 @@ impl Engine {
         self.process()
     }
 
-    /// A local process, out of `scripts/engine`. It ends when the pipe to its standard input is
-    /// closed, and that is when this process ends, however it does.
+    /// A local process, by `scripts/engine`. It ends when the pipe to its standard input is closed, and that is when
+    /// this process ends, in whatever way.
     fn process(self) -> Result<String, String> {
         let script = project().join("scripts/engine");
         let engine = Command::new(&script)
@@ -158,7 +158,7 @@ impl Engine {
             .ok_or_else(|| format!("{} has no [{}]", path.display(), self.name()))?
             .try_into::<PinnedImage>()
             .map_err(|error| error.to_string())?;
-        // A runtime of its own: those of the tests end with their test.
+        // It needs a runtime of its own, because the runtimes of tests end with their tests.
         let start = thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
             let address = runtime.block_on(async {
@@ -167,7 +167,7 @@ impl Engine {
                     .await
                     .map_err(|error| error.to_string())
             });
-            // The client inside the container's handle goes on using it.
+            // The client inside the container's handle goes on using the runtime.
             std::mem::forget(runtime);
             address
         });
@@ -184,7 +184,7 @@ impl Engine {
         image: &PinnedImage,
     ) -> anyhow::Result<String> {
         let port = container.get_host_port_ipv4(image.port.tcp()).await?;
-        // The port is the one on IPv4. On IPv6 it may be that of another container.
+        // The port is the one on IPv4. On IPv6 the same number may belong to another container.
         let host = container.get_host().await?.to_string();
         let host = host.replace("localhost", "127.0.0.1");
         remove_at_exit(container.id())?;
@@ -202,7 +202,7 @@ impl Engine {
                 let key = image.files.values().next().map_or("", String::as_str);
                 let address =
                     |user| format!("mongodb://{user}:{key}@{host}:{port}/?directConnection=true");
-                // Whoever knows the key may do everything, also where there are no users yet.
+                // A client that knows the key may do everything, even before there are users.
                 let member = address("__system") + "&authSource=local";
                 initiate_replica_set(&member).await?;
                 let superuser = doc! { "createUser": "leasehold", "pwd": key, "roles": ["root"] };
@@ -225,7 +225,7 @@ impl Engine {
         })
     }
 
-    /// Writes down which test asked, for the count that `scripts/test` shows.
+    /// Records which test asked for this engine, for the count that `scripts/test` shows.
     fn count_test(self) {
         let Ok(path) = env::var("LEASEHOLD_ENGINE_LOG") else {
             return;
@@ -252,7 +252,7 @@ struct PinnedImage {
     command: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// What is to be in which file, for its owner's eyes only.
+    /// The contents of files by their paths. Only their owner can read the files.
     #[serde(default)]
     files: BTreeMap<String, String>,
 }
@@ -295,7 +295,7 @@ async fn initiate_replica_set(address: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until a search engine takes writes, which is a moment after it says that it has started.
+/// Waits until a search engine takes writes. That is a moment after it says that it has started.
 async fn await_search_engine(address: &str) -> anyhow::Result<()> {
     let client = Elasticsearch::new(Transport::single_node(address)?);
     let health = "_cluster/health?wait_for_status=yellow&timeout=60s";
@@ -318,8 +318,8 @@ fn docker_is_reachable() -> bool {
     env::var_os("DOCKER_HOST").is_some() || UnixStream::connect("/var/run/docker.sock").is_ok()
 }
 
-/// A container outlives the process that started it. A shell that waits for the end of its input,
-/// and so of this process, removes it.
+/// A container outlives the process that started it. So a shell removes it: the shell waits for the end of its input,
+/// which comes with the end of this process.
 fn remove_at_exit(container: &str) -> anyhow::Result<()> {
     let script = format!("cat >/dev/null; docker rm --force --volumes {container} >/dev/null");
     let shell = Command::new("sh")
@@ -330,7 +330,7 @@ fn remove_at_exit(container: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps a child, and the pipe to its standard input, for as long as this process lives.
+/// Keeps a child, and the pipe to its standard input, until this process ends.
 fn keep(child: Child) -> &'static mut Child {
     Box::leak(Box::new(child))
 }

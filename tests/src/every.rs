@@ -1,4 +1,4 @@
-//! Every operation that there is, on a store from which nothing good is to be had.
+//! Every operation, on a store that cannot carry any of them out.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use leasehold::{
 };
 use tokio::time::{Instant, timeout};
 
-/// Longer than any operation takes, however slow the machine is: it only ends a hang.
+/// Longer than any operation takes, however slow the machine is. It only ends a hang.
 const AT_MOST: Duration = Duration::from_secs(300);
 const TTL: Duration = Duration::from_secs(600);
 
-/// What came of an operation, by its name.
+/// The outcomes of operations, with their names.
 pub type Outcomes = Vec<(&'static str, Result<(), Error>)>;
 
 fn key() -> Key {
     Key::new("key").unwrap()
 }
 
-/// Those of a handle, all at once, with so much patience where they wait. None panics, and none takes
-/// longer than it may.
+/// The operations of a handle, all at once, with this time limit for those that wait. Checks that none panics and none
+/// takes too long.
 pub async fn of_a_handle(leases: &Leases, patience: Duration) -> Outcomes {
     let limiter = leases.limiter(key(), 5, TTL);
     let mut outcomes: Vec<(_, BoxFuture<'_, Result<(), Error>>)> = Vec::new();
@@ -53,7 +53,7 @@ pub async fn of_a_handle(leases: &Leases, patience: Duration) -> Outcomes {
     in_time(outcomes).await
 }
 
-/// Those of a store that a handle does only with a lease in hand.
+/// The operations of a store that a handle carries out only for a lease that it has.
 pub async fn of_a_holder(store: &dyn Store) -> Outcomes {
     let lease = LeaseId::random();
     let renewal = RenewRequest::new(key(), lease, TTL);

@@ -1,4 +1,4 @@
-//! Who was evicted, in the eyes of who asks next.
+//! A holder that was evicted does not hold up the next request.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use super::{PATIENCE, cancel::Setting, proxy::Proxy};
 
 const TTL: Duration = Duration::from_secs(600);
-/// How late the only answer is by which the client knows the server's time. The test shows something where all
-/// requests after it take less than that, which is measured, and where the client has not forgotten that answer
-/// by then, which it does after ten seconds.
+/// How late an answer comes. It is the only one from which the client knows the server's time. The test shows something
+/// only if all requests after it take less time than that, which is measured, and if the client still remembers the
+/// answer by then: it forgets it after ten seconds.
 const LATE: Duration = Duration::from_secs(5);
 
 fn ask(key: &str) -> AcquireRequest {
@@ -21,8 +21,8 @@ fn ask(key: &str) -> AcquireRequest {
     AcquireRequest::exclusive(key, LeaseId::random(), "me".into(), TTL)
 }
 
-/// A client takes the server's time from an answer that came late, and so for earlier than it is. It evicts a
-/// holder, and asks in a way that is refused: the holder is not in the way any more.
+/// The client takes the server's time from an answer that came late, so it takes the time for earlier than it is. It
+/// evicts a holder, and sends a request that is refused. The answer must not show the evicted holder.
 pub async fn is_not_in_the_way(setting: &Setting<impl AsyncFn(SocketAddr) -> Arc<dyn Store>>) {
     let start = Instant::now();
     loop {
@@ -47,7 +47,7 @@ async fn time_of_evictions(
     store.acquire(&other).await.unwrap();
     let start = Instant::now();
 
-    // MongoDB tells the time when the first of these is exclusive.
+    // The order matters: MongoDB tells the time when the first of these is exclusive.
     for access in [Access::Shared, Access::Exclusive] {
         setting.direct.acquire(&ask("key")).await.unwrap();
         let evicted = store.evict(&Key::new("key").unwrap()).await.unwrap();

@@ -4,7 +4,7 @@ use std::{env, process::Command};
 
 use crate::project;
 
-/// The library that does it: the path in `LEASEHOLD_FAKETIME`, else what `scripts/faketime` fetches.
+/// The path of libfaketime: that in `LEASEHOLD_FAKETIME`, or else that of the library which `scripts/faketime` fetches.
 fn library() -> String {
     env::var("LEASEHOLD_FAKETIME").unwrap_or_else(|_| {
         let script = project().join("scripts/faketime");
@@ -21,12 +21,12 @@ fn library() -> String {
     })
 }
 
-/// The environment of a process whose clock is off by so many minutes.
+/// The environment of a process whose clock is off by this many minutes.
 pub fn minutes(off: i32) -> [(&'static str, String); 3] {
     [
         ("LD_PRELOAD", library()),
         ("FAKETIME", format!("{off:+}m")),
-        // What measures spans of time goes on as it does.
+        // The clock that measures spans of time stays right.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
     ]
 }

@@ -1,4 +1,4 @@
-//! Keys, owners and notes of any text, through a store and back.
+//! Any text as key, owner or note, through a store and back.
 
 use std::{
     collections::BTreeMap,
@@ -13,28 +13,28 @@ use leasehold::{
 
 use super::{patient, text::Texts};
 
-/// How many are on their way at the same time.
+/// How many requests are under way at the same time.
 const AT_ONCE: usize = 64;
-/// One key in so many has a limiter as well.
+/// One in this many keys has a limiter as well.
 const LIMITED: usize = 4;
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 /// A window that is over at once.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// The owner and the note.
+/// An owner and a note.
 type Beside = (String, Option<String>);
 
-/// Sends so many through a store that holds nothing yet. What is good is shown byte for byte as it came
-/// and leaves one document of a lock, and what is not is an error and leaves nothing. Some of the
-/// keys have a limiter too.
+/// Sends this many keys, owners and notes through a store that is empty. Valid text comes back byte for byte, and
+/// leaves one document of a lock. Text that is not valid is an error, and leaves nothing. Some of the keys have a
+/// limiter too.
 pub async fn any_text_comes_back_or_is_refused(store: impl Store, seed: u64, number: usize) {
     let leases = patient(store);
     let mut texts = Texts::new(seed);
     let mut wanted = BTreeMap::new();
     while wanted.len() < number {
         let note = texts.any(MAX_NOTE_BYTES);
-        // An empty one is another thing than none.
+        // An empty note is not the same as no note.
         let note = (!note.is_empty() || wanted.len() % 2 == 0).then_some(note);
         wanted.insert(texts.any(MAX_KEY_BYTES), (texts.any(MAX_OWNER_BYTES), note));
     }
@@ -49,7 +49,7 @@ pub async fn any_text_comes_back_or_is_refused(store: impl Store, seed: u64, num
 
     let listed = leases.list(Filter::new()).map_ok(|lock| lock.key);
     let listed: Vec<_> = listed.try_collect().await.unwrap();
-    // The order of the bytes is that of the list.
+    // The list has the keys in the order of their bytes.
     let good = |(key, beside): (&String, &Beside)| bad(key, beside).is_none().then(|| key.clone());
     let good: Vec<_> = wanted.iter().filter_map(good).collect();
     assert!(listed.iter().map(|key| key.as_str()).eq(&good));
@@ -61,7 +61,7 @@ pub async fn any_text_comes_back_or_is_refused(store: impl Store, seed: u64, num
 
     let limiters = limited.filter(|key| bad_key(key).is_none()).count();
     let (documents, mut purged) = ((good.len() + limiters) as u64, 0);
-    // A store may keep what is over for a moment.
+    // A store may keep for a moment what is over.
     while purged < documents {
         assert!(start.elapsed() < LONG, "{purged} of {documents} are purged");
         purged += leases.purge(Duration::ZERO).await.unwrap();
@@ -102,7 +102,7 @@ async fn comes_back(leases: &Leases, key: &str, beside: &Beside) {
     lease.release().await.unwrap();
 }
 
-/// What is wrong, and how many bytes it has.
+/// Which text is refused, and how many bytes it has.
 type Refused = (&'static str, usize);
 
 fn refused(error: Error) -> Refused {
@@ -119,7 +119,7 @@ fn bad_key(key: &str) -> Option<Refused> {
     bad.then_some(("key", key.len()))
 }
 
-/// The first thing that is wrong.
+/// The first of the texts that is not valid.
 fn bad(key: &str, (owner, note): &Beside) -> Option<Refused> {
     let no_owner = owner.is_empty() || owner.len() > MAX_OWNER_BYTES;
     let note = note.as_ref().map_or(0, String::len);

@@ -1,7 +1,7 @@
-//! Documents that are damaged, of another version or of somebody else, and every operation on each of them.
+//! Documents that are damaged, of another version or of another application, and every operation on each of them.
 //!
-//! All operations have to judge a document alike: it is a lock for all of them or for none. What is none is not changed
-//! by any. What is a lock is granted, renewed, released and so on as the rules say, on every store.
+//! All operations have to judge a document alike: either it is a lock for all of them, or for none. No operation
+//! changes a document that is no lock. Every operation treats a lock as the rules say, on every store.
 
 pub mod limiters;
 mod operations;
@@ -24,44 +24,44 @@ pub use self::ticks::tick_shapes;
 
 /// The key of the document.
 pub const KEY: &str = "key";
-/// The lease that all operations are about, and that many of the documents name.
+/// The lease of all operations. Many of the documents name it.
 pub const LEASE: &str = "11111111-1111-4111-8111-111111111111";
 const OTHER: &str = "22222222-2222-4222-8222-222222222222";
-/// The owner of both, and of whoever asks.
+/// The owner of both leases, and of the requests.
 const OWNER: &str = "they";
 const TTL: Duration = Duration::from_secs(600);
-/// The last fence that there is.
+/// The greatest fence.
 const LAST_FENCE: i64 = (1 << 53) - 1;
 
-/// How a document is to be judged.
+/// How a document has to be judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// It is a lock of this version.
     Lock(Has),
     /// It is a lock of another version.
     OtherVersion,
-    /// It is none.
+    /// It is no lock.
     NoLock,
 }
 
-/// Who has the key of a lock.
+/// Who holds the key of a lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Has {
-    /// Whether [`LEASE`] does.
+    /// What the document says of [`LEASE`].
     pub mine: Mine,
-    /// Whether another lease of the same owner does.
+    /// Whether another lease of the same owner holds it.
     pub other: bool,
-    /// How they have it: `exclusive`, `shared` or `permits`.
+    /// The mode of the holders: `exclusive`, `shared` or `permits`.
     pub mode: &'static str,
-    /// Whether the owner of [`LEASE`] makes sense.
+    /// Whether the owner of [`LEASE`] is valid.
     pub owned: bool,
-    /// Whether the time of its grant does.
+    /// Whether the time of its grant is valid.
     pub timed: bool,
     /// The fence of the document, without its fraction.
     pub fence: i64,
-    /// Whether the document has to stay if nobody has the key.
+    /// Whether the document has to stay even if nobody holds the key.
     pub kept: bool,
-    /// What is done.
+    /// The newest tick that is done.
     pub last: Last,
 }
 
@@ -69,11 +69,11 @@ pub struct Has {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
     Nothing,
-    /// The counter of this number.
+    /// The tick is a counter with this number.
     Number(i64),
-    /// Of another kind.
+    /// The tick is of another kind.
     OtherKind,
-    /// It makes no sense.
+    /// The field is not valid.
     Unreadable,
 }
 
@@ -81,14 +81,14 @@ pub enum Last {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mine {
     Live,
-    /// It has expired.
+    /// The lease has expired.
     Over,
-    /// It is not among the holders.
+    /// The lease is not among the holders.
     Absent,
 }
 
 impl Has {
-    /// [`LEASE`] by itself.
+    /// [`LEASE`] is the only holder.
     pub const SOLE: Self = Self {
         mine: Mine::Live,
         other: false,
@@ -99,7 +99,7 @@ impl Has {
         kept: false,
         last: Last::Nothing,
     };
-    /// Both, shared.
+    /// Both leases are holders, and shared.
     pub const BOTH: Self = Self {
         other: true,
         mode: "shared",
@@ -109,7 +109,7 @@ impl Has {
         mine: Mine::Absent,
         ..Self::SOLE
     };
-    /// Nobody any more.
+    /// [`LEASE`] has expired, and nobody holds the key.
     pub const OVER: Self = Self {
         mine: Mine::Over,
         ..Self::SOLE
@@ -119,13 +119,14 @@ impl Has {
         usize::from(self.mine == Mine::Live) + usize::from(self.other)
     }
 
-    /// How many of them name [`OWNER`].
+    /// How many of the live holders have [`OWNER`] as their owner.
     fn owned(&self) -> usize {
         usize::from(self.mine == Mine::Live && self.owned) + usize::from(self.other)
     }
 }
 
-/// Puts each of the documents that the store takes, and has every operation judge it. Returns how many it takes.
+/// Writes each document that the store takes, and checks how every operation judges it. Returns how many documents the
+/// store takes.
 ///
 /// `put` writes the document of [`KEY`], if the store takes it, and `get` reads it.
 pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
@@ -204,7 +205,7 @@ pub async fn are_judged_alike<D: Clone + Debug + PartialEq>(
     taken
 }
 
-/// Of these documents none goes with a purge that is no lock, or that has to stay.
+/// A purge must not remove a document that is no lock, or one that has to stay.
 pub async fn are_not_purged<D: Debug + PartialEq>(
     store: &Arc<dyn Store>,
     shapes: &[(Verdict, D)],
@@ -252,7 +253,7 @@ impl Changed {
     }
 }
 
-/// A limiter of the same key is another document.
+/// A limiter with the same key has a document of its own.
 async fn has_no_part_in_limiters(store: &Arc<dyn Store>) {
     let quota = Quota::fixed(u32::MAX, TTL).unwrap();
     let request = PermitRequest::new(Key::new(KEY).unwrap(), PermitId::random(), quota, 1);
@@ -261,7 +262,7 @@ async fn has_no_part_in_limiters(store: &Arc<dyn Store>) {
     assert!(granted, "{answer:?}");
 }
 
-/// What the error of an operation tells of the document.
+/// How the error of an operation judges the document.
 fn judged(error: &Error) -> Told {
     match error {
         Error::NotALock { .. } => Told::NoLock,

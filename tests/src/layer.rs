@@ -1,4 +1,4 @@
-//! Stores around a store.
+//! Stores around another store.
 
 use std::{any::Any, fmt, time::Duration};
 
@@ -12,7 +12,7 @@ use leasehold::{
     },
 };
 
-/// What a store around another does differently; the rest is left to the other.
+/// The methods in which a store around another one differs. The rest goes to the inner store.
 #[async_trait]
 pub trait Layer: fmt::Debug + Send + Sync + 'static {
     fn inner(&self) -> &dyn Store;
@@ -42,7 +42,7 @@ pub trait Layer: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The store that a layer makes of the one that it is around.
+/// The store that a layer makes of its inner store.
 #[derive(Clone, Debug)]
 pub struct Layered<L>(pub L);
 

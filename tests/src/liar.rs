@@ -1,4 +1,5 @@
-//! A server that answers nonsense: at once, or in the place of an engine that it stood before until then.
+//! A server that answers nonsense: from the beginning, or in the place of an engine to which it passed everything on
+//! before.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -9,22 +10,22 @@ use tokio::{
     time::sleep,
 };
 
-/// What is said to a request, which is given.
+/// The reply to a request, which is the argument.
 pub type Lie = Arc<dyn Fn(&[u8]) -> Reply + Send + Sync>;
 
 #[derive(Clone, Debug)]
 pub enum Reply {
     Says(Vec<u8>),
-    /// And closes the connection.
+    /// Sends this, and closes the connection.
     SaysAndGoes(Vec<u8>),
-    /// And goes on with a byte now and then, for ever.
+    /// Sends this, and then a byte now and then, for ever.
     SaysSlowly(Vec<u8>),
     Nothing,
-    /// As the engine behind it has it.
+    /// The answer of the engine.
     Honest,
 }
 
-/// The same to every request.
+/// The same reply to every request.
 pub fn always(reply: Reply) -> Lie {
     Arc::new(move |_: &[u8]| reply.clone())
 }
@@ -46,12 +47,12 @@ impl Liar {
         Self::before(Some(server), None).await
     }
 
-    /// From now on, to new and old clients.
+    /// Lies from now on, to new and old clients.
     pub fn lie(&self, lie: Lie) {
         *self.lie.lock() = Some(lie);
     }
 
-    /// From now on everything is passed on again.
+    /// Passes everything on again from now on.
     pub fn repent(&self) {
         *self.lie.lock() = None;
     }
@@ -81,7 +82,7 @@ impl Liar {
             None => None,
         };
         let (mut asked, mut told) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-        // Whether what was asked last is answered by the server.
+        // Whether the server answers the latest request.
         let mut honest = true;
         loop {
             let read = match &mut server {

@@ -1,4 +1,4 @@
-//! What the suites on real engines share.
+//! Code that the suites on real engines share.
 pub mod cancel;
 pub mod carried;
 pub mod crowd;
@@ -27,21 +27,21 @@ use std::{env, path::Path, time::Duration};
 
 use leasehold::{Leases, Store};
 
-/// Longer than an engine that works takes for an answer, however slow the machine is.
+/// Longer than a working engine takes for an answer, however slow the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A handle that gives up no call because the machine is slow.
+/// A handle that gives up no call because of a slow machine.
 pub fn patient(store: impl Store) -> Leases {
     Leases::builder(store).call_timeout(PATIENCE).build()
 }
 
-/// The folder of the whole project, which has the scripts.
+/// The folder of the whole project.
 pub fn project() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)
 }
 
-/// Whether this is a run that may take hours (`scripts/nightly`), where a test does what it does more often.
+/// Whether this is a long run, which may take hours (`scripts/nightly`). Tests do more in it.
 pub fn long() -> bool {
     env::var_os("LEASEHOLD_LONG").is_some_and(|long| long == "1")
 }

@@ -24,27 +24,26 @@ use super::{
     stalls::Stalls,
 };
 
-/// How many are asked for at the same time.
+/// How many acquires are under way at the same time.
 const AT_ONCE: usize = 64;
-/// A sample shows how fast the engine and this machine are today. With so much more time than the
-/// acquires take, all are acquired within a third of the ttl, and renewed within a sixth.
+/// A sample of the leases shows how fast the engine and the machine are today. With this much more time than the
+/// acquires take, all leases are acquired within a third of the ttl, and renewed within a sixth.
 const SAMPLE: usize = 10;
 const SPARE: u32 = 4;
 const SHORTEST: Duration = Duration::from_secs(15);
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
-/// A machine that stands still for a sixth of the ttl splits batches; what is renewed next is as good as
-/// any.
+/// If the machine stands still for a sixth of the ttl, batches are split. Any later round is as good as the first.
 const ROUNDS: usize = 5;
-/// One that is seen to stand still for a third of the ttl may lose leases, and is given leases that live for so
-/// much longer. Without that, or for longer than anything takes, none may be lost.
+/// If the machine was seen to stand still for a third of the ttl, leases may be lost. They then get a ttl that is this
+/// many times longer. Without such a stall no lease may be lost, nor with a ttl that is longer than anything takes.
 const MORE: u32 = 3;
-/// Longer than anything takes that is to come: it only ends a hang.
+/// A limit that only ends a hang: whatever is waited for comes sooner.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Keeps so many leases alive, and says how many requests it costs to renew each of them once, as soon as
-/// they are in step: in the first round that costs no more than `enough`, or else in the last. How long that
-/// takes does not matter.
+/// Keeps this many leases alive, and returns how many requests it takes to renew each of them once, when they are in
+/// step: in the first round that takes no more than `enough`, or else in the last. It does not matter how long that
+/// takes.
 pub async fn cost_of_renewals(
     store: impl Store,
     number: usize,
@@ -54,7 +53,7 @@ pub async fn cost_of_renewals(
     let store: Arc<dyn Store> = Arc::new(store);
     let leases = patient(store.clone());
     let stalls = Stalls::of_the_machine();
-    // With connections and scripts in place.
+    // This opens the connections and loads the scripts.
     acquire(&leases, "first", AT_ONCE, LONG)
         .await
         .into_iter()
@@ -76,8 +75,8 @@ pub async fn cost_of_renewals(
     }
 }
 
-/// The cost of the last round, how many leases were lost, and how long the slowest renewals took until they were
-/// answered. No lease is lost but by its expiry.
+/// The cost of the last round, how many leases were lost, and how long the slowest renewal took until it was answered.
+/// A lease may be lost only by its expiry.
 async fn round(
     store: Arc<dyn Store>,
     number: usize,
@@ -109,12 +108,13 @@ async fn round(
             assert!(start.elapsed() < PATIENCE, "too few are renewed: {costs:?}");
             sleep(Duration::from_millis(50)).await;
         }
-        // No more is sent for a while after the last of a round, so that the two belong together.
+        // After the last renewal of a round nothing is sent for a while, so the requests counted now belong to the
+        // renewals counted now.
         sleep(ttl / 100).await;
         let after = renewed.load(Relaxed);
         costs.push(sent() * number / (after - before.0).max(1));
         before = (after, 0);
-        // Those of the first round are not in step yet.
+        // The leases of the first round are not in step yet.
         if costs.len() > 1 && costs.last() <= Some(&enough) {
             break;
         }
@@ -143,7 +143,7 @@ async fn acquire(leases: &Leases, name: &str, number: usize, ttl: Duration) -> V
     acquires.try_collect().await.unwrap()
 }
 
-/// A store that counts how many leases it is asked to renew, and sees how long that takes.
+/// A store that counts how many leases it is asked to renew, and measures how long that takes.
 #[derive(Debug)]
 struct Counts {
     store: Arc<dyn Store>,

@@ -1,11 +1,11 @@
-//! The memory store as the model of another: random commands go to both, and every answer must be
-//! the same.
+//! The memory store as the model of another store: random commands go to both, and every answer has to be the same.
 //!
-//! Clocks differ between the two, so times are compared loosely and fences by their order. The only
-//! leases that expire are those of [`Step::AcquireBriefly`], which ends when they have, in both stores.
+//! The clocks of the two differ, so times are compared roughly, and fences by their order. The only leases that expire
+//! are those of [`Step::AcquireBriefly`], which ends when they have expired in both stores.
 //!
-//! A free key is kept for those that wait for a moment, which ends on both sides at about the same time. So with a queue
-//! no step begins when that may be over on one side only, and a sequence that comes into that time is not judged.
+//! A free key is kept for its waiters for a moment, which ends at about the same time in both stores. So with a queue
+//! no step begins when that moment may be over in only one store, and a sequence that comes into that time is not
+//! judged.
 
 mod steps;
 
@@ -36,8 +36,8 @@ use self::steps::{Claim, LEASES, STAYS, Stance, Step, TTL, WAITERS, step};
 
 const BRIEF: Duration = Duration::from_millis(1);
 
-/// Runs this many random sequences against the memory store and another one. The error is the
-/// shortest sequence found on which they differ.
+/// Runs this many random sequences against the memory store and another one. The error is the shortest sequence found
+/// on which they differ.
 pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<(), String> {
     run(runtime, other, cases, 3, false)
 }
@@ -81,11 +81,11 @@ fn run(
 struct Run {
     sides: [Side; 2],
     names: Names,
-    /// Of the one key that processes wait for, if any do.
+    /// The queue for the one key that processes wait for, if any do.
     queue: Option<Queue>,
 }
 
-/// What the steps have numbers for.
+/// The names behind the numbers of the steps.
 struct Names {
     keys: Vec<Key>,
     leases: Vec<LeaseId>,
@@ -94,18 +94,18 @@ struct Names {
 
 struct Queue {
     started: Instant,
-    /// Between which instants the key has become free on both sides, if it is.
+    /// The instants between which the key has become free in both stores, if it is free.
     freed: Option<(Instant, Instant)>,
     is_awaited: bool,
 }
 
-/// When a step begins at the latest after the key was freed, if the key is still to be kept for those that wait.
+/// How long after the release a step may begin, if the free key has to be kept for its waiters still.
 const EARLY: Duration = LONGEST.checked_div(2).unwrap();
-/// When a step begins otherwise.
+/// How long after the release a step begins otherwise.
 const LATE: Duration = LONGEST.saturating_add(Duration::from_millis(100));
 
 impl Queue {
-    /// Waits until the key is kept for those that wait on both sides, or on none.
+    /// Waits until the key is kept for its waiters in both stores, or in neither.
     async fn until_clear(&self, step: &Step) {
         let Some((first, last)) = self.freed.filter(|_| self.is_awaited) else {
             return;
@@ -115,14 +115,14 @@ impl Queue {
         }
     }
 
-    /// Whether a step that began then has ended before that was unclear again.
+    /// Whether a step that began at this instant has ended before the two stores could differ again.
     fn is_clear(&self, began: Instant) -> bool {
         let is_kept =
             |(first, last): (Instant, Instant)| began > last + LONGEST || first.elapsed() < LONGEST;
         self.started.elapsed() < STAYS / 2 && (!self.is_awaited || self.freed.is_none_or(is_kept))
     }
 
-    /// Notes what a step that began then has left in memory.
+    /// Notes what a step that began at this instant has left in the memory store.
     fn note(&mut self, began: Instant, told: &Told, state: Option<&LockState>) {
         self.is_awaited = state.is_some_and(|state| !state.waiters.is_empty());
         if !state.is_some_and(LockState::is_free) {
@@ -135,13 +135,13 @@ impl Queue {
 
 struct Side {
     store: Arc<dyn Store>,
-    /// The fences of each key in the order in which they were seen.
+    /// The fences of each key, in the order in which they were seen.
     fences: HashMap<Key, Vec<Fence>>,
-    /// The pairs of a key and a lease that were asked for.
+    /// The key and lease of each request so far.
     asked: HashSet<(usize, usize)>,
 }
 
-/// The holders of a key without what may differ.
+/// The holders of a key, without what may differ.
 type Holders = Vec<Entry>;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -155,14 +155,14 @@ struct Entry {
     note: Option<String>,
 }
 
-/// An answer without what may differ.
+/// An answer, without what may differ.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Granted {
         fence: usize,
         minutes: u64,
     },
-    /// With how many are ahead, and whether they keep a free key.
+    /// Held by these, with this number of processes ahead, and whether a free key is kept for them.
     Held(Holders, usize, bool),
     Lost(String),
     Released(String),
@@ -176,7 +176,7 @@ enum Told {
 }
 
 impl Told {
-    /// Whether a key that is free now may have become so with this answer.
+    /// Whether this answer may have freed a key that is free now.
     fn may_free(&self) -> bool {
         match self {
             Self::Granted { .. } | Self::Released(_) | Self::Evicted(_) => true,
@@ -186,7 +186,7 @@ impl Told {
     }
 }
 
-/// A place without what may differ.
+/// A place, without what may differ.
 #[derive(Debug, PartialEq, Eq)]
 struct Waits {
     waiter: WaiterId,
@@ -204,7 +204,7 @@ fn waits(place: &Place) -> Waits {
     }
 }
 
-/// What is done without what may differ: the tick, who did it, and for how many minutes that is kept.
+/// What is done, without what may differ: the tick, who did it, and for how many minutes it is remembered.
 type DoneTick = (Tick, String, LeaseId, u64);
 
 fn done_tick(done: &Done) -> Result<DoneTick, String> {
@@ -219,7 +219,7 @@ fn done_tick(done: &Done) -> Result<DoneTick, String> {
 }
 
 impl Names {
-    /// Several leases have the same owner.
+    /// A request for this key and lease. Several leases have the same owner.
     fn ask(&self, key: usize, lease: usize, claim: Claim, stance: Stance) -> AcquireRequest {
         let (key, owner) = (self.keys[key].clone(), format!("owner {}", lease % 2));
         let request = AcquireRequest::exclusive(key, self.leases[lease], owner.into(), TTL);
@@ -231,7 +231,7 @@ impl Names {
 
 impl Run {
     fn new(other: Arc<dyn Store>, keys: usize, queue: bool) -> Self {
-        // Keys of its own, so that a shared store is as good as a new one.
+        // These keys are new, so a shared store is as good as a new one.
         let name = LeaseId::random();
         let key = |number| Key::new(format!("{name} {number}")).unwrap();
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -260,7 +260,7 @@ impl Run {
                 queue.until_clear(step).await;
             }
             let began = Instant::now();
-            // What stays of a grant that is released early.
+            // This is the lease that remains of a grant with a minimum hold.
             let under = LeaseId::random();
             let place = format!("step {number}, {step:?}");
             let told = self.told(step, under, &place).await?;
@@ -282,7 +282,7 @@ impl Run {
         Ok(())
     }
 
-    /// What both sides say.
+    /// The answers of both stores.
     async fn told(
         &mut self,
         step: &Step,
@@ -328,7 +328,7 @@ impl Side {
             }
             Step::AcquireFor(key, lease, tick, from, (claim, stance)) => {
                 let mut request = names.ask(key, lease, claim, stance).tick(tick);
-                // Of a lease in its own place the document cannot tell whether it was granted anew.
+                // If a lease is in its own place, the document cannot tell whether it was granted anew.
                 let from = from.filter(|from| *from != lease);
                 request.in_place_of = from.map(|from| leases[from]);
                 request.fresh = self.asked.insert((key, lease));
@@ -438,7 +438,7 @@ impl Side {
                 Told::Removed(store.remove_expired(&keys[key]).await.map_err(failed)?)
             }
             Step::PurgeOld => {
-                // Others may use the store, so the number says nothing; the keys do, later on.
+                // Other tests may use the store, so the number means nothing. Later steps read the keys.
                 store.purge(TTL).await.map_err(failed)?;
                 Told::Nothing
             }
@@ -476,8 +476,8 @@ impl Side {
         })
     }
 
-    /// Waits until those have expired that were granted for a moment only, and a little longer: a server's clock is the
-    /// machine's, which may be set back by a moment.
+    /// Waits until the leases that were granted for a moment have expired, and a little longer: a server uses the
+    /// machine's clock, which may be set back a little.
     async fn until_expired(&self, key: &Key) -> Result<(), leasehold::Error> {
         let is_brief = |holder: &Holder| (holder.expires_at - holder.acquired_at).num_seconds() < 1;
         while let Some(state) = self.store.inspect(key).await?
@@ -489,7 +489,8 @@ impl Side {
         Ok(())
     }
 
-    /// A removal waits for the clock to pass the fence, which is another moment on each side.
+    /// Waits until the clock has passed the fence, because a removal waits for that, and it comes at another moment in
+    /// each store.
     async fn until_past_the_fence(&self, key: &Key) -> Result<(), leasehold::Error> {
         while let Some(state) = self.store.inspect(key).await?
             && state.now.timestamp_millis() <= state.fence.get()
@@ -551,7 +552,7 @@ impl Side {
         holders.iter().map(entry).collect()
     }
 
-    /// The number of a fence among those of its key. A new one must be greater than all before.
+    /// The number of a fence among those of its key. A new fence must be greater than all before.
     fn fence(&mut self, key: &Key, fence: Fence) -> Result<usize, String> {
         let seen = self.fences.entry(key.clone()).or_default();
         if let Some(number) = seen.iter().position(|earlier| *earlier == fence) {
@@ -565,7 +566,7 @@ impl Side {
     }
 }
 
-/// Close enough for two clocks: ten minutes are ten minutes, however slow the machine is.
+/// The duration in units of ten minutes. That is close enough for two clocks, however slow the machine is.
 fn minutes(duration: Duration) -> u64 {
     (duration.as_secs() + 300) / 600
 }

@@ -1,5 +1,5 @@
-//! Permits on any store: the memory store as the model of another, the seed's experiment, and a bad
-//! network.
+//! Permits on any store: a comparison with the memory store as the model, the experiment of the seed document, and a
+//! bad network.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ use tokio::runtime::Runtime;
 
 use super::patient;
 
-/// How many permits a window has, in the seed.
+/// How many permits a window has in the seed document.
 pub const LIMIT: u32 = 10;
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A step: who asks, by which of a few names, for how much of what.
+/// A step: a request with one of a few ids, and what it asks for.
 #[derive(Clone, Debug)]
 pub struct Step {
     key: usize,
@@ -34,8 +34,8 @@ pub struct Step {
     times: u32,
 }
 
-/// Windows that outlast the comparison, whatever day it is. What comes back takes no half days, which are
-/// rounded up or down by the moment of the question.
+/// The windows are longer than the comparison, whatever day it is. Permits come back after whole days: half days would
+/// be rounded up or down, depending on the moment of the request.
 fn quotas() -> Vec<Quota> {
     let fixed = |limit, days| Quota::fixed(limit, DAY * days).unwrap();
     vec![
@@ -66,8 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// Runs this many random sequences against the memory store and another one. The error is the
-/// shortest sequence found on which they differ.
+/// Runs this many random sequences against the memory store and another one. The error is the shortest sequence found
+/// on which they differ.
 pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<(), String> {
     let config = Config {
         cases,
@@ -88,7 +88,7 @@ pub fn compare(runtime: &Runtime, other: &Arc<dyn Store>, cases: u32) -> Result<
 
 async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), String> {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    // Keys of its own, so that a shared store is as good as a new one.
+    // These keys are new, so a shared store is as good as a new one.
     let name = PermitId::random();
     let ids: Vec<_> = (0..6).map(|_| PermitId::random()).collect();
     for (number, step) in steps.iter().enumerate() {
@@ -110,8 +110,8 @@ async fn same_answers(other: &Arc<dyn Store>, steps: &[Step]) -> Result<(), Stri
     Ok(())
 }
 
-/// An answer without what may differ: how many, and in how many days there are more. Clocks may be
-/// years apart, so of a fixed window only whether it has to turn.
+/// An answer, without what may differ: how many permits, and in how many days there will be more. The clocks may be
+/// years apart, so for a fixed window this says only whether it has to end first.
 fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
     let days = |time: Duration| match quota.window_kind() {
         WindowKind::Fixed => u64::from(!time.is_zero()),
@@ -125,7 +125,7 @@ fn days(answer: PermitAnswer, quota: &Quota) -> (Option<u32>, u64) {
     }
 }
 
-/// The permits of each window, by the server's clock.
+/// How many permits were granted in each window, by the server's clock.
 #[derive(Debug)]
 pub struct Table {
     window: Duration,
@@ -158,7 +158,7 @@ impl Table {
         self.permits.values().sum()
     }
 
-    /// As the seed prints it.
+    /// Prints the table as the seed document does.
     pub fn print(&self, of: &str) {
         println!("{of}");
         println!("+-------------+-------------------------+");
@@ -175,12 +175,12 @@ impl Table {
         println!("+-------------+-------------------------+");
     }
 
-    /// The greatest number of permits of a window.
+    /// The greatest number of permits in a window.
     pub fn most(&self) -> u32 {
         self.permits.values().max().copied().unwrap_or_default()
     }
 
-    /// The numbers of the windows from the first to the last, those included that nothing was granted in.
+    /// The numbers of the windows from the first to the last, including those without a grant.
     pub fn windows(&self) -> impl Iterator<Item = i64> {
         let first = self.permits.keys().min().copied().unwrap_or_default();
         let last = self.permits.keys().max().copied().unwrap_or_default();
@@ -195,12 +195,12 @@ impl Table {
     }
 }
 
-/// Two clients, ten tasks each, behind a network that loses answers: no window has more than its
-/// permits, and a lost answer costs permits of its window at the most.
+/// Two clients with ten tasks each are behind a network that loses answers. No window grants more than its permits, and
+/// a lost answer costs permits of its window at most.
 pub async fn through_a_bad_network(clients: [Arc<dyn Store>; 2], calls: usize) -> Table {
     let window = Duration::from_millis(500);
     let limiters = clients.map(|store| {
-        // An answer that never comes is waited for until then.
+        // A call waits this long for an answer that never comes.
         let leases = Leases::builder(store).call_timeout(CALL_TIMEOUT).build();
         leases.limiter("key", LIMIT, window)
     });
@@ -221,7 +221,7 @@ pub async fn through_a_bad_network(clients: [Arc<dyn Store>; 2], calls: usize) -
     table
 }
 
-/// Takes all that is left, and says how many that were.
+/// Takes all permits that are left, and returns how many they were.
 pub async fn left(store: Arc<dyn Store>, key: &str, limit: u32, window: Duration) -> u32 {
     let limiter = patient(store).limiter(key, limit, window);
     let mut left = 0;

@@ -1,4 +1,4 @@
-//! A library in C that a process loads before its own ones, so that it calls this one's functions in their place.
+//! A C library that a process loads before all others, so that its functions replace those of the others.
 
 use std::{
     fs,
@@ -8,11 +8,11 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::process::Command;
 
-/// Compiles a library to this folder. The path is for `LD_PRELOAD`.
+/// Compiles a library into this folder. The returned path is for `LD_PRELOAD`.
 pub async fn compiled(folder: &Path, source: &str) -> Result<PathBuf> {
     let (file, library) = (folder.join("preload.c"), folder.join("preload.so"));
     fs::write(&file, source)?;
-    // The linker of Rust is one, so there is one.
+    // Rust links with a C compiler, so there is one.
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
     let status = compiler.arg(&library).arg(&file).arg("-ldl").status();

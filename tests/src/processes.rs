@@ -1,7 +1,7 @@
 //! Several operating-system processes on one engine.
 //!
-//! The processes are the test binary again, run with a task in its environment. Each binary that
-//! uses this has a test `between_processes::the_work_of_a_process`, which does the task.
+//! Each process is the test binary again, with a task in its environment. Each binary that uses this module has a test
+//! `between_processes::the_work_of_a_process`, which does the task.
 
 pub mod fencing;
 pub mod limits;
@@ -25,21 +25,21 @@ use tokio::{
 pub use self::takeover::{pause_past_the_ttl, takeover_from_a_killed_process};
 use super::patient;
 
-/// A time to live that outlasts any test.
+/// A ttl that is longer than any test.
 const LONG: Duration = Duration::from_secs(600);
-/// Longer than any process is silent that has something to tell.
+/// Longer than a process with something to tell is silent.
 const PATIENCE: Duration = Duration::from_secs(600);
 const KEYS: usize = 20;
 /// Where the processes find their locks.
 #[derive(Clone)]
 pub struct Place {
-    /// What kind of store; for the binary to read.
+    /// The kind of store, which only the binary interprets.
     pub kind: &'static str,
     pub address: String,
     pub name: String,
 }
 
-/// The place that this process was started with, and its task; `None` if it is no such process.
+/// The task and the place of this process; `None` if it was not started with a task.
 pub fn task() -> Option<(String, String, String, String)> {
     let variable = |name: &str| env::var(format!("LEASEHOLD_TEST_{name}"));
     let task = variable("TASK").ok()?;
@@ -47,7 +47,7 @@ pub fn task() -> Option<(String, String, String, String)> {
     Some((task, place("KIND"), place("ADDRESS"), place("NAME")))
 }
 
-/// The test binary, which is to do a task at this place.
+/// A command that runs the test binary for a task at this place.
 pub fn process(place: &Place, task: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -100,7 +100,7 @@ pub async fn work(task: &str, store: Arc<dyn Store>) {
     }
 }
 
-/// A task with a time in milliseconds, and what it is without.
+/// A task with a time in milliseconds.
 fn timed(task: &str, time: Duration) -> String {
     format!("{task} {}", time.as_millis())
 }
@@ -119,7 +119,7 @@ fn millis(lease: &Lease) -> i64 {
     lease.acquired_at().timestamp_millis()
 }
 
-/// Holds a kept lease until the process is killed. Tells if it is lost before that.
+/// Holds a lease with keep-alive until the process is killed. Tells if the lease is lost before that.
 async fn hold(ask: Acquire) {
     let lease = ask.keep_alive().await.unwrap();
     told_held(&lease);
@@ -135,7 +135,8 @@ async fn lost(lease: &Lease) -> &'static str {
     }
 }
 
-/// Finds the key held, and waits for it. Tells until when it was held at the least; or that it was free.
+/// Finds the key held, and waits for it. Tells the earliest time at which the holder can expire, or that the key was
+/// free.
 async fn wait(leases: &Leases) -> Option<Lease> {
     let held = match leases.try_acquire("key", LONG).await.unwrap() {
         Attempt::Held(held) => held,
@@ -153,8 +154,8 @@ async fn wait(leases: &Leases) -> Option<Lease> {
     Some(lease)
 }
 
-/// Works under a kept lease, and looks at it before each write. Tells what the first look was after
-/// it has slept for longer than the ttl, and what became of the lease.
+/// Works under a lease with keep-alive, and checks the lease before each write. Tells the result of the first check
+/// after it has slept for longer than the ttl, and what became of the lease.
 async fn write(leases: &Leases, ttl: Duration) {
     let lease = leases.acquire("key", ttl).keep_alive();
     let lease = lease.await.unwrap();
@@ -217,7 +218,7 @@ impl Process {
         }
     }
 
-    /// The next thing that it tells.
+    /// The next thing that the process tells.
     pub async fn next(&mut self) -> (String, i64, i64) {
         loop {
             let line = timeout(PATIENCE, self.lines.next_line()).await;
@@ -231,12 +232,12 @@ impl Process {
         }
     }
 
-    /// Kills it, in whatever it does.
+    /// Kills the process, at whatever point it is.
     pub async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// What it told before its end and was not asked for.
+    /// What the process told before its end and was not read yet.
     pub async fn rest(mut self) -> Vec<(String, i64, i64)> {
         let mut rest = Vec::new();
         while let Some(line) = self.lines.next_line().await.unwrap() {
@@ -245,13 +246,13 @@ impl Process {
         rest
     }
 
-    /// Makes it stand still, as a long pause of its machine does; all of it, once this returns.
+    /// Stops the process, as a long pause of its machine would. When this returns, all of its threads stand still.
     fn stop(&self) {
         let pid = self.signal(Signal::STOP);
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
     }
 
-    /// Makes it go on after a stop.
+    /// Lets the process go on after a stop.
     fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -264,7 +265,7 @@ impl Process {
     }
 }
 
-/// Of four processes that ask for the same keys, each key has one winner.
+/// Four processes ask for the same keys, and each key has one winner.
 pub async fn race_of_processes(place: &Place) {
     let racers = (0..4).map(|_| process(place, "race").output());
     let mut won = Vec::new();

@@ -1,8 +1,8 @@
-//! The statements of `docs/protocol/`, as a program in another language would take them from there.
+//! The statements in `docs/protocol/`, as a program in another language would take them from there.
 
 use diffy::Patch;
 
-/// The statements of one kind, by their names, in the order of the document.
+/// The statements of one kind with their names, in the order of the document.
 pub fn statements(document: &str, kind: &str) -> Vec<(String, String)> {
     let mark = format!("<!-- statement: {kind} ");
     let blocks = document.split(&mark).skip(1);
@@ -20,7 +20,8 @@ pub fn statements(document: &str, kind: &str) -> Vec<(String, String)> {
     statements
 }
 
-/// The statement of a patch, whose first line names the one that it is for.
+/// The statement that a patch makes. The first line of the patch names the statement that it is
+/// for.
 fn patched(before: &[(String, String)], patch: &str) -> String {
     let patch = format!("{patch}\n");
     let patch = Patch::from_str(&patch).unwrap();

@@ -1,8 +1,7 @@
-//! A TCP proxy that can lose or hold back requests, and answers after the server has carried out the
-//! request.
+//! A TCP proxy that can lose or hold back requests, and also answers to requests that the server has carried out.
 //!
-//! A request is meant by a word in it, anywhere in its bytes. Clients send one request after the
-//! other on a connection, so all that a client sends until an answer comes is one request.
+//! A test names a request by a word that occurs anywhere in its bytes. Clients send one request after the other on a
+//! connection, so everything that a client sends before an answer comes is one request.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Longer than anything takes that is to come: it only ends a hang.
+/// A limit that only ends a hang: whatever is waited for comes sooner.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Passes everything on, unless it is told otherwise.
@@ -26,7 +25,7 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct State {
-    /// The next request with the word meets the fate.
+    /// What will happen to the next request with the word.
     next: Vec<(&'static str, Fate)>,
     chaos: Option<Chaos>,
     cuts: usize,
@@ -40,7 +39,7 @@ enum Fate {
     Passed,
     RequestCut,
     RequestHeld(Hold),
-    /// It was held, and is with the server now.
+    /// The request was held, and is with the server now.
     RequestLate,
     AnswerCut,
     AnswerSwallowed,
@@ -86,8 +85,8 @@ impl Proxy {
         proxy
     }
 
-    /// Cuts the connection of the next request with this word in it: the server carries it out, and
-    /// its answer is lost. Told twice, it does so to the next two, and so do the others.
+    /// Cuts the connection of the next request with this word in it: the server carries the request out, and its answer
+    /// is lost. If this is called twice, it happens to the next two requests. The same is true of the methods below.
     pub fn lose_the_answer_to(&self, word: &'static str) {
         self.next(word, Fate::AnswerCut);
     }
@@ -97,29 +96,29 @@ impl Proxy {
         self.next(word, Fate::RequestCut);
     }
 
-    /// The server carries out the next request with this word in it, and the client hears nothing,
-    /// now or ever again on this connection, which stays open until the client closes it.
+    /// The server carries out the next request with this word in it, and the client gets no answer, nor any other on
+    /// this connection, which stays open until the client closes it.
     pub fn swallow_the_answer_to(&self, word: &'static str) {
         self.next(word, Fate::AnswerSwallowed);
     }
 
-    /// The server carries out the next request with this word in it; its answer waits at the gate.
+    /// The server carries out the next request with this word in it. Its answer waits at the gate.
     pub fn hold_the_answer_to(&self, word: &'static str) -> Gate {
         let (gate, hold) = gate(word);
         self.next(word, Fate::AnswerHeld(hold));
         gate
     }
 
-    /// The next request with this word in it waits at the gate. Let go it is carried out, even if
-    /// its client has gone.
+    /// The next request with this word in it waits at the gate. When the gate opens, the request is carried out, even
+    /// if its client has gone.
     pub fn hold_the_request(&self, word: &'static str) -> Gate {
         let (gate, hold) = gate(word);
         self.next(word, Fate::RequestHeld(hold));
         gate
     }
 
-    /// From now on this share of the answers is lost to requests with one of the words in them: cut
-    /// or swallowed, as often the one as the other.
+    /// From now on this share of the answers to requests with one of these words is lost: cut or swallowed, each as
+    /// often as the other.
     pub fn lose_share_of_answers(&self, share: f64, seed: u64, words: &'static [&'static str]) {
         self.state.lock().chaos = Some(Chaos {
             share,
@@ -128,14 +127,14 @@ impl Proxy {
         });
     }
 
-    /// Forgets what it was told. Requests that are under way meet their fate.
+    /// Forgets everything that it was told. What was decided about requests under way still happens.
     pub fn behave(&self) {
         let mut state = self.state.lock();
         state.next.clear();
         state.chaos = None;
     }
 
-    /// How often a connection was cut.
+    /// How many connections were cut.
     pub fn cuts(&self) -> usize {
         self.state.lock().cuts
     }
@@ -150,7 +149,7 @@ impl Proxy {
         self.state.lock().late
     }
 
-    /// The first lines of the HTTP requests since the last time.
+    /// The first lines of the HTTP requests since the last call of this method.
     pub fn http_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().seen)
     }
@@ -159,7 +158,7 @@ impl Proxy {
         self.state.lock().next.push((word, fate));
     }
 
-    /// Each request begins a read.
+    /// Notes the first line of a request. Each request begins with a new read.
     fn note(&self, read: &[u8]) {
         let line = read.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line).into_owned();
@@ -168,10 +167,10 @@ impl Proxy {
         }
     }
 
-    /// The fate that is meant for this request, of which this much was looked at before.
+    /// What has to happen to this request. The first `before` bytes of it were looked at already.
     fn fate_of(&self, request: &[u8], before: usize) -> Option<Fate> {
         let has = |word: &str| {
-            // It may have come in two parts.
+            // The word may have come in two reads.
             let new = &request[before.saturating_sub(word.len() - 1)..];
             new.windows(word.len()).any(|part| part == word.as_bytes())
         };
@@ -204,11 +203,11 @@ struct Connection {
     proxy: Proxy,
     client: TcpStream,
     server: TcpStream,
-    /// What the client sent since the last answer.
+    /// What the client has sent since the last answer.
     request: Vec<u8>,
-    /// What is not passed on yet.
+    /// What was read of the answer and not passed on yet.
     answer: Vec<u8>,
-    /// That of the request, once it is known: the word may be late in it.
+    /// What happens to the request. It is not known before the word is read, which may come late in the request.
     fate: Option<Fate>,
 }
 
@@ -271,8 +270,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A server may give up what it does for a client that goes. What was held back is there to be
-    /// carried out late, so the server does not learn of it before that.
+    /// A server may give up its work for a client that goes. A request that was held back has to be carried out, so the
+    /// server does not learn that the client has gone until it has answered.
     async fn without_client(mut self) -> io::Result<()> {
         if matches!(self.fate, Some(Fate::RequestLate)) {
             let read = self.server.read_buf(&mut self.answer).await?;
@@ -281,7 +280,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The error ends the connection.
+    /// Counts the cut. The error ends the connection.
     fn cut(&self, lost: usize) -> io::Result<()> {
         let mut state = self.proxy.state.lock();
         state.cuts += 1;
@@ -289,7 +288,7 @@ impl Connection {
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Says nothing more to either side, until the client has closed the connection.
+    /// Passes nothing more on to either side, until the client has closed the connection.
     async fn swallow(&mut self) -> io::Result<()> {
         self.proxy.state.lock().lost += 1;
         tokio::io::copy(&mut self.client, &mut tokio::io::sink()).await?;
@@ -297,7 +296,7 @@ impl Connection {
     }
 }
 
-/// Where a request or an answer waits until the test lets it go. Dropped it is open.
+/// A gate at which a request or an answer waits until the test opens it. A gate that is dropped is open.
 #[must_use = "a gate that is dropped is open"]
 pub struct Gate {
     word: &'static str,
@@ -322,17 +321,16 @@ fn gate(word: &'static str) -> (Gate, Hold) {
 }
 
 impl Gate {
-    /// Waits until something has come to the gate. If that is an answer, the server has carried out
-    /// the request.
+    /// Waits until something has come to the gate. If that is an answer, the server has carried out the request.
     pub async fn reached(&self) {
         let came = timeout(PATIENCE, self.came()).await;
         assert_eq!(came, Ok(true), "nothing with {:?} has come", self.word);
     }
 
-    /// Passes on what waits, or will come.
+    /// Passes on what waits at the gate, or comes to it later.
     pub fn open(self) {}
 
-    /// Opens this much after something has come.
+    /// Opens the gate this long after something has come to it.
     pub fn open_after(self, late: Duration) {
         tokio::spawn(async move {
             if self.came().await {
@@ -341,13 +339,14 @@ impl Gate {
         });
     }
 
-    /// Cuts the connection instead.
+    /// Cuts the connection instead of opening the gate.
     pub fn cut(self) {
         // The connection may have ended by itself.
         let _ = self.cut.send(());
     }
 
-    /// Nothing comes any more once the proxy was told to behave.
+    /// Waits until something has come to the gate, and returns true. Returns false once the proxy was told to behave,
+    /// because nothing comes any more.
     async fn came(&self) -> bool {
         let mut reached = self.reached.clone();
         reached.wait_for(|reached| *reached).await.is_ok()
@@ -355,7 +354,8 @@ impl Gate {
 }
 
 impl Hold {
-    /// Collects all that comes from that side until the test has decided; whether it cuts.
+    /// Collects everything that comes from that side until the test has decided. Returns whether the connection is to
+    /// be cut.
     async fn cuts(mut self, from: &mut TcpStream, held: &mut Vec<u8>) -> bool {
         self.reached.send_replace(true);
         let mut more = true;

@@ -1,4 +1,4 @@
-//! Which renewals a store was asked for, and which it answered.
+//! Which renewals a store was asked for, and which of them it answered.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::layer::{Layer, Layered};
 
-/// Keeps the renewals of all stores that it was put around.
+/// A log of the renewals of all stores that it is put around.
 #[derive(Clone, Default)]
 pub struct RenewalLog {
     leases: Arc<Mutex<HashMap<LeaseId, Vec<Attempt>>>>,
@@ -22,27 +22,27 @@ pub struct RenewalLog {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     sent: Instant,
-    /// When it was answered that the lease is renewed.
+    /// When the answer came that the lease is renewed.
     renewed: Option<Instant>,
 }
 
-/// What came of the renewals of a lease.
+/// The outcome of the renewals of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Renewals {
-    /// When the last one that was answered was sent, and when its answer came.
+    /// When the last renewal that was answered was sent, and when its answer came.
     pub last: Option<(Instant, Instant)>,
-    /// When those after it were sent.
+    /// When the renewals after it were sent.
     pub in_vain: Vec<Instant>,
 }
 
 impl RenewalLog {
-    /// The store, with its renewals in this log.
+    /// The store, with its renewals recorded in this log.
     pub fn around(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         let log = self.clone();
         Arc::new(Layered(Logged { store, log }))
     }
 
-    /// What has come, by then, of the renewals that were sent before then.
+    /// The outcome, by this instant, of the renewals that were sent before it.
     pub fn of(&self, lease: LeaseId, until: Instant) -> Renewals {
         let leases = self.leases.lock();
         let attempts = leases.get(&lease).into_iter().flatten().rev();

@@ -1,6 +1,6 @@
-//! Ordinary work: many tasks take, keep, release and drop leases on a few keys. Whatever the
-//! network does meanwhile, a live holder is alone, fences rise, no lease is lost that could have been
-//! kept, and at the end every key is free.
+//! Ordinary work: many tasks acquire, keep, release and drop leases on a few keys. Whatever the network does meanwhile,
+//! each key has at most one live holder, fences rise, no lease is lost that could have been kept, and at the end every
+//! key is free.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,35 +21,36 @@ use super::{
     stalls::Stalls,
 };
 
-/// A kept lease is renewed after 3 s, and without an answer again at 4.5 s, 6 s and 7.5 s.
+/// The ttl of a lease with keep-alive. It is renewed after 3 s, and again at 4.5 s, 6 s and 7.5 s if there is no
+/// answer.
 const KEPT: Duration = Duration::from_secs(9);
-/// How long the answer to a renewal is waited for before it is asked for again.
+/// How long a renewal waits for its answer before it is repeated.
 const PERIOD: Duration = Duration::from_millis(1_500);
-/// How long before its expiry on the server a holder gives its lease up, at the most.
+/// How long before its expiry on the server a holder gives its lease up, at most.
 const MARGIN: Duration = Duration::from_millis(100);
-/// What leaks shows: no expiry frees it.
+/// A ttl so long that a leaked lease shows: it is not freed by its expiry.
 const LEAKING: Duration = Duration::from_secs(600);
-/// A request without an answer is soon sent again.
+/// With so short a time limit a request without an answer is soon sent again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Many times what a background release takes, pauses included, and far from the expiry.
+/// Many times longer than a background release takes, with its pauses, and much shorter than the ttl.
 const UNTIL_FREE: Duration = Duration::from_secs(300);
 const STEP: Duration = Duration::from_millis(20);
 const TASKS: u64 = 8;
-/// Longer than it takes until enough has happened: it only ends a hang.
+/// Longer than it takes until enough has happened. It only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 
-/// What happened.
+/// How often each kind of thing has happened.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub granted: usize,
     pub renewed: usize,
     pub released: usize,
-    /// Waits that were over, and those that ended with an error.
+    /// Acquires whose time limit was over, and acquires that ended with an error.
     pub refused: usize,
     /// Acquires and leases that were dropped midway.
     pub dropped: usize,
-    /// Leases that ended because none of their renewals was answered, often enough in a row: four were not, one
-    /// in 160 000, at a share of 5% of answers that never come. Two are no coincidence.
+    /// Leases that ended because none of their renewals was answered, and enough were sent in a row: four renewals
+    /// without an answer are one case in 160 000, if 5% of the answers never come. Two such leases are no coincidence.
     pub unlucky: usize,
     /// Leases that ended while the machine, the server or the way to it stood still.
     pub stalled: usize,
@@ -58,7 +59,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Whether each kind of thing has happened so often.
+    /// Whether each kind of thing has happened this often.
     pub fn has_all(&self, times: usize) -> bool {
         let all = [
             self.granted,
@@ -71,8 +72,8 @@ impl Tally {
     }
 }
 
-/// Works through each of these stores, as one process each, until enough has happened. Then tells `calm`, and
-/// looks at the server itself.
+/// Works through each of these stores, each as one process, until enough has happened. Then calls `calm`, and checks
+/// the keys on the server itself.
 pub async fn soak(
     clients: Vec<Arc<dyn Store>>,
     server: Arc<dyn Store>,
@@ -97,7 +98,7 @@ pub async fn soak(
     for (number, store) in (0..).zip(clients) {
         let store = world.renewals.around(store);
         let client = Arc::new(Client {
-            // A look loses no answer, and needs a connection of the same pool.
+            // A read loses no answer, and needs a connection of the same pool.
             stalls: Stalls::of(store.clone()),
             leases: Leases::builder(store).call_timeout(CALL_TIMEOUT).build(),
         });
@@ -110,14 +111,14 @@ pub async fn soak(
     }
     let start = Instant::now();
     while !enough(&world.tally.lock()) {
-        // No task ends by itself, unless with what is wrong.
+        // A task ends by itself only with an error.
         if let Some(task) = tasks.try_join_next() {
             task??;
         }
         ensure!(start.elapsed() < PATIENCE, "too little happens");
         sleep(STEP).await;
     }
-    // All of it is dropped, wherever it is.
+    // All work is dropped, wherever it is.
     tasks.abort_all();
     while let Some(task) = tasks.join_next().await {
         match task {
@@ -141,7 +142,7 @@ pub async fn soak(
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub lease: LeaseId,
-    /// When it came to the holder.
+    /// When the holder got the lease.
     pub taken: Instant,
     /// The last deadline that the holder saw.
     pub until: Instant,
@@ -156,9 +157,9 @@ impl Seen {
         }
     }
 
-    /// How many renewals have to be asked for in vain before the lease may be lost: one a period, from the moment
-    /// at which it is due, or was heard of for the last time if that was later. The first may wait for a place
-    /// until the answer to another is overdue.
+    /// How many renewals have to be sent in vain before the lease may be lost: one a period, from the moment at which a
+    /// renewal is due, or at which the last answer came if that was later. The first one may wait for a place until the
+    /// answer to another is overdue.
     pub fn attempts(&self, renewals: &Renewals) -> usize {
         let (heard, until) = match renewals.last {
             Some((sent, answered)) => (answered, self.until.max(sent + KEPT - MARGIN)),
@@ -174,28 +175,28 @@ struct World {
     spots: Vec<Spot>,
     tally: Mutex<Tally>,
     renewals: RenewalLog,
-    /// Of the machine and the server.
+    /// The stalls of the machine and the server.
     stalls: Stalls,
     /// What is known of the leases that were lost by bad luck.
     losses: Mutex<Vec<String>>,
 }
 
-/// Who works, and on which key.
+/// The client that works, and its key.
 #[derive(Clone, Copy)]
 struct At<'a> {
     client: &'a Client,
     spot: &'a Spot,
 }
 
-/// One process.
+/// A process.
 struct Client {
     leases: Leases,
-    /// Of its way to the server: a connection that is cut has the driver open its connections anew, which takes
-    /// a slow machine seconds.
+    /// The stalls of its way to the server: after a cut the driver opens its connections anew, which takes seconds on a
+    /// slow machine.
     stalls: Stalls,
 }
 
-/// A key, and what those who hold it have seen of each other.
+/// A key, and what its holders have seen of each other.
 struct Spot {
     key: String,
     ttl: Duration,
@@ -204,7 +205,7 @@ struct Spot {
 
 #[derive(Default)]
 struct Section {
-    /// Who is inside, and until when it counted on its lease at its last look.
+    /// The lease that is in the critical section, and the deadline that it saw last.
     inside: Option<(LeaseId, Instant)>,
     fence: Option<Fence>,
 }
@@ -244,7 +245,7 @@ impl World {
                         let lost = self.lost(at, &reason, last).await;
                         lost.context("a live lease is released")
                     }
-                    // It goes on in the background.
+                    // The release goes on in the background.
                     _ => Ok(()),
                 }
             }
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// Works under the lease for a while, alone. Says whether it was kept.
+    /// Works under the lease for a while, and checks that no other holder does. Returns whether the lease was kept.
     async fn stay(&self, at: At<'_>, lease: &Lease, time: Duration) -> anyhow::Result<bool> {
         self.tally.lock().granted += 1;
         let taken = Instant::now();
@@ -299,7 +300,7 @@ impl World {
         }
     }
 
-    /// Nobody evicts. So a lease, of which a deadline was seen, is lost only after that: because no renewal was
+    /// Nobody evicts. So a lease may be lost only after the last deadline that was seen: because no renewal was
     /// answered until then, or because the machine, the server or the way to it stood still.
     async fn lost(
         &self,
@@ -310,14 +311,15 @@ impl World {
         let (now, key) = (Instant::now(), &at.spot.key);
         let passing = match reason {
             LossReason::Unreachable(error) => error.is_retryable(),
-            // Heard of while its holder still counted on it.
+            // The holder heard of this while it still counted on its lease.
             LossReason::TakenOver | LossReason::Closed => false,
             _ => true,
         };
         let over = last.is_none_or(|seen| now >= seen.until);
         ensure!(over && passing, "{key} was lost wrongly: {reason}");
         for stalls in [&self.stalls, &at.client.stalls] {
-            // Within the life of a kept lease that ends now, for as long as costs it its renewals.
+            // This is within the life of a lease with keep-alive that ends now, and long enough to cost it its
+            // renewals.
             if stalls.since(now - KEPT * 2).await >= KEPT / 3 {
                 self.tally.lock().stalled += 1;
                 return Ok(());
@@ -395,7 +397,7 @@ impl Section {
     }
 }
 
-/// Somebody in the critical section; it is left before the lease is given back.
+/// A lease in the critical section. It leaves the section before it is released.
 struct Inside<'a>(&'a Spot, LeaseId);
 
 impl Drop for Inside<'_> {

@@ -1,5 +1,4 @@
-//! How long the machine or a server stood still: what a test has to have measured before it may excuse what
-//! that costs.
+//! How long the machine or a server stood still. A test has to measure that before it may excuse a failure by it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +10,10 @@ use tokio::{
 };
 
 const STEP: Duration = Duration::from_millis(20);
-/// A machine or a server that takes this much longer than a step may cost a lease an answer, or a renewal.
+/// If the machine or a server takes this much longer than a step, a lease may miss an answer or a renewal.
 const STALL: Duration = Duration::from_millis(500);
 
-/// Watches for as long as it is there.
+/// Watches for stalls until it is dropped.
 pub struct Stalls {
     seen: watch::Receiver<Seen>,
     _watching: JoinSet<()>,
@@ -23,18 +22,17 @@ pub struct Stalls {
 #[derive(Clone, Default)]
 struct Seen {
     steps: usize,
-    /// From when to when one of them stood still.
+    /// Between which instants one of them stood still.
     stalls: Vec<(Instant, Instant)>,
 }
 
 impl Stalls {
-    /// Watches the machine in steps, and the server in its answers. The store is not one whose way loses
-    /// answers.
+    /// Watches the machine by steps, and the server by its answers. The way to this store must lose no answers.
     pub fn of(server: Arc<dyn Store>) -> Self {
         Self::watch(Some(Leases::new(server)))
     }
 
-    /// Watches the machine in steps, where the requests to a server are counted.
+    /// Watches the machine by steps. It sends no requests, for tests that count them.
     pub fn of_the_machine() -> Self {
         Self::watch(None)
     }
@@ -47,7 +45,7 @@ impl Stalls {
                 let start = Instant::now();
                 sleep(STEP).await;
                 if let Some(server) = &server {
-                    // Whatever it says, it has answered.
+                    // Any outcome is an answer.
                     let _ = server.inspect("a watched key").await;
                 }
                 let end = Instant::now();
@@ -65,11 +63,11 @@ impl Stalls {
         }
     }
 
-    /// For how long they stood still since then, all in all.
+    /// How long they stood still since this instant, in total.
     pub async fn since(&self, start: Instant) -> Duration {
         let mut seen = self.seen.clone();
         let steps = seen.borrow().steps;
-        // What stands still now shows with the next one.
+        // A stall that still lasts shows with the next step.
         let seen = seen.wait_for(|seen| seen.steps > steps).await;
         let seen = seen.expect("nobody watches");
         let stalls = seen.stalls.iter();

@@ -1,6 +1,6 @@
-//! Random texts that a database, an address or a script might take for something else.
+//! Random texts that a database, an address or a script might misread.
 
-/// What has a meaning somewhere, and what lies beside the surrogates and at the ends of Unicode.
+/// Texts with a meaning somewhere, and those beside the surrogates and at the ends of Unicode.
 const PIECES: [&str; 56] = [
     "$",
     "$$",
@@ -60,7 +60,7 @@ const PIECES: [&str; 56] = [
     "</script>",
 ];
 
-/// The same texts for the same seed.
+/// A source of texts, the same for the same seed.
 pub struct Texts(fastrand::Rng);
 
 impl Texts {
@@ -68,7 +68,7 @@ impl Texts {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// Text of `shortest` to `longest` bytes: a piece or two, some of them, or as much as there is place.
+    /// A text of `shortest` to `longest` bytes: one piece or two, several pieces, or as many as fit.
     pub fn good(&mut self, shortest: usize, longest: usize) -> String {
         let wanted = match self.0.u8(..8) {
             0 => longest,
@@ -91,7 +91,7 @@ impl Texts {
         text
     }
 
-    /// Mostly good text, and now and then none, or too much, by a byte or by far.
+    /// Mostly a valid text. Now and then it is empty, or too long, by one byte or by far.
     pub fn any(&mut self, longest: usize) -> String {
         match self.0.u8(..40) {
             0 => String::new(),

@@ -1,7 +1,7 @@
-//! Serves engines to the programs of a run, each started once: `leasehold-engines SOCKET [ENGINE...]`. Those that
-//! are named start before anybody asks for them.
+//! Serves engines to the programs of a run, and starts each engine once: `leasehold-engines SOCKET [ENGINE...]`. The
+//! engines that are named start before a program asks for them.
 //!
-//! They end with its standard input.
+//! The engines end when the standard input of this program ends.
 
 use std::{env, path::Path, process::ExitCode};
 

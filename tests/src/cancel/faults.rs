@@ -1,4 +1,4 @@
-//! What strikes it.
+//! The faults.
 
 use std::{
     error::Error,
@@ -10,19 +10,19 @@ use tokio::time::{Instant, sleep};
 
 use super::{Cell, Gate};
 
-/// Longer than anything takes that is to come: it only ends a hang.
+/// A limit that only ends a hang: whatever is waited for comes sooner.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Until all is over: it is carried out late.
+    /// The request is held until everything else is over, and carried out then.
     RequestHeld,
     RequestCut,
-    /// It comes when nobody waits for it any more.
+    /// The answer comes when nobody waits for it any more.
     AnswerHeld,
     AnswerCut,
     AnswerSwallowed,
-    /// Cut or swallowed, and so is each that follows, until the operation has ended.
+    /// The answer is cut or swallowed, and so is each that follows, until the operation has ended.
     AnswersLost,
 }
 
@@ -35,16 +35,17 @@ pub const FAULTS: [Fault; 6] = [
     Fault::AnswersLost,
 ];
 
-/// Those that a driver may mend by itself.
+/// The faults that a driver may mend by itself.
 pub const CUTS: [Fault; 3] = [Fault::RequestCut, Fault::AnswerCut, Fault::AnswersLost];
 
-/// What loses the one answers loses the others.
+/// With one seed every cell has the same sequence of answers that are cut and answers that are
+/// swallowed.
 const SEED: u64 = 7;
 
-/// What may be the machine's doing.
+/// A failure that a slow machine may be the reason of.
 #[derive(Debug)]
 pub(super) enum Excusable {
-    /// The fault did not strike the operation, or not once: the cell shows nothing.
+    /// The fault did not happen to the operation, or more than once, so the cell shows nothing.
     NotStruck(String),
     /// Something did not happen within the bound.
     Late(String),
@@ -60,13 +61,13 @@ impl Display for Excusable {
 impl Error for Excusable {}
 
 impl Cell {
-    /// The next request with this word is struck.
+    /// The fault will happen to the next request with this word.
     pub(super) fn strike(&self, word: &'static &'static str) {
         self.arm(word);
         self.armed.notify_one();
     }
 
-    /// The same, and nobody is to be dropped yet.
+    /// The same, but the operation is not to be dropped yet.
     pub(super) fn arm(&self, word: &'static &'static str) {
         let proxy = &self.proxy;
         let gate = match self.case.fault {
@@ -84,7 +85,7 @@ impl Cell {
         *self.gate.lock() = gate;
     }
 
-    /// Waits until a request is struck, and gives the gate at which it stands.
+    /// Waits until the fault happens to a request, and returns the gate at which that is held.
     pub(super) async fn struck(&self) -> Option<Gate> {
         self.armed.notified().await;
         let gate = self.gate.lock().take();
@@ -101,7 +102,8 @@ impl Cell {
         gate
     }
 
-    /// No cell passes without its fault. What was held has come to its gate.
+    /// A cell passes only if its fault has happened. By now everything that was held has come to
+    /// its gate.
     pub(super) fn was_struck(&self) -> Result<(), Excusable> {
         let (cuts, lost) = (self.proxy.cuts(), self.proxy.lost());
         let struck = match self.case.fault {

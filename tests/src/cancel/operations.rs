@@ -1,4 +1,4 @@
-//! What is given up.
+//! The operations that are dropped.
 
 use anyhow::{Result, ensure};
 use futures::join;
@@ -16,19 +16,22 @@ pub(super) enum Operation {
     Acquire,
     Renew,
     Release,
-    /// Work under a lease, struck as it acquires, in the body, which renews, and as it releases.
+    /// Work under a lease. The fault happens to its acquire, to the renewal in its body, or to its
+    /// release.
     WithAcquiring,
     WithRenewing,
     WithReleasing,
-    /// Another process holds the key, and releases it later: struck in the request that is refused.
+    /// Another process holds the key, and releases it later. The fault happens to the request that
+    /// is refused.
     QueuedRefused,
-    /// The same, struck in the request that is granted.
+    /// The same, but the fault happens to the request that is granted.
     QueuedGranted,
-    /// Behind a waiter of the same process, which is struck.
+    /// The acquire is behind a waiter of the same process, and the fault happens to that one.
     BehindAsking,
-    /// The same, struck itself, after the first one has released.
+    /// The same, but the fault happens to the acquire itself, after the first waiter has released
+    /// the key.
     BehindGranted,
-    /// The negative control: a client that gives up its request, and that is that.
+    /// The negative control: a client that drops its request, and does nothing about it.
     Abandoned,
 }
 
@@ -47,7 +50,7 @@ pub(super) const OPERATIONS: [Operation; 11] = [
 ];
 
 impl Operation {
-    /// Whether the request that is struck asks for the key.
+    /// Whether the fault happens to a request for the key.
     pub(super) fn is_struck_acquiring(self) -> bool {
         use Operation::{Release, Renew, WithReleasing, WithRenewing};
         !matches!(self, Renew | Release | WithRenewing | WithReleasing)
@@ -61,7 +64,7 @@ impl Cell {
             Operation::TryAcquire => {
                 self.strike(&words.acquire);
                 let attempt = self.leases.try_acquire(&self.key, TTL).await?;
-                // Whoever comes behind may come first when the request is lost.
+                // If the request is lost, the waiter behind may get the key first.
                 let held = matches!(attempt, Attempt::Held(_));
                 ensure!(!held || self.case.followed, "{attempt:?}");
             }
@@ -139,7 +142,7 @@ impl Cell {
         self.leases.acquire(&self.key, TTL).await
     }
 
-    /// Whoever fails to renew a lease has it still.
+    /// If a renewal fails, its caller still has the lease.
     async fn renew(&self, lease: &Lease) -> Result<(), Error> {
         self.strike(&self.words.renew);
         let outcome = lease.renew().await;
@@ -178,12 +181,12 @@ impl Cell {
         }
     }
 
-    /// One more that waits.
+    /// One more task that waits for the key.
     pub(super) fn acquiring(&self) -> Waiting {
         tokio::spawn(self.leases.acquire(&self.key, TTL).into_future())
     }
 
-    /// One more that waits, and has no use for the lease.
+    /// One more task that waits for the key, and releases it at once.
     fn passing_through(&self) -> JoinHandle<Result<(), Error>> {
         let acquire = self.leases.acquire(&self.key, TTL).into_future();
         tokio::spawn(async move { acquire.await?.release().await })

@@ -1,8 +1,8 @@
-//! The engines of a run of several programs, each started once for all of them.
+//! The engines of a run of several programs. Each engine is started once for all of them.
 //!
-//! One program serves them, on a Unix socket whose path the others have in the environment. Who connects says
-//! the name of an engine in a line, and is told its address in another one. Engines start one after the other,
-//! since each needs the whole machine for that.
+//! One program serves the engines, on a Unix socket. The other programs have the path of the socket in their
+//! environment. A program connects, sends the name of an engine in a line, and gets its address in another line.
+//! Engines start one after the other, because each needs the whole machine to start.
 
 use std::{
     env,
@@ -22,7 +22,7 @@ const SOCKET: &str = "LEASEHOLD_ENGINES";
 const READY: &str = "ready ";
 const FAILED: &str = "failed ";
 
-/// The address of an engine, from whoever serves those of this run. None if nobody does.
+/// The address of an engine, from the program that serves those of this run. `None` if there is no such program.
 pub(super) fn ask(engine: Engine) -> Option<Result<String, String>> {
     let socket = env::var_os(SOCKET)?;
     let answer = exchange(Path::new(&socket), engine);
@@ -41,13 +41,13 @@ fn exchange(socket: &Path, engine: Engine) -> io::Result<Result<String, String>>
     })
 }
 
-/// Serves engines until standard input ends, and all of them with it. Those with these names start before
-/// anybody asks for them.
+/// Serves engines until standard input ends, and they end with it. The engines with these names start before a program
+/// asks for them.
 pub fn serve(socket: &Path, early: Vec<String>) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     thread::spawn(move || {
         for name in early {
-            // Who asks for it is told what is wrong.
+            // If this fails, a program that asks for the engine gets the error.
             drop(found(&name));
         }
     });
@@ -57,7 +57,7 @@ pub fn serve(socket: &Path, early: Vec<String>) -> io::Result<()> {
     });
     for connection in listener.incoming() {
         let connection = connection?;
-        // Who asks for an engine that runs does not wait for the start of another.
+        // A program that asks for a running engine does not wait for the start of another one.
         thread::spawn(move || {
             if let Err(error) = answer(connection) {
                 eprintln!("engines: {error}");

@@ -1,4 +1,5 @@
-//! Documents of limiters that are damaged, of another version or of somebody else, and who asks for permits there.
+//! Documents of limiters that are damaged, of another version or of another application, and requests for permits on
+//! each of them.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -15,22 +16,22 @@ use super::{
 };
 
 const LIMIT: u32 = 10;
-/// The name of the newest grant of all documents, and how many permits it has.
+/// The id of the newest grant in all documents, and how many permits it has.
 const LAST: &str = "33333333-3333-4333-8333-333333333333";
 const GRANTED: u32 = 2;
 
 /// A kind of limiter.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Its word in the id of the document.
+    /// The word for this kind in the id of the document.
     pub word: &'static str,
     /// The length of its windows, in milliseconds.
     pub window: i64,
-    /// What a permit uses up.
+    /// By how much a permit raises the field `used`.
     unit: i64,
 }
 
-/// Both. Their windows are so long that none turns, and that hardly anything is earned back.
+/// Both kinds. The windows are so long that none ends during a test, and that hardly any permit comes back.
 pub fn kinds() -> [Kind; 2] {
     let window = MAX_WINDOW.as_millis() as i64;
     [
@@ -40,12 +41,12 @@ pub fn kinds() -> [Kind; 2] {
     .map(|(word, unit)| Kind { word, window, unit })
 }
 
-/// How a document is to be judged.
+/// How a document has to be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is a limiter of which so many permits are used up.
+    /// It is a limiter with this many permits used up.
     Used(u32),
-    /// The same, and the name of its newest grant makes no sense.
+    /// The same, but the id of the newest grant is not valid.
     UsedBy(u32),
     OtherVersion,
     NoLimiter,
@@ -60,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// A request for a permit under a new name.
+    /// A request for one permit, with a new id.
     pub fn request(&self) -> PermitRequest {
         self.named(PermitId::random(), 1)
     }
@@ -69,7 +70,7 @@ impl Kind {
         PermitRequest::new(Key::new(KEY).unwrap(), id, self.quota(), permits)
     }
 
-    /// A limiter of which so many permits are used up.
+    /// A limiter with this many permits used up.
     pub fn used(&self, permits: i64) -> Value {
         json!({
             "limiter": 1, "key": KEY, "window": self.window, "kind": self.word,
@@ -78,7 +79,7 @@ impl Kind {
         })
     }
 
-    /// The documents. A store need not take those with fields of a wrong type.
+    /// The documents and how they have to be judged. A store need not take those with fields of a wrong type.
     pub fn shapes(&self) -> Vec<(Verdict, Value)> {
         use Verdict::{NoLimiter, OtherVersion, Used, UsedBy};
         let three = || self.used(3);
@@ -88,7 +89,7 @@ impl Kind {
             (Used(3), three()),
             (Used(0), self.used(0)),
             (Used(LIMIT), self.used(LIMIT.into())),
-            // As other languages write numbers.
+            // Other languages may write numbers like this.
             (Used(3), with(three(), json!({ "used": float }))),
             (Used(3), with(three(), json!({ "granted": 2.0 }))),
             (Used(3), with(three(), json!({ "granted": 2.5 }))),
@@ -97,14 +98,14 @@ impl Kind {
                 Used(LIMIT),
                 with(three(), json!({ "used": float * 10.0 / 3.0 })),
             ),
-            // What decides nothing.
+            // These fields decide nothing.
             (UsedBy(3), without(three(), "last")),
             (UsedBy(3), with(three(), json!({ "last": "they" }))),
             (UsedBy(LIMIT), without(self.used(LIMIT.into()), "last")),
             (Used(3), without(three(), "over_at")),
             (Used(LIMIT), without(self.used(LIMIT.into()), "over_at")),
             (Used(3), without(without(three(), "window"), "kind")),
-            // Of a clock that was set back since; more than ten seconds count as long as the window is the same.
+            // The clock was set back after the grant. More than ten seconds count as long as the window is the same.
             (Used(3), with(three(), json!({ "granted_at": at(5) }))),
             (
                 if is_fixed { Used(3) } else { UsedBy(0) },
@@ -118,7 +119,7 @@ impl Kind {
                 UsedBy(0),
                 with(three(), json!({ "granted_at": at(800 * 86_400) })),
             ),
-            // Damaged.
+            // These are damaged.
             (NoLimiter, with(three(), json!({ "used": -1 }))),
             (NoLimiter, with(three(), json!({ "used": 1_i64 << 62 }))),
             (NoLimiter, with(three(), json!({ "used": i64::MAX }))),
@@ -128,7 +129,7 @@ impl Kind {
                 NoLimiter,
                 with(self.used(LIMIT.into()), json!({ "granted": null })),
             ),
-            // Of others.
+            // These belong to another version or another application.
             (NoLimiter, without(three(), "limiter")),
             (NoLimiter, with(three(), json!({ "limiter": 1.5 }))),
             (OtherVersion, with(three(), json!({ "limiter": 2 }))),
@@ -154,11 +155,11 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     One,
-    /// Two at a time, as many as there are.
+    /// As many as there are, two at a time.
     Many,
     /// More than there can be left.
     All,
-    /// With the name of the newest grant.
+    /// One, with the id of the newest grant.
     Again,
 }
 
@@ -171,7 +172,8 @@ enum Told {
     Failed(String),
 }
 
-/// Puts each of the documents that the store takes, and asks for permits in each way. Returns how many it takes.
+/// Writes each document that the store takes, and asks for permits in each way. Returns how many documents the store
+/// takes.
 pub async fn are_judged_alike<D: Debug + PartialEq>(
     store: &Arc<dyn Store>,
     kind: Kind,
@@ -220,7 +222,7 @@ pub async fn are_judged_alike<D: Debug + PartialEq>(
     taken
 }
 
-/// What there is to be told with so many permits left.
+/// The answer to this request if so many permits are left.
 fn granted(ask: Ask, left: u32) -> Told {
     let permits = match ask {
         Ask::One | Ask::Again => left.min(1),

@@ -1,4 +1,4 @@
-//! The operations on one key, what they tell, and what they are to tell by the rules.
+//! The operations on one key, the answers that they give, and the answers that the rules ask for.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,18 +15,18 @@ use super::{Has, KEY, LAST_FENCE, LEASE, Last, Mine, OTHER, OWNER, TTL, judged, 
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
-    /// By a handle: `try_acquire`, or `acquire` without patience.
+    /// An acquire of a handle: `try_acquire`, or `acquire` that does not wait.
     Handle {
         waits: bool,
     },
-    /// By a request of this mode.
+    /// A request with this mode.
     Ask {
         mode: &'static str,
         reentrant: bool,
         instead: bool,
         way: Ask,
     },
-    /// By a request for a tick.
+    /// A request for a tick.
     AskForTick(Ask),
     Renew(Renew),
     Upgrade,
@@ -41,10 +41,10 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
     Again,
-    /// Its process waits, and takes a place.
+    /// The process waits in turn, and takes a place.
     InTurn,
     Fresh,
-    /// The document is looked at first.
+    /// The document is read first.
     Looks,
     Batch,
 }
@@ -65,7 +65,7 @@ pub(super) enum Release {
     /// With a tick that was done.
     Done,
     Batch,
-    /// Those that may be undone go together.
+    /// Several releases that a failover may undo, in one statement.
     Together,
 }
 
@@ -117,11 +117,11 @@ pub(super) const OPERATIONS: [Operation; 36] = [
     Operation::RemoveExpired,
 ];
 
-/// What an operation has told, without what differs from run to run.
+/// The answer of an operation, without what differs from run to run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Told {
     Granted,
-    /// By so many.
+    /// Held by this many.
     Held(usize),
     Renewed,
     Converted,
@@ -129,11 +129,11 @@ pub(super) enum Told {
     TakenOver,
     Released,
     NotHeld,
-    /// So many holders, and this fence.
+    /// This many holders, and this fence.
     Shown(usize, i64),
     Evicted(usize),
     Removed(bool),
-    /// That it is not in the queue.
+    /// The waiter is not in the queue.
     Left,
     Done,
     OtherTickKind,
@@ -142,14 +142,14 @@ pub(super) enum Told {
     Failed(String),
 }
 
-/// What an operation makes of the document.
+/// How an operation changes the document.
 pub(super) enum Changed {
     To {
         mine: bool,
         other: bool,
-        /// How many more holders there are.
+        /// How many holders there are beside these.
         more: usize,
-        /// The fence before.
+        /// The fence before the operation.
         fence: i64,
         raised: bool,
     },
@@ -157,7 +157,8 @@ pub(super) enum Changed {
 }
 
 impl Operation {
-    /// What the rules say of a lock: the answer, and the change if there is one.
+    /// The answer to an operation on a lock by the rules, and the change of the document if there
+    /// is one.
     pub(super) fn expected(self, has: &Has) -> (Told, Option<Changed>) {
         let live = has.mine == Mine::Live;
         let lost = match has.mine {
@@ -192,7 +193,7 @@ impl Operation {
                 way,
             } => {
                 let stays = live && !instead;
-                // Of the other one the owner is told.
+                // The document always names the owner of the other lease.
                 let own = reentrant && (stays && has.owned || has.other);
                 let mine_is_in_the_way = stays && !(reentrant && has.owned);
                 let other_is_in_the_way = has.other && !reentrant;
@@ -219,9 +220,9 @@ impl Operation {
             },
             Self::Renew(_) | Self::Upgrade | Self::Downgrade => (lost, None),
             Self::Release(_) if has.mine == Mine::Absent => (Told::NotHeld, None),
-            // Nothing is done under it.
+            // No tick can be done under a lease that is over.
             Self::Release(Release::Done) if !live => (Told::NotHeld, None),
-            // A later tick is done.
+            // A later tick is done already.
             Self::Release(Release::Done) if matches!(has.last, Last::Number(done) if done > TICK) => {
                 (Told::NotHeld, None)
             }
@@ -371,7 +372,7 @@ async fn converted(store: &Arc<dyn Store>, request: ConvertRequest) -> Result<To
     })
 }
 
-/// What this request is told.
+/// The answer to this request.
 async fn asked(store: &Arc<dyn Store>, request: AcquireRequest, way: Ask) -> Result<Told, Error> {
     let answer = match way {
         Ask::Again => store.acquire(&request).await?,
@@ -410,7 +411,7 @@ async fn released(
     }
 }
 
-/// The answer to the first of these.
+/// The answer to the first of these requests.
 async fn batch(store: &Arc<dyn Store>, requests: [BatchRequest; 2]) -> Result<BatchAnswer, Error> {
     store.batch(&requests).await?.remove(0)
 }

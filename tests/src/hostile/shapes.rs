@@ -1,4 +1,4 @@
-//! The documents, and how they are to be judged.
+//! The documents, and how they have to be judged.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
     Verdict::{self, Lock, NoLock, OtherVersion},
 };
 
-/// The field under which a time stands.
+/// The field that marks a time.
 const TIME: &str = "seconds from now";
 
 /// A time, this many seconds from now.
@@ -17,7 +17,7 @@ pub fn at(seconds: i64) -> Value {
     json!({ TIME: seconds })
 }
 
-/// The value with its times written as this function does, which is given the seconds from now.
+/// The value, with each of its times replaced by what this function makes of the seconds from now.
 pub fn with_times(value: &Value, time: &impl Fn(i64) -> Value) -> Value {
     match value {
         Value::Object(fields) => match fields.get(TIME).and_then(Value::as_i64) {
@@ -33,7 +33,7 @@ pub fn with_times(value: &Value, time: &impl Fn(i64) -> Value) -> Value {
     }
 }
 
-/// A lock that one lease has by itself.
+/// A lock with one exclusive lease.
 pub fn flat() -> Value {
     json!({
         "key": KEY, "schema": SCHEMA, "fence": 7, "lease": LEASE, "owner": OWNER,
@@ -55,7 +55,7 @@ pub fn several() -> Value {
     })
 }
 
-/// A lock that nobody has.
+/// A lock that nobody holds.
 pub(super) fn free() -> Value {
     json!({ "key": KEY, "schema": SCHEMA, "fence": 7, "released_at": at(-60) })
 }
@@ -103,7 +103,7 @@ pub fn shapes() -> Vec<(Verdict, Value)> {
     shapes
 }
 
-/// Of somebody else, and of other versions.
+/// Documents of other applications, and of other versions.
 fn foreign() -> Vec<(Verdict, Value)> {
     vec![
         (NoLock, json!({ "key": KEY })),
@@ -136,15 +136,15 @@ fn foreign() -> Vec<(Verdict, Value)> {
     ]
 }
 
-/// Of ours, and damaged.
+/// Documents of this version that are damaged.
 fn damaged() -> Vec<(Verdict, Value)> {
     let documents = [
-        // A fence that is none.
+        // The fence is not valid.
         with(flat(), json!({ "fence": 1_i64 << 53 })),
         with(free(), json!({ "fence": i64::MAX })),
         with(several(), json!({ "fence": i64::MAX })),
         with_first("fence", json!(i64::MAX)),
-        // Somebody has the key, and it is not told who.
+        // Somebody holds the key, but the document does not say who.
         with(free(), json!({ "expires_at": at(600) })),
         without(flat(), "lease"),
         with(flat(), json!({ "lease": "they" })),
@@ -162,10 +162,10 @@ fn damaged() -> Vec<(Verdict, Value)> {
         with_first("expires_at", Value::Null),
         with(several(), json!({ "holders": Value::Null })),
         with(several(), json!({ "holders": [] })),
-        // All that is told of have expired.
+        // All holders that the document names have expired.
         with_both("expires_at", at(-60)),
         with(several(), json!({ "expires_at": at(900) })),
-        // One that is told of expires later than the document.
+        // A holder that the document names expires later than the document.
         with(several(), json!({ "expires_at": at(300) })),
         with_first("expires_at", at(900)),
         with(alone(), json!({ "expires_at": at(300) })),
@@ -174,7 +174,7 @@ fn damaged() -> Vec<(Verdict, Value)> {
     documents.map(|document| (NoLock, document)).into()
 }
 
-/// Of keys that somebody has, as they are, and with things in them that decide nothing.
+/// Locks that somebody holds, as they should be, and with fields in them that decide nothing.
 pub fn sound_shapes() -> Vec<(Verdict, Value)> {
     let unowned = |has| Has {
         owned: false,
@@ -189,7 +189,7 @@ pub fn sound_shapes() -> Vec<(Verdict, Value)> {
         mode: "permits",
         ..Has::BOTH
     };
-    // Both forms: then it is the lease that counts.
+    // If a document has both forms, the one of a single lease counts.
     let holders = several()["holders"].clone();
     vec![
         (Lock(Has::SOLE), flat()),
@@ -227,7 +227,8 @@ pub fn sound_shapes() -> Vec<(Verdict, Value)> {
     ]
 }
 
-/// Of keys that nobody has: who had one is of no interest to others.
+/// Locks that nobody holds. What the document says of former holders does not matter to other
+/// requests.
 fn free_ones() -> Vec<(Verdict, Value)> {
     let of_fence = |has, fence| Has { fence, ..has };
     let past = json!({ "expires_at": at(-1) });
@@ -239,7 +240,7 @@ fn free_ones() -> Vec<(Verdict, Value)> {
         ),
         (Lock(Has::NOBODY), without(free(), "released_at")),
         (Lock(Has::NOBODY), with(free(), past.clone())),
-        // The clock was set back since.
+        // The clock was set back since the release.
         (
             Lock(Has {
                 kept: true,
@@ -250,7 +251,7 @@ fn free_ones() -> Vec<(Verdict, Value)> {
         (Lock(Has::OVER), with(flat(), past.clone())),
         (Lock(Has::OVER), with(several(), past.clone())),
         (Lock(Has::OVER), with(alone(), past.clone())),
-        // A person has freed the key, and left the list as it was.
+        // A person has freed the key, and left the list unchanged.
         (
             Lock(Has::OVER),
             with(with_both("expires_at", at(900)), past.clone()),
@@ -273,7 +274,7 @@ fn free_ones() -> Vec<(Verdict, Value)> {
     ]
 }
 
-/// There is no fence for another grant.
+/// Locks without a fence for another grant.
 fn at_the_last_fence() -> Vec<(Verdict, Value)> {
     let mut shapes = Vec::new();
     for (has, document) in [
@@ -305,7 +306,7 @@ fn at_the_last_fence() -> Vec<(Verdict, Value)> {
     shapes
 }
 
-/// The shapes that only a store can have which does not check the types of fields.
+/// The shapes that only a store without checks of field types can have.
 pub fn untyped_shapes() -> Vec<(Verdict, Value)> {
     let untimed = |has| {
         Lock(Has {
@@ -383,7 +384,7 @@ pub fn untyped_shapes() -> Vec<(Verdict, Value)> {
     shapes
 }
 
-/// Of locks for which nobody waits: what is in `waiters` is no place, or one that does not count.
+/// Locks for which nobody waits: what is in `waiters` is no place, or a place that does not count.
 pub fn queue_shapes() -> Vec<(Verdict, Value)> {
     let place = |changes| {
         let place = json!({
@@ -399,7 +400,7 @@ pub fn queue_shapes() -> Vec<(Verdict, Value)> {
         json!([]),
         place(json!({})),
         json!([7, "they", Value::Null, [], {}]),
-        // It is over, or ends later than a place can.
+        // The place is over, or it ends later than a place can.
         json!([place(json!({ "until": at(-1) }))]),
         json!([place(json!({ "until": at(600) }))]),
     ]

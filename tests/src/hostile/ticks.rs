@@ -1,4 +1,4 @@
-//! Documents that say which tick is done, in a way that makes sense or not.
+//! Documents with the field `done`, which says which tick is done, in a valid or invalid way.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use super::{
     shapes::{at, flat, free, several, with, without},
 };
 
-/// The number of the tick that is asked for, and that is done.
+/// The number of the tick that the requests are for, and of the one that is done.
 pub(super) const TICK: i64 = 7;
 
-/// What says that a tick is done, by another lease.
+/// The field for a tick that was done by another lease.
 fn done() -> Value {
     json!({
         "kind": "counter", "tick": TICK, "at": at(-60), "by": "they", "lease": OTHER, "until": at(600),
@@ -22,7 +22,7 @@ fn changed(changes: Value) -> Value {
     with(done(), changes)
 }
 
-/// What stands in `done`, what that means, and whether it keeps the document.
+/// What is in `done`, what that means, and whether it keeps the document.
 fn all() -> Vec<(Last, Value, bool)> {
     let number = Last::Number;
     let mut all = vec![
@@ -31,7 +31,8 @@ fn all() -> Vec<(Last, Value, bool)> {
         (number(TICK - 1), changed(json!({ "tick": TICK - 1 })), true),
         (number(i64::MAX), changed(json!({ "tick": i64::MAX })), true),
         (number(i64::MIN), changed(json!({ "tick": i64::MIN })), true),
-        // It is known until the document goes, and does not keep that any more.
+        // The tick is known until the document is removed, but it does not keep the document any
+        // more.
         (number(TICK), changed(json!({ "until": at(-1) })), false),
         (
             number(TICK - 1),
@@ -43,7 +44,7 @@ fn all() -> Vec<(Last, Value, bool)> {
         let other = changed(json!({ "kind": kind }));
         all.push((Last::OtherKind, other, true));
     }
-    // What decides nothing.
+    // These fields decide nothing.
     for field in ["at", "by", "lease"] {
         all.push((number(TICK), without(done(), field), true));
         all.push((number(TICK), changed(json!({ field: Value::Null })), true));
@@ -82,14 +83,14 @@ fn all() -> Vec<(Last, Value, bool)> {
     all
 }
 
-/// Of locks that somebody has, or that nobody has.
+/// Locks with and without holders, each with the field `done`.
 pub fn tick_shapes() -> Vec<(Verdict, Value)> {
     let past = with(flat(), json!({ "expires_at": at(-1) }));
     let over = Has {
         mine: Mine::Over,
         ..Has::SOLE
     };
-    // Of some locks all, and of others some, because there are many.
+    // Some locks get all values of the field, and others only a part, because there are many.
     let locks = [
         (Has::SOLE, flat(), 1),
         (Has::NOBODY, free(), 1),

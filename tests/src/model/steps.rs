@@ -1,4 +1,4 @@
-//! The random commands: which there are, and how often each of them comes.
+//! The random commands, and how often each of them comes.
 
 use std::time::Duration;
 
@@ -18,36 +18,36 @@ pub(super) const TTL: Duration = Duration::from_secs(600);
 /// For how long a place counts.
 pub(super) const STAYS: Duration = Duration::from_secs(50);
 
-/// A step; the numbers are those of a key and a lease.
+/// A step. Its numbers are those of a key and a lease.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Acquire(usize, usize, Claim, Stance),
-    /// The first lease in the place of the second.
+    /// An acquire by the first lease, in the place of the second.
     InPlaceOf(usize, usize, usize, Claim, Stance),
-    /// For a tick, in the place of another lease or not.
+    /// An acquire for a tick, in the place of another lease or not.
     AcquireFor(usize, usize, Tick, Option<usize>, (Claim, Stance)),
-    /// For each key a lease that is asked for, or released.
+    /// For each key a lease is acquired or released.
     Batch(Vec<(usize, Option<(Claim, Stance)>)>),
-    /// For so long that it expires before the step ends.
+    /// An acquire with so short a ttl that the lease expires before the step ends.
     AcquireBriefly(usize, usize, Claim, Stance),
     /// This process does not wait for the key any more.
     Leave(usize, usize),
-    /// Until a free key is kept for nobody any more.
+    /// Waits until a free key is kept for no waiter any more.
     Linger,
     Renew(usize, usize, Duration),
     Convert(usize, usize, Mode),
     RenewAll(usize, Duration),
-    /// Whatever it says of whether it is alone.
+    /// The flag says that the lease is likely to be the only one. It may be wrong.
     Release(usize, usize, bool),
-    /// Released early, and held on for as long as this.
+    /// A release with a minimum hold of this length.
     ReleaseHolding(usize, usize, Duration),
-    /// After a tick was done under the lease, which is known for so long.
+    /// A release after a tick was done, which is remembered for this long.
     ReleaseDone(usize, usize, Tick, Duration),
     Evict(usize),
     RemoveExpired(usize),
-    /// Nothing is as old as that.
+    /// No document is as old as this purge asks for.
     PurgeOld,
-    /// As often as it takes: a store may keep what is dead for a moment.
+    /// The purge is repeated until it succeeds: a store may keep dead documents for a moment.
     PurgeDead,
     Inspect(usize),
 }
@@ -64,14 +64,14 @@ pub(super) enum Claim {
     Noted,
 }
 
-/// How an acquire stands to the processes that wait.
+/// How an acquire treats the processes that wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stance {
     Behind,
     Barging,
-    /// By this process.
+    /// This process waits in turn.
     InTurn(usize),
-    /// The same, and a grant keeps its place, if it is not exclusive.
+    /// The same, and a grant that is not exclusive keeps the place of the process.
     Keeping(usize),
 }
 
@@ -81,7 +81,7 @@ impl Stance {
         matches!(self, Self::Keeping(_))
     }
 
-    /// The turn, with a place that outlasts the sequence.
+    /// The turn, with a place that lasts longer than the sequence.
     pub(super) fn turn(self, waiters: &[WaiterId]) -> Turn {
         match self {
             Self::Behind => Turn::Behind,
@@ -134,12 +134,12 @@ impl Claim {
     }
 }
 
-/// For how long a lease is renewed: some for less than they have left.
+/// The ttls of renewals. Some are shorter than what the lease has left.
 fn ttl() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(TTL), Just(TTL * 2)]
 }
 
-/// Mostly of one kind, so that they are compared.
+/// The ticks. Most are of one kind, so that they can be compared.
 fn tick() -> impl Strategy<Value = Tick> {
     prop_oneof![
         15 => (1..4_i64).prop_map(Tick::counter),
@@ -147,7 +147,7 @@ fn tick() -> impl Strategy<Value = Tick> {
     ]
 }
 
-/// A step with one of so many keys, and with processes that wait for them if there is a queue.
+/// A step with one of this many keys. If there is a queue, processes wait for them.
 pub(super) fn step(keys: usize, queue: bool) -> BoxedStrategy<Step> {
     let both = move || (0..keys, 0..LEASES);
     let asks = move || (claim(), stance(queue));

@@ -1,6 +1,6 @@
-//! A holder is paused past its ttl, another takes over, writes and leaves, and then the first one goes
-//! on and writes too, without a look at its lease: each round with a document that the fence guards,
-//! and beside it with one that nothing guards, as a control.
+//! A holder is paused past its ttl. Another one takes over, writes and releases, and then the first one goes on and
+//! writes too, without a check of its lease. In each round there is a document that the fence guards, and beside it one
+//! without a guard, as a control.
 
 use std::{process::Stdio, sync::Arc, time::Duration};
 
@@ -19,16 +19,16 @@ const TTL: Duration = Duration::from_secs(2);
 const STALE: &str = "stale";
 const NEXT: &str = "next";
 
-/// Documents of an application, each with a number and the name of who wrote it.
+/// Documents of an application, each with a number and the name of the last writer.
 #[async_trait]
 pub trait Documents: Send + Sync {
-    /// Makes one with the number 0.
+    /// Creates a document with the number 0.
     async fn create(&self, id: &str);
 
-    /// Reads the number; with a fence, after that was shown.
+    /// Reads the number. If there is a fence, it is shown to the document first.
     async fn read(&self, id: &str, fence: Option<Fence>) -> Result<u64, Error>;
 
-    /// Writes the number and the name; with a fence, under its guard.
+    /// Writes the number and the name. If there is a fence, it guards the write.
     async fn write(
         &self,
         id: &str,
@@ -37,16 +37,16 @@ pub trait Documents: Send + Sync {
         fence: Option<Fence>,
     ) -> Result<(), Error>;
 
-    /// Who wrote it last.
+    /// The last writer of the document.
     async fn writer(&self, id: &str) -> String;
 }
 
-/// So many keys in each of so many pauses: a hundred rounds, or a thousand.
+/// The number of keys in each pause, and the number of pauses: a hundred rounds, or a thousand in a long run.
 fn rounds() -> (usize, usize) {
     if long() { (100, 10) } else { (50, 2) }
 }
 
-/// What a holder wants to write, out of what it has read.
+/// The lease of a holder, and the numbers that it has read.
 struct Work {
     lease: Lease,
     guarded: u64,
@@ -83,12 +83,12 @@ async fn begin(leases: &Leases, documents: &dyn Documents, ttl: Duration) -> Vec
     in_turn((0..rounds().0).map(begin)).await
 }
 
-/// A few at a time: a slow machine answers a hundred at once later than a lease lasts.
+/// Runs a few at a time: a slow machine would answer a hundred at once only after the lease has expired.
 async fn in_turn<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     stream::iter(all).buffered(AT_A_TIME).collect().await
 }
 
-/// Writes all, and says how many of the guarded writes were let through and how many were fenced off.
+/// Writes all documents, and returns how many of the guarded writes were let through and how many were fenced off.
 async fn end(documents: &dyn Documents, works: &[Work], by: &str) -> (i64, i64) {
     let write = async |(number, work): (usize, &Work)| {
         let (plain, guarded) = (plain(number), guarded(number));
@@ -110,7 +110,7 @@ async fn end(documents: &dyn Documents, works: &[Work], by: &str) -> (i64, i64) 
     (passed, works.len() as i64 - passed)
 }
 
-/// What the holder does that is paused between its reads and its writes: it writes when it is told to.
+/// The holder that is paused between its reads and its writes. It writes when it is told to.
 pub async fn stale(store: Arc<dyn Store>, documents: &dyn Documents) {
     let leases = patient(store);
     let mut words = BufReader::new(tokio::io::stdin()).lines();
@@ -125,7 +125,7 @@ pub async fn stale(store: Arc<dyn Store>, documents: &dyn Documents) {
     }
 }
 
-/// Many rounds. Under the guard no stale write is seen, and without it all of them are.
+/// Runs many rounds. With the guard no stale write is seen, and without it all of them are.
 pub async fn pauses_and_takeovers(place: &Place, store: Arc<dyn Store>, documents: &dyn Documents) {
     let create = async |number| {
         documents.create(&guarded(number)).await;

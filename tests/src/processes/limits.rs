@@ -21,24 +21,24 @@ use super::{
     Place, Process, parse, process, timed, told,
 };
 
-/// Of the limiter of the seed's experiment; the longer ones for a machine on which the processes stand still in
-/// most of the shorter.
+/// The windows of the limiter in the experiment of the seed document. The longer ones are for a machine on which the
+/// processes stand still in most of the shorter ones.
 const WINDOWS: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_secs(1),
     Duration::from_secs(3),
     Duration::from_secs(10),
 ];
-/// A process that stands still for such a part of a window, or waits so long for an answer, may have asked for
-/// nothing in it.
+/// A process that stands still for this part of a window, or waits that long for an answer, may not have asked in the
+/// window.
 const STALL: u32 = 4;
-/// In so many windows in which both processes did ask it shows whether all permits are used.
+/// How many windows in which both processes asked are enough to show whether all permits are used.
 const ENOUGH: usize = 10;
-/// Of a limiter whose window outlasts the test.
+/// The limiter of the crash test. Its window is longer than the test.
 const CRASH_LIMIT: u32 = 60;
 const CRASH_WINDOW: Duration = Duration::from_secs(300 * 24 * 60 * 60);
 
-/// For how many windows each task makes calls: some more than are needed.
+/// In how many windows each task makes calls: some more than are needed.
 fn windows(window: Duration) -> u32 {
     match window {
         _ if long() => 100,
@@ -47,8 +47,8 @@ fn windows(window: Duration) -> u32 {
     }
 }
 
-/// Half of the seed's experiment: ten tasks make calls. Tells what the clock of this process says, when each
-/// call was let through, and from when to when, by this clock, the tasks asked and the process stood still.
+/// Half of the experiment of the seed document: ten tasks make calls. Tells the clock of this process, when each call
+/// was let through, and between which times, by this clock, the tasks asked and the process stood still.
 pub async fn call(store: Arc<dyn Store>, window: Duration) {
     let leases = patient(Layered(Watched { store, window }));
     let (start, began) = (Instant::now(), Utc::now().timestamp_millis());
@@ -81,7 +81,7 @@ pub async fn call(store: Arc<dyn Store>, window: Duration) {
     told("asked", began, began + asks.as_millis() as i64);
 }
 
-/// Tells of a stall since this instant, which was then by the clock, if it is one.
+/// Tells that the process stood still since `start`, if that is a stall. By its clock it was `began` then.
 fn tell_stall(start: Instant, began: i64, window: Duration) {
     let took = start.elapsed();
     if took > window / STALL {
@@ -89,7 +89,7 @@ fn tell_stall(start: Instant, began: i64, window: Duration) {
     }
 }
 
-/// A store that tells when its answers take long.
+/// A store that tells when its answers are slow.
 #[derive(Debug)]
 struct Watched {
     store: Arc<dyn Store>,
@@ -119,24 +119,24 @@ pub async fn take(store: Arc<dyn Store>) {
     }
 }
 
-/// What a process told, by its own clock but for when it was let through.
+/// What a process told. The times are by its own clock, except those at which calls were let through.
 #[derive(Default)]
 struct Calls {
-    /// When it was let through by the clock of the server, and when it knew that.
+    /// When each call was let through by the server's clock, and when the process knew that.
     called: Vec<(i64, i64)>,
-    /// From when to when it asked, let through or not.
+    /// Between which times it asked, whether it was let through or not.
     asked: (i64, i64),
-    /// From when to when it stood still.
+    /// Between which times it stood still.
     stalled: Vec<(i64, i64)>,
 }
 
 impl Calls {
-    /// How far ahead of the server's its clock is at the most.
+    /// How far ahead of the server's clock its own is at most.
     fn ahead(&self) -> Option<i64> {
         self.called.iter().map(|(at, known)| known - at).min()
     }
 
-    /// Counts its times by a clock that is so far behind its own.
+    /// Changes its times to those of a clock that is this far behind its own.
     fn set_back(&mut self, ahead: i64) {
         for (from, to) in self.stalled.iter_mut().chain([&mut self.asked]) {
             *from -= ahead;
@@ -147,7 +147,7 @@ impl Calls {
         }
     }
 
-    /// Whether it asked from the beginning to the end of this window, as far as can be told.
+    /// Whether it asked from the beginning to the end of this window, as far as is known.
     fn asked_in(&self, window: i64, length: Duration) -> bool {
         let length = length.as_millis() as i64;
         let (start, end) = (window * length, (window + 1) * length);
@@ -157,8 +157,9 @@ impl Calls {
     }
 }
 
-/// The seed's experiment in two processes, one of them with its clock so many minutes off: 20 tasks, at most
-/// ten calls a window. No window has more, and those in which both did ask have nearly all.
+/// The experiment of the seed document in two processes, one of them with a clock that is off by this many minutes: 20
+/// tasks, and at most ten calls in a window. No window has more calls, and the windows in which both processes asked
+/// have nearly all of them.
 pub async fn calls_of_two_processes(place: &Place, off: i32) {
     for window in WINDOWS {
         if let Some(share) = share_of_two_processes(place, off, window).await {
@@ -169,7 +170,8 @@ pub async fn calls_of_two_processes(place: &Place, off: i32) {
     panic!("the processes stood still in too many windows to tell whether all permits are used");
 }
 
-/// The share that is used of the windows in which both did ask; `None` if these are too few.
+/// The share of the permits that was used in the windows in which both processes asked; `None` if there are too few
+/// such windows.
 async fn share_of_two_processes(place: &Place, off: i32, window: Duration) -> Option<f64> {
     let task = timed("call", window);
     let mut other = process(place, &task);
@@ -204,7 +206,7 @@ async fn share_of_two_processes(place: &Place, off: i32, window: Duration) -> Op
             calls
         });
     let mut told = join_all(told).await;
-    // The clock of the server may be that of either process, and one of them may never be let through.
+    // The server's clock may be that of either process, and one of the processes may never be let through.
     let ahead = told.iter().filter_map(Calls::ahead).min().unwrap();
     told.iter_mut().for_each(|calls| calls.set_back(ahead));
     let mut table = Table::new(window);
@@ -227,7 +229,8 @@ async fn share_of_two_processes(place: &Place, off: i32, window: Duration) -> Op
     (windows.len() >= ENOUGH).then_some(share)
 }
 
-/// A process that takes permits one by one gets SIGKILL: what it had not told of costs one at the most.
+/// A process that takes permits one by one gets SIGKILL. Beside the permits that it has told, this costs one permit at
+/// most.
 pub async fn a_crash_costs_one_permit(place: &Place, store: Arc<dyn Store>) {
     let mut process = Process::start(place, "take");
     for _ in 0..CRASH_LIMIT / 3 {
@@ -238,7 +241,7 @@ pub async fn a_crash_costs_one_permit(place: &Place, store: Arc<dyn Store>) {
     while let Some(line) = process.lines.next_line().await.unwrap() {
         taken += u32::from(parse(&line).is_some());
     }
-    // Its last request may still be on its way, and come first, or find nothing left.
+    // The last request of the process may still be on its way. It may come before these requests, or find nothing left.
     let left = permits::left(store, "key", CRASH_LIMIT, CRASH_WINDOW).await;
     println!("{taken} taken and {left} left of {CRASH_LIMIT}");
     assert!((CRASH_LIMIT - 1..=CRASH_LIMIT).contains(&(taken + left)));

@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep};
 
 use super::{LONG, Place, Process, patient, timed};
 
-/// Those of a kept lease, one after the other, on a machine that stands still for so long that the lease has been
-/// over before anybody waits. With the last one that is a failure.
+/// The ttls of a lease with keep-alive, one for each attempt. The next one is for a machine that stands still for so
+/// long that the lease expires before another process waits. With the last one that is a failure.
 const TTLS: [Duration; 3] = [
     Duration::from_secs(4),
     Duration::from_secs(20),
     Duration::from_secs(100),
 ];
-/// Those of a lease that has to be live until its holder is paused.
+/// The ttls of a lease that has to be live until its holder is paused.
 const PAUSED_TTLS: [Duration; 3] = [
     Duration::from_secs(15),
     Duration::from_secs(40),
@@ -22,11 +22,11 @@ const PAUSED_TTLS: [Duration; 3] = [
 ];
 /// Longer than the clocks of two processes differ.
 const MOMENT: Duration = Duration::from_millis(500);
-/// What a process tells that lost a lease before it heard of another who has it.
+/// What a process tells that has lost its lease, and has not heard of another holder.
 const EXPIRED: [&str; 2] = ["expired", "unreachable"];
 
-/// One process holds, alone or as a reader, and another waits; the holder gets SIGKILL, and the other
-/// takes over after the ttl, by the server's clock, with a higher fence.
+/// One process holds the key, exclusively or as a reader, and another waits. The holder gets SIGKILL. The other takes
+/// over after the ttl, by the server's clock, with a higher fence.
 pub async fn takeover_from_a_killed_process(place: &Place) {
     for task in ["hold", "read"] {
         takeover_from(place, task).await;
@@ -52,13 +52,13 @@ struct Begun {
     process: Process,
     fence: i64,
     time: i64,
-    /// Of the lease that it asks for.
+    /// The ttl of the lease that it asks for.
     ttl: Duration,
 }
 
 impl Begun {
-    /// The next lease has a higher fence, and is from after the end of that of this one, which has been renewed or
-    /// not, by the server's clock.
+    /// Checks that the next lease has a higher fence. By the server's clock it was granted after the end of this
+    /// process's lease, even if that was not renewed.
     fn is_followed_by(&self, fence: i64, acquired_at: i64) {
         assert!(fence > self.fence, "{fence} after {}", self.fence);
         let lived = acquired_at - self.time;
@@ -67,9 +67,9 @@ impl Begun {
     }
 }
 
-/// Starts a process that holds the key, and one that finds it held and waits for it. A key that is free instead is
-/// excused, but with the last ttl, when the server's clock, the fence and the holder itself say that the lease
-/// had expired.
+/// Starts a process that holds the key, and one that finds it held and waits for it. If the key is free instead, that
+/// is excused if the server's clock, the fence and the holder itself all say that the lease had expired. With the last
+/// ttl it is not excused.
 async fn holder_and_waiter(
     place: &Place,
     [holds, waits]: [&str; 2],
@@ -109,9 +109,9 @@ async fn holder_and_waiter(
     panic!("a kept lease had expired before anybody waited, again and again");
 }
 
-/// The holder stands still for longer than its ttl, and another process takes over. Awake again the
-/// first one writes nothing more, learns that it lost before it could ask anybody, and its release
-/// leaves the lease of the other alone.
+/// The holder stands still for longer than its ttl, and another process takes over. When the first process goes on, it
+/// writes nothing more, and learns that it has lost its lease before it could ask the server. Its release leaves the
+/// lease of the other process unchanged.
 pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
     let tasks = ["write", "wait and hold"];
     let (mut first, mut second) = holder_and_waiter(place, tasks, PAUSED_TTLS).await;
@@ -120,11 +120,11 @@ pub async fn pause_past_the_ttl(place: &Place, store: Arc<dyn Store>) {
     let (what, second_fence, taken_over_at) = second.process.next().await;
     assert_eq!(what, "held");
     first.is_followed_by(second_fence, taken_over_at);
-    // It was renewed a while before the stop, so the other did not have to wait for all of the ttl.
+    // The lease was renewed some time before the stop, so the other process did not have to wait for all of the ttl.
     sleep((first.ttl + MOMENT).saturating_sub(stopped.elapsed())).await;
     first.process.resume();
 
-    // Had it asked, it would know that its lease was taken.
+    // If it had asked the server, it would tell that its lease was taken over.
     let (lost, writes, _) = first.process.next().await;
     assert!(EXPIRED.contains(&&*lost), "{lost}");
     assert_eq!(writes, 0, "it goes on writing beside the other");
