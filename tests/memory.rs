@@ -1,4 +1,4 @@
-//! The memory store keeps every rule, under paused time.
+//! The memory store keeps every rule of the conformance suite, with a paused clock.
 
 use leasehold::{MemoryStore, testing::FaultyStore};
 use leasehold_conformance::Clients;
@@ -11,14 +11,14 @@ async fn connect() -> Clients {
 
 leasehold_conformance::conformance_suite!(connect, start_paused = true);
 
-/// The same on several threads and in real time, for the races.
+/// The same on several threads and in real time, so that requests race.
 mod on_threads {
     use super::connect;
 
     leasehold_conformance::conformance_suite!(connect, flavor = "multi_thread", worker_threads = 4);
 }
 
-/// The store for tests of applications keeps them too, as long as a test has said nothing.
+/// The store for tests of applications keeps every rule too, as long as a test asks for no fault.
 mod behind_a_faulty_store {
     use super::{Clients, FaultyStore, MemoryStore};
 

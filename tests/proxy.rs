@@ -1,4 +1,4 @@
-//! The proxy of the tests on real engines does what it is told.
+//! Tests of the proxy that the suites on real engines use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,11 +12,11 @@ use tokio::{
 
 /// Long enough for an answer that is on its way.
 const WHILE: Duration = Duration::from_millis(200);
-/// For what must come.
+/// A limit that only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A server that carries out lines, and answers each with itself. A slow one it gives up if the
-/// client goes meanwhile.
+/// A server that carries out lines, and answers each with the line itself. It gives a slow line up
+/// if its client goes meanwhile.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<Vec<String>>>);
 
@@ -84,7 +84,7 @@ impl Client {
         self.0.write_all(line.as_bytes()).await.unwrap();
     }
 
-    /// What comes meanwhile; an answer is the line that was sent.
+    /// What the client hears in this time. An answer is the line that was sent.
     async fn hear(&mut self, line: &str, meanwhile: Duration) -> Heard {
         match timeout(meanwhile, self.0.fill_buf()).await {
             Err(_) => Nothing,
@@ -104,7 +104,7 @@ impl Client {
     }
 }
 
-/// A request that comes in many reads, and so does its answer.
+/// A request that takes many reads, as its answer does.
 fn big(word: &str) -> String {
     let half = "x".repeat(2 << 20);
     format!("{half}{word}{half}")
@@ -141,7 +141,7 @@ async fn a_lost_answer_is_to_a_request_that_was_carried_out() {
         assert_eq!(client.ask("another").await, Answer);
         assert_eq!(client.ask(line).await, Cut);
         assert!(server.did(line));
-        // Once.
+        // The proxy does this only once.
         assert_eq!(Client::of(&proxy).await.ask(line).await, Answer);
         assert_eq!((proxy.cuts(), proxy.lost()), (1, 1));
     }
@@ -154,7 +154,7 @@ async fn a_lost_request_is_not_carried_out() {
         proxy.lose_the_request("word");
         let mut client = Client::of(&proxy).await;
         assert_eq!(client.ask("another").await, Answer);
-        // A cut in the middle of a request may be an error of writing.
+        // If the connection is cut in the middle of the request, writing it may fail.
         let _ = client.0.write_all(format!("{line}\n").as_bytes()).await;
         assert_eq!(client.hear(line, PATIENCE).await, Cut);
         sleep(WHILE).await;
@@ -219,7 +219,7 @@ async fn a_held_request_waits_before_the_server_has_seen_it() {
 
 #[tokio::test]
 async fn a_held_request_is_carried_out_after_its_client_has_gone() {
-    // More than the system keeps for a reader that waits.
+    // This is more than the system buffers for a reader that waits.
     let long = format!("a slow word {}", "x".repeat(16 << 20));
     for line in ["a slow word", &long] {
         let (server, proxy) = Server::behind_proxy().await;
@@ -289,7 +289,7 @@ async fn after_a_swallowed_answer_the_connection_is_silent() {
     }
 }
 
-/// What a client hears that sends this many times, and how many answers were lost.
+/// What a client hears that sends the line this many times, and how many answers were lost.
 async fn in_chaos(seed: u64, times: usize, line: &str) -> (Vec<Heard>, usize) {
     let (server, proxy) = Server::behind_proxy().await;
     proxy.lose_share_of_answers(0.1, seed, &["find", "update"]);
@@ -323,7 +323,7 @@ async fn chaos_loses_its_share_of_the_answers() {
     assert!(count(Cut) > lost / 4 && count(Nothing) > lost / 4);
 }
 
-/// It decides once on each request, be it in one read or in many.
+/// The proxy decides once on each request, whether it comes in one read or in many.
 #[tokio::test]
 async fn chaos_is_the_same_for_the_same_seed() {
     let chaos = in_chaos(7, 200, "a find").await;

@@ -1,7 +1,7 @@
-//! Which file of a crate uses which: what `use` declarations and written-out paths name, followed through
-//! re-exports to the file that defines it.
+//! Which file of a crate uses which other files. The names in `use` declarations and in written-out paths are followed
+//! through re-exports to the file that defines them.
 //!
-//! What stands behind `#[cfg(test)]` is left out, and so is what a macro makes.
+//! What is behind `#[cfg(test)]` is left out, and so is what a macro makes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// The path of a module from the root of its crate, `["store", "memory"]`.
+/// The path of a module from the root of the crate, such as `["store", "memory"]`.
 type Module = Vec<String>;
 
-/// The files of a crate by their paths below `src`, with what each contains.
+/// The files of a crate, by their paths below `src`, with their texts.
 pub type Sources = BTreeMap<String, String>;
 
 /// Which file uses which other ones.
@@ -23,19 +23,19 @@ pub type Uses = BTreeMap<String, BTreeSet<String>>;
 #[derive(Default)]
 struct Scope {
     file: String,
-    /// What is defined here.
+    /// The names that are defined here.
     items: BTreeSet<String>,
-    /// Whether a macro is called here that may define more.
+    /// Whether a macro is called here that may define more names.
     calls_macros: bool,
     children: BTreeSet<String>,
-    /// The name here, and the path that it stands for.
+    /// Each imported name, and the path that it stands for.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     /// Each path that is named here.
     named: Vec<Vec<String>>,
 }
 
-/// What uses what, and each name that is imported from the root of the crate.
+/// Which file uses which others, and each name that is imported from the root of the crate.
 pub struct Graph {
     pub uses: Uses,
     pub from_root: Vec<String>,
@@ -69,7 +69,7 @@ pub fn of(sources: &Sources) -> Result<Graph> {
     Ok(Graph { uses, from_root })
 }
 
-/// Reads a file and the modules that it declares.
+/// Reads a file, and the modules that it declares.
 fn read(
     sources: &Sources,
     file: &str,
@@ -125,8 +125,8 @@ fn file_of(sources: &Sources, module: &[String]) -> Result<String> {
 }
 
 impl Scope {
-    /// The path from the root of the crate; `None` if it leads out of the crate, or is about something that this
-    /// module defines.
+    /// The path from the root of the crate; `None` if the path leads out of the crate, or to something that this module
+    /// defines.
     fn absolute(&self, module: &[String], path: &[String]) -> Result<Option<Vec<String>>> {
         if let Some(path) = absolute(module, path)? {
             return Ok(Some(path));
@@ -136,7 +136,7 @@ impl Scope {
             return Ok(Some([module, path].concat()));
         }
         match self.imports.get(first) {
-            // `use crate::rules`, and then `rules::is_full`.
+            // This is a path such as `rules::is_full`, after `use crate::rules`.
             Some(import) if path.len() > 1 && import != path => {
                 let base = self.absolute(module, import)?;
                 Ok(base.map(|base| [&base[..], &path[1..]].concat()))
@@ -173,7 +173,7 @@ impl Scope {
             }
             UseTree::Rename(tree) => {
                 path.push(tree.ident.to_string());
-                // Of those that are renamed to `_` there may be several.
+                // Several names may be renamed to `_`.
                 let name = match tree.rename.to_string() {
                     name if name == "_" => path.join("::"),
                     name => name,
@@ -191,8 +191,8 @@ impl<'a> Visit<'a> for Scope {
             .iter()
             .map(|it| it.ident.to_string())
             .collect();
-        // A path that begins with a name is known by the import or the definition of that name, unless it
-        // begins with a child.
+        // The import or the definition of the first name already says what such a path uses, unless that name is a
+        // child module.
         if path.leading_colon.is_none() && names.len() > 1 {
             self.named.push(names);
         }
@@ -204,7 +204,7 @@ impl<'a> Visit<'a> for Scope {
     }
 }
 
-/// The path from the root of the crate of one that says where it begins.
+/// The path from the root of the crate, for a path that says where it begins.
 fn absolute(module: &[String], path: &[String]) -> Result<Option<Vec<String>>> {
     let mut base = match path.first().map(String::as_str) {
         Some("crate") => Vec::new(),
@@ -221,7 +221,7 @@ fn absolute(module: &[String], path: &[String]) -> Result<Option<Vec<String>>> {
     Ok(Some(base))
 }
 
-/// The file that defines what is there under this path from the root.
+/// The file that defines what this path from the root names.
 fn definition(scopes: &BTreeMap<Module, Scope>, path: &[String], depth: usize) -> Result<String> {
     ensure!(depth < 32, "{} comes back to itself", path.join("::"));
     let mut module = Module::new();
@@ -289,7 +289,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Whether it is there in tests only.
+/// Whether an item exists in tests only.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let list = attribute.meta.require_list();

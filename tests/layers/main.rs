@@ -1,5 +1,5 @@
-//! The library is built in layers: `CONTRIBUTING.md` has a picture of them. Folders and files use only what is
-//! below them, so there is no circle; and nothing comes from the root of the crate, which is for applications.
+//! The library is built in layers, which `CONTRIBUTING.md` lists. Folders and files use only what is below them, so
+//! there is no circle. No file imports from the root of the crate, which is for applications.
 
 mod graph;
 
@@ -51,13 +51,13 @@ fn sources(folder: &Path) -> Sources {
     sources
 }
 
-/// The layer of a file: its folder, or itself if it is beside the folders.
+/// The layer of a file: its folder, or the file itself if it is in no folder.
 fn layer(file: &str) -> &str {
     let folder = file.split('/').next().unwrap_or(file);
     folder.trim_end_matches(".rs")
 }
 
-/// What is wrong with it.
+/// The violations of the layers in this graph.
 fn faults(graph: &Graph, layers: &[&str]) -> Vec<String> {
     let height = |file| layers.iter().position(|it| *it == layer(file));
     let mut faults: Vec<_> = graph
@@ -83,7 +83,7 @@ fn faults(graph: &Graph, layers: &[&str]) -> Vec<String> {
     faults
 }
 
-/// The files that use each other, be it by way of others.
+/// The files that use each other, directly or by way of others.
 fn circles(uses: &Uses) -> Vec<Vec<String>> {
     let reach = |from: &String| {
         let mut seen = BTreeSet::new();
@@ -114,7 +114,7 @@ fn arrows_point_down() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// What is wrong with a library of an upper and a lower folder.
+/// The violations in a library of an upper and a lower folder.
 fn faults_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = [("lib.rs", "mod upper; mod lower; pub use crate::upper::Top;")];
     let files = root.iter().chain(files);

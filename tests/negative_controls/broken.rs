@@ -1,4 +1,4 @@
-//! A store that is broken in one way of choice.
+//! A store with one chosen fault.
 
 mod acquires;
 mod permits;
@@ -116,7 +116,7 @@ pub enum Fault {
     TicksAreHidden,
 }
 
-/// By key, length of the window and whether it is smooth.
+/// The limiters by their key, the length of their windows, and whether they are smooth.
 type Limiters = HashMap<(Key, Duration, bool), LimiterRecord>;
 type Records = Arc<Mutex<HashMap<Key, LockRecord>>>;
 
@@ -144,7 +144,7 @@ impl BrokenStore {
         }
     }
 
-    /// Another client, on a machine with a wrong clock. Nobody should notice.
+    /// Another client, on a machine with a wrong clock. That must make no difference.
     pub fn with_clock_ahead(self) -> Self {
         Self {
             ahead: Duration::from_secs(3600),
@@ -156,7 +156,7 @@ impl BrokenStore {
         self.fault == fault
     }
 
-    /// Whether the fault shows in this call: now and then it does.
+    /// Whether the fault shows in this call. It shows in every twentieth.
     fn has_its_moment(&self, fault: Fault) -> bool {
         self.is(fault) && self.calls.fetch_add(1, Relaxed) % 20 == 19
     }
@@ -182,7 +182,7 @@ impl BrokenStore {
         self.records.lock().get(&self.key(key)).cloned()
     }
 
-    /// A lock in the eyes of a clean-up.
+    /// The lock as the clean-up sees it.
     fn as_it_is_cleaned_up(&self, mut record: LockRecord) -> LockRecord {
         if self.is(Fault::RemovesFencesAhead) {
             record.fence = Fence::new(0);
@@ -207,8 +207,8 @@ impl BrokenStore {
     }
 }
 
-/// Nothing between look and write awaits, and the tests have one thread, so every operation is
-/// atomic but for the fault that awaits.
+/// Nothing awaits between the read and the write, and the tests have one thread. So every operation
+/// is atomic, except with the fault that awaits.
 #[async_trait]
 impl Store for BrokenStore {
     fn clock_margin(&self) -> Duration {

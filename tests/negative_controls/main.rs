@@ -1,5 +1,6 @@
-//! The conformance suite catches what it is there for: stores that are broken on purpose, each in
-//! one of the ways in which published locks are broken, fail the property that names it.
+//! The conformance suite catches the faults that it is for. Each store here is broken on purpose,
+//! in one of the ways in which published locks are broken, and fails the property that names the
+//! fault.
 
 mod broken;
 
@@ -18,7 +19,7 @@ use leasehold_tests::{
 };
 use tokio::time::{Instant, advance};
 
-/// Two clients of the same broken store, the second with its own clock an hour ahead.
+/// Two clients of one broken store. The clock of the second is an hour ahead.
 fn broken(fault: Fault) -> Clients {
     let store = BrokenStore::new(fault);
     Clients::new(store.clone(), store.with_clock_ahead())
@@ -204,13 +205,15 @@ controls! {
         a_detached_lease_stays_until_its_ttl_is_over, a_lease_is_over_for_its_holder_first;
 }
 
-/// How many random sequences a store that is right is compared on.
+/// How many random sequences a correct store is compared on.
 const CASES: u32 = 300;
-/// On how many a broken one is at the most: the first that tells it ends the comparison.
+/// How many random sequences a broken store is compared on at most. The first one that shows the
+/// fault ends the comparison.
 const UNTIL_CAUGHT: u32 = 100 * CASES;
 
-/// The comparison with memory on random commands catches what answers tell. It leaves out
-/// `HoldersWithoutBound`: no random sequence has a thousand holders of a key.
+/// The comparison with the memory store on random commands catches every fault that shows in
+/// answers. It leaves out `HoldersWithoutBound`: no random sequence has a thousand holders of a
+/// key.
 #[test]
 fn random_commands_tell_a_broken_store_from_memory() {
     let compare = |fault, cases| {
@@ -288,7 +291,7 @@ fn random_requests_for_permits_tell_a_broken_store_from_memory() {
     assert_eq!(compare(Fault::None, CASES), Ok(()));
 }
 
-/// The soak catches what only shows now and then, among much that goes well.
+/// The soak catches faults that show only now and then, while most requests go well.
 #[tokio::test(start_paused = true)]
 async fn work_tells_a_broken_store_from_a_whole_one() {
     let work = async |fault| {
@@ -302,7 +305,7 @@ async fn work_tells_a_broken_store_from_a_whole_one() {
         (Fault::ForgetsSomeReleases, ["stays held"; 2]),
         (Fault::NeverReleases, ["stays held"; 2]),
         (Fault::RefusesSomeRenewals, ["was lost wrongly"; 2]),
-        // Whichever of the two holders is looked at first.
+        // The message depends on which of the two holders is looked at first.
         (
             Fault::RenewalIsForgotten,
             ["has two live holders", "was lost wrongly"],
@@ -319,7 +322,7 @@ async fn work_tells_a_broken_store_from_a_whole_one() {
     assert_eq!(tally.unlucky, 0, "{tally:?}");
 }
 
-/// What excuses a lost lease in that work: renewals that were asked for, and not answered.
+/// In the soak a loss is excused by renewals that were sent and not answered.
 #[tokio::test(start_paused = true)]
 async fn only_renewals_in_vain_since_the_last_answer_excuse_a_loss() {
     const TTL: Duration = Duration::from_secs(9);
@@ -350,7 +353,8 @@ async fn only_renewals_in_vain_since_the_last_answer_excuse_a_loss() {
     assert_eq!(renewals().in_vain, [late], "the lease is over");
 }
 
-/// How many those have to be: one every 1.5 s, from when the lease is due, or was last heard of.
+/// The number of such renewals that excuses a loss: one every 1.5 s, from the moment at which the
+/// lease is due, or was last heard of.
 #[test]
 fn a_lease_is_lost_after_as_many_renewals_in_vain_as_there_was_time_for() {
     let (start, second) = (Instant::now(), Duration::from_secs(1));
@@ -366,7 +370,7 @@ fn a_lease_is_lost_after_as_many_renewals_in_vain_as_there_was_time_for() {
             in_vain: Vec::new(),
         };
         assert_eq!(seen.attempts(&none), attempts, "taken after {taken} s");
-        // Later it was renewed, and the answer took a second.
+        // The lease was renewed later, and the answer took a second.
         let sent = until + 3 * second;
         let renewed = Renewals {
             last: Some((sent, sent + second)),
@@ -376,7 +380,7 @@ fn a_lease_is_lost_after_as_many_renewals_in_vain_as_there_was_time_for() {
     }
 }
 
-/// The controls mean something only if the same store without a fault passes.
+/// The controls mean something only if the same store passes without a fault.
 mod without_a_fault {
     use super::{BrokenStore, Clients, Fault};
 

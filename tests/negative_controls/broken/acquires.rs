@@ -1,4 +1,4 @@
-//! What is wrong with the acquires of a broken store.
+//! The faults in acquires.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl BrokenStore {
         {
             *of = i64::MAX;
         }
-        // One more finds a place, as if another had left it.
+        // One holder too many is let in, as if another one had left.
         let full = before
             .as_mut()
             .filter(|before| before.holders.len() == MAX_HOLDERS);

@@ -1,4 +1,4 @@
-//! What is wrong with the limiters of a broken store.
+//! The faults in limiters.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl BrokenStore {
         let mut record = self.limiters.lock().get(&series).cloned();
         let now = self.now();
         match (self.fault, &mut record) {
-            // As long as the way to a server and back.
+            // This takes as long as the way to a server and back.
             (Fault::PermitsNotAtomic, _) => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -46,7 +46,7 @@ impl BrokenStore {
             (Fault::SmoothIsFixed, _) => {
                 request.quota = Quota::fixed(quota.limit(), quota.window())?;
             }
-            // As long as somebody asks, it is the same window.
+            // The window never ends as long as permits are requested.
             (Fault::PermitsWithoutWindow, Some(record)) => record.granted_at = now,
             (Fault::RepeatedPermitsCount, Some(record)) => record.last = PermitId::random(),
             _ => {}

@@ -1,4 +1,4 @@
-//! What is wrong with the renewals of a broken store.
+//! The faults in renewals.
 
 use leasehold::{
     Error, Fence,

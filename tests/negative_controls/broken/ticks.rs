@@ -1,4 +1,4 @@
-//! What is wrong with the ticks of a broken store.
+//! The faults in ticks.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::{BrokenStore, Fault};
 
 impl BrokenStore {
-    /// What it reads in the document of an acquire for a tick.
+    /// Changes what an acquire for a tick reads in the document.
     pub(super) fn misread_done(&self, request: &AcquireRequest, record: Option<&mut LockRecord>) {
         let (Some(record), Some(tick)) = (record, request.tick) else {
             return;
@@ -38,7 +38,7 @@ impl BrokenStore {
         }
     }
 
-    /// What it leaves of what was done before.
+    /// Changes what the acquire leaves in `done`.
     pub(super) fn leave_done_wrongly(
         &self,
         request: &AcquireRequest,
@@ -59,7 +59,7 @@ impl BrokenStore {
         };
     }
 
-    /// Looks whether the tick is done, and does not look again when it writes.
+    /// Reads whether the tick is done, and does not check that again when it writes.
     pub(super) async fn look_at_the_tick_first(&self, request: &mut AcquireRequest) {
         let record = self.record(&request.key);
         if let (Some(tick), Some(LastDone::Tick(done))) = (request.tick, record.map(|it| it.done))
@@ -71,7 +71,7 @@ impl BrokenStore {
         request.tick = None;
     }
 
-    /// What it makes of a release with a tick that was done.
+    /// Changes what is decided about a release with a tick that was done.
     pub(super) fn complete_wrongly(
         &self,
         request: &ReleaseRequest,

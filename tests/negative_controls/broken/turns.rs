@@ -1,4 +1,4 @@
-//! What is wrong with the queue of a broken store.
+//! The faults in the queue of the processes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{BrokenStore, Fault};
 type Acquired = Decision<Result<AcquireAnswer, Error>>;
 
 impl BrokenStore {
-    /// What it takes a request and the document for.
+    /// Changes the request and the document before anything is decided.
     pub(super) fn misread_turn(
         &self,
         request: &mut AcquireRequest,
@@ -54,7 +54,7 @@ impl BrokenStore {
         }
     }
 
-    /// What it makes of the decision on the document as it was before.
+    /// Changes what is decided about the document.
     pub(super) fn decide_turn_wrongly(
         &self,
         request: &AcquireRequest,
@@ -68,7 +68,8 @@ impl BrokenStore {
         let granted = matches!(decision.answer, Ok(AcquireAnswer::Granted(_)));
         let passes = request.turn == Turn::Barging || request.in_place_of.is_some();
         if self.is(Fault::OwnersQueueBehindThemselves) && request.reentrant && granted {
-            // As if nobody had the key, and the owner were another one.
+            // The decision is made as if nobody had the key, and as if the request came from
+            // another owner.
             let mut others = LockRecord::new(before.key.clone(), before.fence, Vec::new(), now);
             others.waiters = before.waiters.clone();
             let mut other = request.clone();
