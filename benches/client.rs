@@ -1,10 +1,10 @@
-//! What the client itself costs: the store is the memory of the process, which answers at once.
+//! Measures the client itself. The store is in the memory of this process, so it answers at once.
 //!
 //! ```text
 //! cargo bench -p leasehold-benches --bench client
 //! ```
 //!
-//! What it costs on a database, beside the bare driver, is measured by the program of this package.
+//! The program of this package measures the client on a database, beside the bare driver.
 
 use std::{future::IntoFuture, hint::black_box, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::{
 
 const TTL: Duration = Duration::from_secs(600);
 
-/// Does it once.
+/// Performs the measured operation once.
 type Work = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 criterion_group!(benches, client);
@@ -51,7 +51,7 @@ fn client(criterion: &mut Criterion) {
     bench("try_acquire of a held key", attempt);
     drop(holder);
 
-    // The next one asks while the release of the one before is under way.
+    // Each acquire is sent while the previous lease is being released in the background.
     let handle = leases.clone();
     let dropped: Work = Arc::new(move || {
         let leases = handle.clone();
@@ -76,8 +76,8 @@ fn client(criterion: &mut Criterion) {
     });
 }
 
-/// Measures it on one of the runtime's own threads, where an application's tasks are: from the thread that
-/// waits for the runtime every answer would come over from another one.
+/// Measures on a worker thread of the runtime, where the tasks of an application run. On the thread that calls
+/// `block_on`, each answer would come from another thread.
 fn bench(criterion: &mut Criterion, runtime: &Runtime, name: &str, work: Work) {
     criterion.bench_function(name, |bencher| {
         bencher.to_async(runtime).iter_custom(|count| {
@@ -96,7 +96,7 @@ fn bench(criterion: &mut Criterion, runtime: &Runtime, name: &str, work: Work) {
     });
 }
 
-/// As applications run it.
+/// The runtime that applications use.
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build()
 }
@@ -108,8 +108,7 @@ fn granted(attempt: Result<Attempt, Error>) -> Lease {
     }
 }
 
-/// So many acquires and releases of one key by two tasks together, who take turns because those who wait
-/// are served in their order.
+/// Two tasks together acquire and release one key `count` times. They take turns, because waiters are served in order.
 async fn handoffs(leases: Leases, count: u64) -> Duration {
     let begin = Instant::now();
     let tasks = [count / 2, count - count / 2].map(|count| {

@@ -1,4 +1,4 @@
-//! A process that leaves less of the processors to the others.
+//! A process that keeps the processors busy.
 
 use std::{
     hint::black_box,
@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::process::{Child, ChildStdin, Command};
 
-/// What such a process does until its input ends, which the kernel sees to when the process that measures
-/// ends, however it does.
+/// Runs busy loops until the standard input ends. The kernel closes that input when the measuring process ends, for
+/// whatever reason.
 pub fn spin(loops: usize) -> Result<()> {
     for _ in 0..loops {
-        // They end with the process.
+        // The threads end with the process.
         thread::spawn(|| {
             let mut count = 0_u64;
             loop {
@@ -26,14 +26,14 @@ pub fn spin(loops: usize) -> Result<()> {
     Ok(())
 }
 
-/// Such a process, seen from the one that measures. It ends when this is dropped.
+/// A busy process, as the measuring process sees it. The process ends when this value is dropped.
 pub struct Busy {
     _input: ChildStdin,
     _child: Child,
 }
 
 impl Busy {
-    /// So many endless loops for each core, at the priority of this process.
+    /// Starts a process with this many endless loops for each core. It has the priority of the measuring process.
     pub fn start(loops_per_core: usize) -> Result<Self> {
         let loops = loops_per_core * thread::available_parallelism()?.get();
         let mut child = Command::new(std::env::current_exe()?)

@@ -40,7 +40,7 @@ use crate::{
 type OnMongo = for<'a> fn(&'a Mongo, Plan) -> BoxFuture<'a, Result<CaseResult>>;
 type OnSearch = fn(Engine, Plan) -> BoxFuture<'static, Result<CaseResult>>;
 
-/// What a case needs, and how it is measured.
+/// The engines that a case needs, and the function that measures it.
 enum Measure {
     Mongo(&'static [Engine], OnMongo),
     Search(OnSearch),
@@ -119,12 +119,12 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// What the cases are called, in their order.
+/// The names of the cases, in their order.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CASES.iter().map(|case| case.name)
 }
 
-/// Measures the chosen cases, and keeps each result as soon as it is there.
+/// Measures the chosen cases, and writes each result as soon as it is available.
 pub async fn run(options: &RunOptions) -> Result<()> {
     ensure!(options.seconds > 0.0, "--seconds must be above 0");
     sizes(options)?;
@@ -190,7 +190,7 @@ async fn measure(case: &Case, engines: &[Engine], options: &RunOptions) -> Resul
             Measure::Mongo(_, measure) => {
                 let mongo = Mongo::new(engine).await?;
                 let result = measure(&mongo, plan).await;
-                // Also after an error.
+                // The clean-up also runs after an error.
                 let cleaned = mongo.clean_up().await;
                 result.and_then(|result| cleaned.map(|()| result))
             }

@@ -1,4 +1,4 @@
-//! What the command line takes.
+//! The arguments of the command line.
 
 use std::path::PathBuf;
 
@@ -16,12 +16,12 @@ pub enum Command {
     /// Measures on the engines whose addresses are in the environment: MONGODB_URI,
     /// MONGODB_REPLSET_URI, ELASTICSEARCH_URL, OPENSEARCH_URL.
     Run(RunOptions),
-    /// Writes the kept results into the documentation.
+    /// Writes the stored results into the documentation.
     Report(ReportOptions),
-    /// One of the processes that hand a lock to each other.
+    /// A process that contends for a key with others of its kind.
     #[command(hide = true)]
     Child(ChildOptions),
-    /// The process that keeps leases alive; its input tells which.
+    /// The process that keeps leases alive. Its input says which ones.
     #[command(hide = true)]
     Keep,
     /// A process that spins until its input ends.
@@ -31,33 +31,33 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// A case to measure, as often as you like; without it all of them.
+    /// The case to measure. It may be given several times. Without it, all cases are measured.
     #[arg(long = "case")]
     pub cases: Vec<String>,
-    /// For how long each side of each variant of a case is measured. A case that has to wait for
-    /// something, such as renewals, takes what it needs.
+    /// For how many seconds each side of each variant is measured. A case that must wait for something, such as
+    /// renewals, takes as long as it needs.
     #[arg(long, default_value_t = 6.0)]
     pub seconds: f64,
-    /// How many leases the cases `kept…` and `search-kept` keep, instead of their own number.
+    /// How many leases the cases `kept…` and `search-kept` keep, instead of the default of each case.
     #[arg(long)]
     pub leases: Option<usize>,
     /// The ttl of those leases, in seconds.
     #[arg(long)]
     pub ttl: Option<f64>,
-    /// How many busy loops a core run beside those cases.
+    /// How many busy loops run for each core during those cases.
     #[arg(long)]
     pub busy: Option<usize>,
-    /// Where the results are kept.
+    /// The folder for the results.
     #[arg(long, default_value = "target/benches")]
     pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct ReportOptions {
-    /// Where the results are.
+    /// The folder with the results.
     #[arg(long, default_value = "target/benches")]
     pub from: PathBuf,
-    /// The folder of performance.md.
+    /// The folder that contains performance.md.
     #[arg(long, default_value = "docs")]
     pub to: PathBuf,
 }
@@ -76,7 +76,7 @@ pub struct ChildOptions {
     pub tasks: usize,
     #[arg(long)]
     pub hold_millis: u64,
-    /// With it, each hold takes a random time up to this one.
+    /// Each hold then takes a random time of up to this many milliseconds.
     #[arg(long)]
     pub hold_most_millis: Option<u64>,
     #[arg(long, default_value_t = 0)]

@@ -16,10 +16,10 @@ use crate::{
     ours::mongo_store,
 };
 
-/// What was sent so far.
+/// The number of commands or requests so far.
 pub type Count = Arc<AtomicU64>;
 
-/// Sees each command that a MongoDB client sends.
+/// A handler that counts each command of a MongoDB client.
 pub fn commands() -> (EventHandler<CommandEvent>, Count) {
     let commands = Count::default();
     let count = commands.clone();
@@ -31,7 +31,7 @@ pub fn commands() -> (EventHandler<CommandEvent>, Count) {
     (handler, commands)
 }
 
-/// The same, and how many of the commands read a change stream.
+/// The same handler, with a second count of the commands that read a change stream.
 pub fn commands_and_streams() -> (EventHandler<CommandEvent>, Count, Count) {
     let (commands, streams) = (Count::default(), Count::default());
     let (all, of_streams) = (commands.clone(), streams.clone());
@@ -46,7 +46,7 @@ pub fn commands_and_streams() -> (EventHandler<CommandEvent>, Count, Count) {
     (handler, commands, streams)
 }
 
-/// The clients ask for their connection once for each request.
+/// Counts requests: the clients ask the pool for a connection once for each request.
 #[derive(Clone, Debug)]
 struct Pool<C> {
     connection: C,
@@ -60,7 +60,7 @@ impl elastic::ConnectionPool for Pool<elastic::Connection> {
     }
 }
 
-/// The client of OpenSearch wants a reference.
+/// The OpenSearch client takes its pool by reference.
 impl open::ConnectionPool for Pool<open::SingleNodeConnectionPool> {
     fn next(&self) -> open::Connection {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -68,8 +68,7 @@ impl open::ConnectionPool for Pool<open::SingleNodeConnectionPool> {
     }
 }
 
-/// A store in this collection or behind this alias, set up as the documentation says, with a client of its
-/// own.
+/// Opens a store in this collection or behind this alias, set up as the documentation says. It has its own client.
 pub async fn store(
     engine: Engine,
     address: &str,

@@ -1,16 +1,16 @@
-//! What this process, and a server on the same machine, have had of the processors.
+//! The processor time of this process, and of a server on the same machine.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// User and system time of all threads so far.
+/// The user and system time of all threads so far.
 pub fn used() -> Duration {
-    // The clock counts both, to the nanosecond.
+    // This clock counts both, with a resolution of a nanosecond.
     time(ClockId::ProcessCPUTime)
 }
 
-/// A clock that all processes of the machine share, and that nobody sets.
+/// A clock that all processes of the machine share, and that is never set.
 pub fn monotonic() -> Duration {
     time(ClockId::Monotonic)
 }
@@ -22,13 +22,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// User and system time of its threads so far; `None` if it is not to be seen. Those that have ended do
-    /// not count, but servers keep theirs.
+    /// The user and system time of its threads so far; `None` if it cannot be read. Threads that have ended are not
+    /// counted, but servers keep their threads.
     pub fn used(self) -> Option<Duration> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.process));
         let mut nanos = 0;
         for task in fs::read_dir(tasks).ok()? {
-            // It may have ended a moment ago.
+            // The thread may have ended a moment ago.
             let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) else {
                 continue;
             };
@@ -40,7 +40,7 @@ impl Server {
 
 fn time(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
-    // Neither is ever below zero.
+    // The kernel returns no negative values.
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
 }

@@ -1,4 +1,4 @@
-//! The engines, by their addresses in the environment.
+//! The engines, whose addresses come from the environment.
 
 use std::{env, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     cpu::Server,
 };
 
-/// More than the 64 tasks of the widest cases, so that nobody waits for a connection.
+/// More connections than the 64 tasks of the largest cases, so that no task waits for a connection.
 const POOL: u32 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Engine {
     Mongodb,
     Replset,
-    /// A replica set of three members that are apart.
+    /// A replica set of three members, with a delay between the members.
     Three,
     Elasticsearch,
     Opensearch,
@@ -67,7 +67,7 @@ impl Engine {
             .filter(|text| !text.is_empty())
     }
 
-    /// The version, as the engine tells it.
+    /// The version that the engine reports.
     pub async fn version(self) -> Result<String> {
         let address = self.address().context("no address")?;
         match self {
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// The server, if it is on this machine.
+    /// The process of the server, if it runs on this machine.
     pub async fn server(self) -> Result<Option<Server>> {
         let address = self.address().context("no address")?;
         let is_here = ["127.0.0.1", "localhost", ".sock"];
@@ -108,7 +108,7 @@ impl Engine {
         };
         let process = process.and_then(|number| u32::try_from(number).ok());
         let server = process.map(|process| Server { process });
-        // Its number is of no use if it is that of a container.
+        // The process id is useless if it is the one inside a container.
         Ok(server.filter(|server| server.used().is_some()))
     }
 
@@ -126,7 +126,7 @@ async fn ask(address: &str, path: &str) -> Result<Value> {
     Ok(told.json().await?)
 }
 
-/// A database of its own on a MongoDB, for one case.
+/// A separate MongoDB database for one case.
 pub struct Mongo {
     pub engine: Engine,
     pub uri: String,
@@ -151,13 +151,13 @@ impl Mongo {
         })
     }
 
-    /// A collection that nobody else has.
+    /// A new collection, which nothing else uses.
     pub fn collection(&self, side: &str) -> Collection<Document> {
         let name = format!("{side}-{}", Uuid::new_v4().simple());
         self.database.collection(&name)
     }
 
-    /// Another client of the same database, which counts its commands.
+    /// Another client of the same database, whose commands are counted.
     pub async fn counting(&self) -> Result<(Database, Count)> {
         let (handler, commands) = counted::commands();
         let client = connect(&self.uri, self.database.name(), Some(handler)).await?;
@@ -169,8 +169,8 @@ impl Mongo {
     }
 }
 
-/// The write concern of what survives that the server is killed. A standalone server of a newer version does not wait
-/// for its journal with `w: "majority"`.
+/// The write concern for writes that survive a kill of the server. It asks for the journal explicitly, because a newer
+/// standalone server does not wait for its journal with `w: "majority"`.
 pub async fn durable(uri: &str) -> Result<WriteConcern> {
     let admin = Client::with_uri_str(uri).await?.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 }).await?;
@@ -182,7 +182,7 @@ pub async fn durable(uri: &str) -> Result<WriteConcern> {
     Ok(WriteConcern::builder().w(w).journal(true).build())
 }
 
-/// A client as all sides have it.
+/// Opens a client with the options that all sides share.
 pub async fn connect(
     uri: &str,
     database: &str,
@@ -190,7 +190,7 @@ pub async fn connect(
 ) -> Result<Client> {
     let mut options = ClientOptions::parse(uri).await?;
     options.max_pool_size = Some(POOL);
-    // Some peers take the client's concern, and its database.
+    // Some peers use the write concern and the database of the client.
     options.write_concern = Some(durable(uri).await?);
     options.default_database = Some(database.to_owned());
     options.server_selection_timeout = Some(Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! How evenly processes share a key: how long each waited for it, and how often each had it.
+//! How evenly processes share a key: how long each waited for it, and how often each was granted it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     rounds::Sample,
 };
 
-/// How long one that waits waited, in milliseconds.
+/// How long the waiters waited, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waits {
     pub p50: f64,
@@ -20,7 +20,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// `None` if there are no values.
+    /// The waits of these grants; `None` if there are no grants.
     pub fn of(granted: &[Granted]) -> Option<Self> {
         let mut waits: Vec<Duration> = granted.iter().map(|grant| grant.waited).collect();
         waits.sort();
@@ -48,7 +48,7 @@ impl Longest {
         self.0.lock().extend(longest.map(|wait| (side, wait)));
     }
 
-    /// Adds a figure to those of each side.
+    /// Adds the longest wait to the figures of each side.
     pub fn add_to(&self, sides: &mut [SideResult]) {
         let waits = self.0.lock();
         for side in sides {
@@ -62,17 +62,17 @@ impl Longest {
     }
 }
 
-/// The figures of processes with one task each, all of which do the same.
+/// The figures of processes that have one task each and all do the same.
 ///
-/// A perfect turn is the number of processes times the mean time between two grants: so long it takes from one grant
-/// of a process to its next one if the others are granted the key once in between.
+/// A perfect turn is the number of processes times the mean time between two grants. It is the time between two grants
+/// of one process if every other process is granted the key once in between.
 pub fn of_equals(granted: &[Granted], processes: usize, span: Span) -> Result<Sample> {
     let inside = inside(granted, span);
     ensure!(
         !inside.is_empty(),
         "the key was never granted in a turn: measure for longer"
     );
-    // Those that still waited at the end count too: they get the key after it.
+    // Tasks that still wait at the end count too, because they get the key after it.
     let waits = Waits::of(granted).context("no grants")?;
     let grants = inside.len() as f64 / span.time.as_secs_f64();
     let turn = processes as f64 / grants * 1e3;

@@ -1,4 +1,4 @@
-//! The forms of the two commands between the least one and leasehold's, to see what each part costs.
+//! The two commands in several forms, from the smallest one to leasehold's own, to measure the cost of each part.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -17,20 +17,20 @@ use crate::{
     raw::primary_alone,
 };
 
-/// What the commands have beyond the least.
+/// What the commands contain in addition to the smallest form.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form {
     /// The fields of leasehold's document.
     pub fields: bool,
-    /// Conditions that tell a lock from a damaged document, in the acquire and in the release.
+    /// Conditions that detect a damaged document, in the acquire and in the release.
     pub checks: bool,
-    /// The date of the clean-up.
+    /// The date at which the clean-up may remove the document.
     pub cleanup: bool,
     /// The server's time in the answer.
     pub projection: bool,
-    /// A release that is acknowledged by the primary alone.
+    /// A release that only the primary acknowledges.
     pub primary: bool,
-    /// A look at the document before it is asked for.
+    /// A read of the document before the acquire.
     pub look: bool,
     /// A timer around each command.
     pub timer: bool,
@@ -43,7 +43,7 @@ const DAY: i64 = 24 * 60 * 60 * 1_000;
 const STEP: i64 = 1_000_000;
 
 impl Form {
-    /// As leasehold sends them.
+    /// The form that leasehold sends.
     pub fn whole() -> Self {
         Self {
             fields: true,
@@ -240,7 +240,7 @@ impl Guard for FormGuard {
     fn leave(self: Box<Self>) {}
 }
 
-/// The way that the server takes to a document, with a projection or without, as `explain` names it.
+/// The query plan for a document, with or without a projection, by the names of the stages in `explain`.
 pub async fn plan(database: &Database, collection: &str, projected: bool) -> Result<String> {
     let mut command = doc! {
         "findAndModify": collection,

@@ -1,4 +1,4 @@
-//! Tasks that want the same key, and what came of it: who had it after whom, and how long each waited.
+//! Tasks that contend for the same key: the order of the grants, and how long each task waited.
 
 use std::{
     sync::Arc,
@@ -17,27 +17,28 @@ use crate::{
     rounds::Sample,
 };
 
-/// The key was granted.
+/// A grant of the key.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Granted {
-    /// By the clock that all processes share. Taken before the release, so the order is that of the grants.
+    /// The time by the clock that all processes share. The task reads it before the release, so these times have the
+    /// order of the grants.
     pub at: Duration,
     pub process: usize,
     pub task: usize,
     pub waited: Duration,
 }
 
-/// What each task does with the key.
+/// How long each task holds the key, and how long it pauses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// For how long it has the key: a random time from the first to the second.
+    /// The task holds the key for a random time between the first value and the second.
     pub hold: (Duration, Duration),
-    /// For how long it pauses after that.
+    /// How long the task pauses after the release.
     pub pause: Duration,
 }
 
 impl Work {
-    /// Holds the key for this long, and asks for it again at once.
+    /// Holds the key for this long, and acquires it again at once.
     pub fn holding(time: Duration) -> Self {
         Self {
             hold: (time, time),
@@ -51,7 +52,7 @@ impl Work {
     }
 }
 
-/// A time in which tasks contend.
+/// The time in which tasks contend.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub begin: Duration,
@@ -71,8 +72,8 @@ impl Span {
     }
 }
 
-/// Lets tasks acquire the key, hold it for a while and release it, until the time is over. Those that wait
-/// then still get it.
+/// Lets tasks acquire the key, hold it for a while and release it, until the time is over. Tasks that wait at that time
+/// still get the key.
 pub async fn contend(
     locks: &SharedLocks,
     key: &str,
@@ -115,7 +116,7 @@ pub async fn contend(
     Ok(granted)
 }
 
-/// The figures of tasks of one process.
+/// The figures of the tasks of one process.
 pub fn between_tasks(granted: &[Granted], span: Span) -> Result<Sample> {
     let inside = inside(granted, span);
     let same = |a: &Granted, b: &Granted| a.task == b.task;
@@ -161,7 +162,7 @@ pub fn between_processes(granted: &[Granted], span: Span) -> Result<Sample> {
     })
 }
 
-/// In their order, those of the time. What comes after it is the rest that still waited.
+/// The grants within the time, in order. Later grants are those of the tasks that still waited at its end.
 pub fn inside(granted: &[Granted], span: Span) -> Vec<Granted> {
     let mut inside: Vec<Granted> = granted
         .iter()

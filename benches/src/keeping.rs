@@ -1,8 +1,8 @@
-//! A process that keeps very many leases alive, and how the one that measures speaks to it. Its memory and
-//! its tasks are then those of the leases, and of nothing else that is measured.
+//! A child process that keeps very many leases alive, and how the measuring process talks to it. In a separate process,
+//! the memory and the tasks are those of the leases alone.
 //!
-//! It reads an `Order`, acquires, keeps, says so by an `Event` each, and closes when it is told to. It
-//! ends when its input does.
+//! The child reads an `Order`, acquires the leases, keeps them, and closes when it is told to. It reports each step
+//! with an `Event`. It ends when its input ends.
 
 mod child;
 mod seen;
@@ -20,11 +20,11 @@ use tokio::{
 pub use self::child::child;
 use crate::engines::Engine;
 
-/// What all keys begin with.
+/// The prefix of all keys.
 pub const PREFIX: &str = "kept-";
-/// After this nothing is asked for any more.
+/// How long the child sends acquires. It acquires nothing after this time.
 const ACQUIRING: Duration = Duration::from_secs(300);
-/// How much longer than it should take something may take. Only what hangs takes that long.
+/// How much longer than expected a step may take. Only a step that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,11 +32,11 @@ pub struct Order {
     pub engine: Engine,
     pub address: String,
     pub database: String,
-    /// A collection, or an alias.
+    /// The name of a collection or an alias.
     pub place: String,
     pub leases: usize,
     pub ttl: Duration,
-    /// For how long they are kept once all are acquired.
+    /// For how long the leases are kept after all of them were acquired.
     pub hold: Duration,
 }
 
@@ -47,48 +47,48 @@ enum Event {
     Closed(Closed),
 }
 
-/// All that could be acquired are.
+/// The child has acquired as many leases as it could.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Acquired {
     pub seconds: f64,
     pub commands: u64,
     pub granted: usize,
-    /// How many acquires failed; the rest was not asked for in time.
+    /// How many acquires failed. The remaining keys were not asked for in time.
     pub failed: usize,
-    /// How many were lost while others were still being acquired.
+    /// How many leases were lost while others were still being acquired.
     pub lost: usize,
     pub rss: f64,
 }
 
-/// They were kept for as long as was ordered.
+/// The child has kept the leases for as long as ordered.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Kept {
     pub seconds: f64,
     pub commands: u64,
-    /// The most in one second, more or less.
+    /// The most commands in about one second.
     pub commands_at_most: f64,
     pub cpu_seconds: f64,
-    /// The longest that a live lease was seen without an answered renewal since the last one was sent.
+    /// The longest time since the last answered renewal of a live lease was sent.
     pub longest_without_renewal: f64,
-    /// The most that the client had beside those of this program.
+    /// The largest number of tasks of the client, without the tasks of this program.
     pub tasks: usize,
 }
 
-/// They are closed, and all that belonged to them is dropped.
+/// The client is closed, and everything that belonged to it is dropped.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Closed {
     pub seconds: f64,
     pub commands: u64,
-    /// All that were lost before the close.
+    /// How many leases were lost before the close.
     pub lost: usize,
-    /// Whether the close came to an end by itself.
+    /// Whether the close ended by itself.
     pub ended: bool,
     pub rss_at_most: f64,
     pub rss: f64,
     pub tasks: usize,
 }
 
-/// Such a process, seen from the one that measures. It ends when this is dropped.
+/// The child process, as the measuring process sees it. The process ends when this value is dropped.
 pub struct Keeping {
     order: Order,
     input: ChildStdin,
@@ -106,7 +106,8 @@ impl Keeping {
             .spawn()?;
         let mut input = child.stdin.take().context("no input")?;
         let output = child.stdout.take().context("no output")?;
-        // Not an argument: those of a process are for all to see, and an address may have a password.
+        // The order is not an argument: everybody can read the arguments of a process, and an address may contain a
+        // password.
         let line = format!("{}\n", serde_json::to_string(&order)?);
         input.write_all(line.as_bytes()).await?;
         Ok(Self {
@@ -147,7 +148,7 @@ impl Keeping {
     }
 }
 
-/// How long a close may take: that of the longest ttl and a call, by its documentation, and some more.
+/// How long a close may take: by its documentation the longest ttl and a call, and some extra time.
 fn closing(ttl: Duration) -> Duration {
     ttl + Duration::from_secs(60)
 }

@@ -1,4 +1,4 @@
-//! What all locks have in common, as far as they are measured.
+//! The interface that all measured locks share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ pub const LONG: Duration = Duration::from_secs(3_600);
 /// One way to lock keys.
 #[async_trait]
 pub trait Locks: Send + Sync + 'static {
-    /// What the side is called.
+    /// The name of the side.
     fn name(&self) -> &'static str;
 
-    /// Asks once. `None` if somebody else holds the key.
+    /// Tries once. Returns `None` if another holder has the key.
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>>;
 
-    /// Waits until the key is free.
+    /// Waits until the key is granted.
     async fn acquire(&self, key: &str, ttl: Duration) -> Result<Box<dyn Guard>>;
 
-    /// Waits for what goes on in the background; it belongs to the turn.
+    /// Waits for background work, which counts as part of the turn.
     async fn settle(&self) -> Result<()> {
         Ok(())
     }
@@ -31,17 +31,17 @@ pub trait Locks: Send + Sync + 'static {
 pub trait Guard: Send + Sync {
     async fn release(self: Box<Self>) -> Result<()>;
 
-    /// Goes away and leaves the lock behind, until it expires.
+    /// Leaves the lock unreleased, until it expires.
     fn leave(self: Box<Self>);
 }
 
-/// One free acquire and its release.
+/// Acquires a free key and releases it.
 pub async fn cycle(locks: &dyn Locks, key: &str) -> Result<()> {
     let guard = locks.try_acquire(key, LONG).await?;
     guard.context("a free key is held")?.release().await
 }
 
-/// An attempt that has to find the key held.
+/// Tries to acquire a key that must be held.
 pub async fn held(locks: &dyn Locks, key: &str) -> Result<()> {
     match locks.try_acquire(key, LONG).await? {
         None => Ok(()),

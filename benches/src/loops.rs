@@ -1,4 +1,4 @@
-//! The usual side: some tasks that do the same thing again and again.
+//! The usual kind of side: some tasks that repeat one operation.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::{
     rounds::{Sample, Side},
 };
 
-/// Does it once: the task's number, and how many times the task did it before.
+/// Performs the operation once. It gets the number of the task, and how often the task has performed it before.
 pub type Work = Arc<dyn Fn(usize, u64) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 pub struct Loops {
@@ -26,7 +26,7 @@ pub struct Loops {
     metric: &'static str,
     tasks: usize,
     work: Work,
-    /// So that keys go on where the turn before ended.
+    /// How often each task has performed the operation, so that the keys of a turn continue where the last turn ended.
     done: Arc<Vec<AtomicU64>>,
     settle: Option<SharedLocks>,
 }
@@ -43,12 +43,12 @@ impl Loops {
         }
     }
 
-    /// Acquires and releases, on keys that are new each time.
+    /// Acquires and releases keys that are new each time.
     pub fn fresh(locks: &SharedLocks, tasks: usize) -> Self {
         Self::cycles(locks, tasks, |_, _| Uuid::new_v4().to_string())
     }
 
-    /// Acquires and releases, on the same thousand keys, of which each task has its own.
+    /// Acquires and releases the same thousand keys. Each task has its own part of them.
     pub fn existing(locks: &SharedLocks, tasks: usize) -> Self {
         let each = (1_000 / tasks) as u64;
         Self::cycles(locks, tasks, move |task, turn| {

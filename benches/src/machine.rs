@@ -1,4 +1,4 @@
-//! What the figures depend on: the machine and the engines. No date: the figures are those of the code.
+//! The machine and the engines, on which the figures depend. There is no date, because the figures belong to the code.
 
 use std::{fs, path::Path, thread};
 
@@ -14,7 +14,7 @@ pub struct Machine {
     pub cores: usize,
     pub memory_gib: Option<u64>,
     pub kernel: String,
-    /// Names and versions.
+    /// The name and the version of each engine.
     pub engines: Vec<(String, String)>,
 }
 
@@ -35,7 +35,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// With the engines that a run before has found on the same machine, whose results are still there.
+    /// Adds the engines of an earlier run on the same machine, whose results are still stored.
     pub fn with_those_before(mut self, kept: &Path) -> Self {
         let text = fs::read_to_string(kept).ok();
         let before: Option<Self> = text.and_then(|text| serde_json::from_str(&text).ok());

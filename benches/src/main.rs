@@ -1,4 +1,4 @@
-//! The program: measures, and writes the report.
+//! The program that measures and writes the report.
 
 use clap::Parser;
 use leasehold_benches::{
@@ -8,7 +8,7 @@ use leasehold_benches::{
 };
 
 fn main() -> anyhow::Result<()> {
-    // As applications run it.
+    // The runtime that applications use.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -1,4 +1,4 @@
-//! leasehold: whole, as applications have it, and its bare store, which tells what the client adds.
+//! leasehold as applications use it, and its bare store, which shows what the client adds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,14 +12,14 @@ use mongodb::{Collection, bson::Document};
 
 use crate::locks::{Guard, Locks, SharedLocks};
 
-/// A store in this collection, set up as the documentation says.
+/// Opens a store in this collection, set up as the documentation says.
 pub async fn mongo_store(locks: &Collection<Document>) -> Result<MongoStore> {
     let store = MongoStore::new(locks);
     store.prepare().await?;
     Ok(store)
 }
 
-/// `try_acquire`, `acquire` and `release`.
+/// The client: `try_acquire`, `acquire` and `release`.
 pub struct Whole {
     name: &'static str,
     leases: Leases,
@@ -72,7 +72,7 @@ impl Guard for WholeGuard {
     }
 }
 
-/// The same with guards that are dropped.
+/// The same client, with guards that are dropped instead of released.
 pub struct Dropped(pub Whole);
 
 #[async_trait]
@@ -110,7 +110,7 @@ impl Guard for DroppedGuard {
     }
 }
 
-/// `Store::acquire` and `Store::release`, without the client.
+/// The store without the client: `Store::acquire` and `Store::release`.
 pub struct Bare(pub Arc<dyn Store>);
 
 impl Bare {

@@ -1,10 +1,10 @@
-//! Other crates that lock on MongoDB, each as its documentation has it, with the same client, pool and
-//! write concern.
+//! Other crates that lock on MongoDB, each used as its documentation says, with the same client, pool and write
+//! concern.
 //!
-//! What they do: `mongo-lock-async` an upsert behind a condition on the client's clock, without a token:
-//! a release is a delete by the key alone. `distributed-lock-mongo` an upsert with a pipeline on the server's
-//! clock and a delete by its token. `mongodb-lock` an insert behind a unique index, without an expiry, and a
-//! delete in the background when the guard is dropped. None of them has a fence.
+//! How each one works: `mongo-lock-async` sends an upsert with a condition on the client's clock and has no token; its
+//! release is a delete by the key alone. `distributed-lock-mongo` sends an upsert with a pipeline on the server's
+//! clock, and a delete by its token. `mongodb-lock` inserts a document behind a unique index, without an expiry, and
+//! deletes it in the background when the guard is dropped. None of them has a fence.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     raw::PAUSE,
 };
 
-/// `mongo-lock-async`, which has the collection `locks` of the client's database.
+/// `mongo-lock-async`, which uses the collection `locks` of the client's database.
 pub struct MongoLockAsync {
     client: Client,
 }
@@ -63,7 +63,7 @@ struct MongoLockAsyncGuard(mongo_lock_async::Lock);
 #[async_trait]
 impl Guard for MongoLockAsyncGuard {
     async fn release(self: Box<Self>) -> Result<()> {
-        // Whether it was still there it does not know: the delete is by the key.
+        // The crate cannot tell whether the lock still existed, because it deletes by the key.
         self.0.release().await?;
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Guard for DistributedGuard {
     fn leave(self: Box<Self>) {}
 }
 
-/// `mongodb-lock`: its mutex.
+/// The mutex of `mongodb-lock`.
 pub struct MongodbLock {
     mutex: &'static mongodb_lock::Mutex<String>,
     locks: Collection<Document>,
@@ -139,7 +139,7 @@ impl MongodbLock {
     pub async fn shared(locks: &Collection<Document>, database: &Database) -> Result<SharedLocks> {
         let mutex = mongodb_lock::Mutex::new(database, locks.name()).await?;
         Ok(Arc::new(Self {
-            // Its guards borrow it, and it is there until the end of the program anyway.
+            // The guards borrow the mutex, and it is needed until the end of the program.
             mutex: Box::leak(Box::new(mutex)),
             locks: locks.clone(),
         }))
@@ -152,7 +152,7 @@ impl Locks for MongodbLock {
         "mongodb-lock"
     }
 
-    /// It has no attempt that does not wait, so this is for keys that are free.
+    /// The crate cannot try without waiting, so this is only for free keys.
     async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Box<dyn Guard>>> {
         self.acquire(key, ttl).await.map(Some)
     }
@@ -162,7 +162,7 @@ impl Locks for MongodbLock {
         Ok(Box::new(MongodbLockGuard(guard)))
     }
 
-    /// Its releases end in the background.
+    /// The releases end in the background.
     async fn settle(&self) -> Result<()> {
         while self.locks.count_documents(doc! {}).await? > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,5 +1,5 @@
-//! Plots of the results: points with the middle half of the rounds around them, on a white ground, so that
-//! they can be read on a dark page too.
+//! Plots of the results: points, with the middle half of the rounds around them. The ground is white, so that the plots
+//! are readable on a dark page too.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use plotters::{coord::Shift, prelude::*};
 use crate::results::{CaseResult, Metric, Quartiles, SideResult, Variant};
 
 const SIZE: (u32, u32) = (820, 420);
-/// For the legend.
+/// The space for the legend.
 const TOP: i32 = 56;
 const FONT: &str = "sans-serif";
-/// One a side, in every plot the same; told apart also by people who do not see all colours.
+/// The colour of each side, the same in every plot. People with colour blindness can also tell them apart.
 const COLOURS: [(&str, RGBColor); 9] = [
     ("raw", RGBColor(0, 0, 0)),
     ("raw-ttl-index", RGBColor(130, 130, 130)),
@@ -28,9 +28,9 @@ const LINE: RGBColor = RGBColor(225, 225, 225);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What a case's plot shows.
+/// What the plot of a case shows.
 enum Shown {
-    /// A metric over that of the first side.
+    /// A metric divided by that of the first side.
     Ratio(&'static str),
     Value(&'static str),
 }
@@ -68,7 +68,7 @@ impl Shown {
     }
 }
 
-/// Draws the plot of a case, if it has one, and gives the name of its file.
+/// Draws the plot of a case, if it has one, and returns the name of its file.
 pub fn draw(result: &CaseResult, folder: &Path) -> Result<Option<String>> {
     let Some(shown) = shown(&result.case) else {
         return Ok(None);
@@ -76,7 +76,7 @@ pub fn draw(result: &CaseResult, folder: &Path) -> Result<Option<String>> {
     let engine = result.engine.to_lowercase().replace(' ', "-");
     let name = format!("{}.{engine}.svg", result.case);
     plot(result, &shown, &folder.join(&name))
-        // Its own errors borrow what it draws on.
+        // The errors of the library borrow the drawing area, so they become text here.
         .map_err(|error| anyhow!("cannot draw {name}: {error}"))?;
     Ok(Some(name))
 }
@@ -148,7 +148,7 @@ fn plot(
             chart.draw_series([Circle::new((x, at.median), 5, style.filled())])?;
         }
     }
-    // The axis belongs to the variants, which are no numbers.
+    // The labels of the axis are the names of the variants. They are not numbers.
     let middle = chart.plotting_area().get_pixel_range();
     let (width, below) = (middle.0.end - middle.0.start, middle.1.end);
     let style = centred(14);
@@ -167,7 +167,7 @@ fn colour(side: &str) -> RGBColor {
     known.map_or(BLACK, |known| known.1)
 }
 
-/// The axis's numbers are round.
+/// The label of a tick: a round number.
 fn tick(value: &f64) -> String {
     match value.abs() {
         size if size < 100.0 => format!("{}", (value * 1e3).round() / 1e3),

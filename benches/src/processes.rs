@@ -1,6 +1,6 @@
-//! A process that contends for a key, and how the one that measures speaks to it.
+//! A child process that contends for a key, and how the measuring process talks to it.
 //!
-//! It reads lines `BEGIN-NANOSECONDS MILLISECONDS KEY` and answers each with its grants, until its input
+//! The child reads lines `BEGIN-NANOSECONDS MILLISECONDS KEY` and answers each line with its grants, until its input
 //! ends.
 
 use std::{process::Stdio, time::Duration};
@@ -23,7 +23,7 @@ use crate::{
     waiting::Way,
 };
 
-/// What such a process does.
+/// Runs the child process.
 pub async fn child(options: ChildOptions) -> Result<()> {
     let client = connect(&options.uri, &options.database, None).await?;
     let database = client.database(&options.database);
@@ -60,23 +60,23 @@ pub async fn child(options: ChildOptions) -> Result<()> {
     Ok(())
 }
 
-/// Such a process, seen from the one that measures.
+/// The child process, as the measuring process sees it.
 pub struct Contender {
     number: usize,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    /// Ends with this.
+    /// The process ends when this value is dropped.
     _child: Child,
 }
 
-/// Lets these processes contend for this key, and gives the grants of all, and when they contended.
+/// Lets these processes contend for this key. Returns the grants of all of them, and the time in which they contended.
 pub async fn contend_all(
     contenders: &mut [Contender],
     key: &str,
     time: Duration,
 ) -> Result<(Vec<Granted>, Span)> {
     let span = Span {
-        // All have heard of it by then.
+        // All processes have read the line by this time.
         begin: cpu::monotonic() + Duration::from_millis(20),
         time,
     };

@@ -1,4 +1,4 @@
-//! A proxy in front of a server that can be away: connections stay open, and nothing comes through.
+//! A proxy in front of a server, which can act as if the server were away: connections stay open, but no data passes.
 
 use std::{io, net::Ipv4Addr};
 
@@ -16,7 +16,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Passes on what comes, unless the server is away. It takes no connections any more once it is dropped.
+/// Forwards all data, unless the server is away. It accepts no more connections after it was dropped.
 pub struct Proxy {
     pub port: u16,
     away: watch::Sender<bool>,
@@ -44,7 +44,7 @@ impl Proxy {
         })
     }
 
-    /// From now on, or no longer: what is sent meanwhile arrives afterwards.
+    /// Makes the server be away, or be back. What is sent while it is away arrives afterwards.
     pub fn set_away(&self, away: bool) {
         self.away.send_replace(away);
     }
@@ -80,7 +80,7 @@ async fn pass(
     Ok(())
 }
 
-/// An error also at the end, so that the other direction ends with this one.
+/// Forwards one direction. The end of the data is an error too, so that the other direction also ends.
 async fn forward(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -92,7 +92,7 @@ async fn forward(
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // Without a proxy nobody holds it back any more.
+        // This fails if the proxy was dropped. The data is then forwarded.
         let _ = away.wait_for(|away| !away).await;
         to.write_all(&bytes[..count]).await?;
     }

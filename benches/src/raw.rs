@@ -1,10 +1,11 @@
-//! The lower bound on MongoDB: the driver with nothing around it, and the least document that still makes
-//! a fenced lock on the server's clock.
+//! The lower bound on MongoDB: the bare driver, and the smallest document that makes a fenced lock on the server's
+//! clock.
 //!
-//! An acquire is one `findOneAndUpdate` and a release one `updateOne`, both behind a filter on `_id` alone,
-//! which is the server's shortest path, and acknowledged when it survives a kill: see
-//! [`durable`](crate::engines::durable). The answer is not decoded beyond what the caller needs. There is one owner a document, no index but `_id`, no name for a holder,
-//! no other kind of lock, and nobody who follows a request that was given up.
+//! An acquire is one `findOneAndUpdate`, and a release is one `updateOne`. Both filter by `_id` alone, which is the
+//! server's shortest path. A write is acknowledged when it survives a kill of the server: see
+//! [`durable`](crate::engines::durable). Only what the caller needs is decoded from the answer. A document has one
+//! owner and no name for the holder; the only index is `_id`; there is no other kind of lock, and nothing cleans up
+//! after a cancelled request.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,16 +23,16 @@ use uuid::Uuid;
 
 use crate::locks::{Guard, Locks};
 
-/// How long one that waits for another process pauses.
+/// How long a waiter pauses between two requests if another process has the key.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
 pub struct RawLocks {
     name: &'static str,
     locks: Collection<RawDocumentBuf>,
-    /// The write concern of releases, where it is not that of the client.
+    /// The write concern of releases, if it is not that of the client.
     release_concern: Option<WriteConcern>,
-    /// Those of this process who wait for a key, first in, first out.
+    /// The waiters of this process for each key, first in, first out.
     queues: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
@@ -45,13 +46,13 @@ impl RawLocks {
         }
     }
 
-    /// With releases that are acknowledged by the primary alone.
+    /// Uses releases that only the primary acknowledges.
     pub fn released_by_the_primary(mut self) -> Self {
         self.release_concern = Some(primary_alone());
         self
     }
 
-    /// With what an application needs so that dead locks go away, as the other sides have it.
+    /// Creates the index by which the server removes dead locks. The other sides have one too.
     pub async fn with_ttl_index(
         name: &'static str,
         locks: &Collection<Document>,
@@ -148,7 +149,7 @@ struct RawGuard {
     concern: Option<WriteConcern>,
     key: String,
     lease: String,
-    /// The place at the head of the queue.
+    /// The place at the head of this process's queue.
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -170,7 +171,7 @@ impl Guard for RawGuard {
     fn leave(self: Box<Self>) {}
 }
 
-/// A permit of a limiter with fixed windows on the server's clock: one command each, on one document.
+/// Takes a permit of a limiter with fixed windows on the server's clock. It sends one command for one document.
 pub async fn permit(
     limiters: &Collection<RawDocumentBuf>,
     key: &str,

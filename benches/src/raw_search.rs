@@ -1,7 +1,7 @@
-//! The lower bound on Elasticsearch and OpenSearch: the same kind of lock as on MongoDB, by two scripts that
-//! do no more than they must, sent by a bare client. Each is one scripted update of a flat document.
+//! The lower bound on Elasticsearch and OpenSearch: the same kind of lock as on MongoDB, with two minimal scripts,
+//! which a bare client sends. Each operation is one scripted update of a flat document.
 //!
-//! Both engines speak the same here, so one client serves both.
+//! Both engines have the same interface here, so one client serves both.
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,7 +55,7 @@ impl Bare {
         Ok(answer)
     }
 
-    /// Makes an index with the settings of ours. Its name.
+    /// Creates an index with the settings of leasehold's indices, and returns its name.
     pub async fn create(&self, prefix: &str, mappings: Value) -> Result<String> {
         let index = format!("{prefix}-{}", Uuid::new_v4());
         let settings = json!({ "index": {
@@ -69,7 +69,7 @@ impl Bare {
         Ok(index)
     }
 
-    /// The answer, whatever its status.
+    /// Sends a request, and returns the answer, whatever its status.
     pub async fn ask(
         &self,
         method: Method,
@@ -93,15 +93,15 @@ pub struct RawSearchLocks {
     client: Bare,
     acquire: Arc<str>,
     release: Arc<str>,
-    /// What the answer to an acquire shows.
+    /// Which part of the document the answer to an acquire contains.
     shown: Value,
-    /// Whether each goes as a bulk of one.
+    /// Whether each request is a bulk of one.
     bulk: bool,
     index: Arc<str>,
 }
 
 impl RawSearchLocks {
-    /// With an index of its own.
+    /// Uses a new index.
     pub async fn new(client: &Bare) -> Result<Self> {
         let mappings = json!({ "dynamic": "strict", "properties": {
             "fence": { "type": "long" },
@@ -120,7 +120,7 @@ impl RawSearchLocks {
         })
     }
 
-    /// With scripts as long as those of leasehold: what is more is a comment.
+    /// Uses scripts as long as those of leasehold. The additional text is a comment.
     pub async fn with_long_scripts(client: &Bare) -> Result<Self> {
         let as_long = |script: &str, other: &str| {
             let sent = other.lines().map(str::trim);
@@ -143,8 +143,8 @@ impl RawSearchLocks {
         })
     }
 
-    /// With the document in the answer as a refusing script leaves it, and not as it is stored: that takes a
-    /// filter.
+    /// Uses a filter, so that the answer contains the document as a refusing script leaves it, instead of the stored
+    /// one.
     pub async fn with_filtered_answers(client: &Bare) -> Result<Self> {
         Ok(Self {
             name: "raw, with filtered answers",
@@ -153,7 +153,7 @@ impl RawSearchLocks {
         })
     }
 
-    /// With each request as a bulk of one.
+    /// Sends each request as a bulk of one.
     pub async fn as_bulk(client: &Bare) -> Result<Self> {
         Ok(Self {
             name: "raw, as a bulk of one",
@@ -179,7 +179,7 @@ impl RawSearchLocks {
     }
 }
 
-/// The path and body of a bulk of one.
+/// The path and the body of a bulk of one.
 pub fn bulk(index: &str, action: &Value, change: &Value) -> (String, String) {
     let path = format!("/{index}/_bulk");
     (path, format!("{action}\n{change}\n"))

@@ -1,5 +1,5 @@
-//! Writes what was measured into the documentation: tables between two marks, and plots. What stands outside
-//! of the marks is a person's, and stays.
+//! Writes the results into the documentation: tables between two marks, and plots. The text outside the marks is
+//! written by people, and is not changed.
 
 use std::{fmt::Write, fs, path::Path};
 
@@ -15,7 +15,7 @@ use crate::{
 
 const BEGIN: &str = "<!-- results: begin -->";
 const END: &str = "<!-- results: end -->";
-/// With more columns than that, figures that are compared with nothing are rows instead.
+/// In a table with more columns than this, figures that are compared with nothing become rows.
 const WIDEST: usize = 10;
 
 pub fn write(options: &ReportOptions) -> Result<()> {
@@ -41,7 +41,7 @@ pub fn write(options: &ReportOptions) -> Result<()> {
     Ok(())
 }
 
-/// All that are kept, in the order of the cases.
+/// All stored results, in the order of the cases.
 fn results(folder: &Path) -> Result<Vec<CaseResult>> {
     let mut results: Vec<CaseResult> = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -136,7 +136,7 @@ fn section(text: &mut String, result: &CaseResult, plot: Option<&str>) -> Result
     table(text, result, &columns)
 }
 
-/// With a column for each side.
+/// Writes a table with a column for each side.
 fn tall_table(text: &mut String, result: &CaseResult, rows: &[(&str, bool)]) -> Result<()> {
     for (place, variant) in result.variants.iter().enumerate() {
         if place > 0 {
@@ -159,7 +159,7 @@ fn tall_table(text: &mut String, result: &CaseResult, rows: &[(&str, bool)]) -> 
     Ok(())
 }
 
-/// Whether a ratio says something that the figures themselves do not.
+/// Whether a ratio adds something to the figures.
 fn compares(metric: &Metric) -> bool {
     let told = metric.name.ends_with("/s") && metric.name != "between processes/s";
     metric.ratio.is_some() && (told || metric.name.ends_with("p99, ms"))
@@ -201,7 +201,7 @@ fn cells(text: &mut String, side: &SideResult, (name, has_ratio): &(&str, bool))
     if !has_ratio {
         return Ok(());
     }
-    // A difference over the whole of another side is nothing to compare.
+    // The ratio of a difference to the whole of another side has no meaning.
     let ratio = metric.and_then(|metric| metric.ratio);
     match ratio.filter(|_| !side.name.contains('−')) {
         Some(ratio) => write!(

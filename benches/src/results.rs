@@ -1,4 +1,4 @@
-//! What is kept of a case: plain numbers, for the report and for whoever wants to look closer.
+//! The stored result of a case: plain numbers, for the report and for further analysis.
 
 use std::{fs, path::Path};
 
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 pub struct CaseResult {
     pub case: String,
     pub engine: String,
-    /// What was measured, in a sentence or two.
+    /// A description of what was measured, in a sentence or two.
     pub about: String,
     pub variants: Vec<Variant>,
 }
 
-/// The sides under one condition.
+/// The sides of a case under one condition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Variant {
     pub name: String,
-    /// Where it stands on the axis of a plot, if the variants are a row of numbers.
+    /// The position on the axis of a plot, if the variants are a series of numbers.
     pub x: Option<f64>,
-    /// What the axis says.
+    /// The label of the axis.
     pub x_label: Option<String>,
     pub sides: Vec<SideResult>,
 }
@@ -38,7 +38,7 @@ pub struct Metric {
     pub name: String,
     pub rounds: usize,
     pub value: Quartiles,
-    /// The value over that of the first side in the same round.
+    /// The ratio of the value to that of the first side in the same round.
     pub ratio: Option<Quartiles>,
 }
 
@@ -50,7 +50,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// `None` without a number, or with one that is none.
+    /// The quartiles; `None` if there is no value, or if a value is not finite.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -88,7 +88,7 @@ impl CaseResult {
         });
     }
 
-    /// A variant that is a place on an axis.
+    /// Adds a variant with a position on an axis.
     pub fn add_at(&mut self, x: usize, label: &str, sides: Vec<SideResult>) {
         self.variants.push(Variant {
             name: format!("{} {}", grouped(x as f64), plural(label, x)),
@@ -124,7 +124,7 @@ impl SideResult {
 }
 
 impl Metric {
-    /// One figure of so many rounds.
+    /// One figure, over this many rounds.
     pub fn single(name: &str, rounds: usize, value: f64) -> Self {
         Self {
             name: name.into(),
@@ -155,7 +155,7 @@ fn plural(label: &str, count: usize) -> &str {
     }
 }
 
-/// A number as people read it: three digits that count, and the thousands apart.
+/// Formats a number for people: three significant digits, and groups of thousands.
 pub fn grouped(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => 0,

@@ -1,8 +1,8 @@
-//! Sides that take turns, and the figures over their rounds.
+//! Sides that take turns, and their figures over all rounds.
 //!
-//! A machine is not the same from one second to the next. So every round runs each side for a moment, in
-//! an order that is shuffled each time, and a ratio is one of the same round: whatever else the machine
-//! does meets all of them alike. The figure is the median over the rounds.
+//! The speed of a machine changes from one second to the next. So every round runs each side for a moment, in a random
+//! order, and each ratio compares two sides of the same round. Other load on the machine then affects all sides alike.
+//! The reported figure is the median over the rounds.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Sample {
     pub figures: Vec<(&'static str, f64)>,
-    /// How many operations there were, if they are counted.
+    /// The number of operations, if they are counted.
     pub operations: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Sample {
     }
 }
 
-/// One of those that are compared.
+/// One of the implementations that are compared.
 #[async_trait]
 pub trait Side: Send + Sync {
     fn name(&self) -> &'static str;
@@ -38,36 +38,36 @@ pub trait Side: Send + Sync {
     async fn turn(&self, time: Duration) -> Result<Sample>;
 }
 
-/// How many rounds, how long a side's turn is, and whom the sides ask.
+/// The number of rounds, the length of a turn, and the server that is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub rounds: usize,
     pub turn: Duration,
-    /// `None` if it is on another machine.
+    /// The process of the server; `None` if it runs on another machine.
     pub server: Option<Server>,
     pub sizes: Sizes,
 }
 
-/// What the command line says of the leases that are kept; where it says nothing a case has its own.
+/// The options of the command line for the cases that keep leases. `None` means the default of the case.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
     pub leases: Option<usize>,
     pub ttl: Option<Duration>,
-    /// For each core.
+    /// The number of busy loops for each core.
     pub busy_loops: Option<usize>,
 }
 
-/// Fewer rounds make no quartiles to speak of.
+/// The fewest rounds for which quartiles are meaningful.
 const FEWEST: usize = 15;
 const MOST: usize = 41;
-/// Of turns that are long.
+/// The number of rounds with long turns.
 const LONG: usize = 5;
-/// Shorter turns measure how they begin and end.
+/// The usual length of a turn, in seconds. Shorter turns mostly measure their beginning and end.
 const USUAL: f64 = 0.3;
 const SHORTEST: f64 = 0.02;
 
 impl Plan {
-    /// So that each side has this long.
+    /// A plan in which each side works for this many seconds in total.
     pub fn of(seconds: f64) -> Self {
         let rounds = ((seconds / USUAL) as usize).clamp(FEWEST, MOST);
         let turn = Duration::from_secs_f64((seconds / rounds as f64).max(SHORTEST));
@@ -79,8 +79,8 @@ impl Plan {
         }
     }
 
-    /// A few turns that are long, for what shows only after many grants. Together they take this many times as long
-    /// as those of the plan.
+    /// A plan with a few long turns, for effects that need many grants. Together they take this many times as long as
+    /// the turns of this plan.
     pub fn long(self, times: u32) -> Self {
         let all = self.turn * u32::try_from(self.rounds).unwrap_or(u32::MAX) * times;
         Self {
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// Longer turns, for what takes its time to show.
+    /// A plan with longer turns, for effects that need time to show.
     pub fn slower(self, times: u32) -> Self {
         Self {
             rounds: FEWEST,
@@ -100,20 +100,20 @@ impl Plan {
     }
 }
 
-/// What each side had in each round.
+/// The figures of each side in each round.
 pub struct Rounds {
     sides: Vec<(String, Vec<Sample>)>,
 }
 
 impl Rounds {
-    /// Lets the sides take turns. The first of them is the one that the others are compared with.
+    /// Lets the sides take turns. The other sides are compared with the first one.
     pub async fn run(plan: Plan, sides: &[Box<dyn Side>]) -> Result<Self> {
         let mut kept: Vec<(String, Vec<Sample>)> = sides
             .iter()
             .map(|side| (side.name().to_owned(), Vec::new()))
             .collect();
         let mut order: Vec<usize> = (0..sides.len()).collect();
-        // The first round warms up.
+        // The first round is a warm-up.
         for round in 0..=plan.rounds {
             fastrand::shuffle(&mut order);
             for &place in &order {
@@ -128,7 +128,7 @@ impl Rounds {
         Ok(Self { sides: kept })
     }
 
-    /// One more side: how much more of the processors' time one had than another, round by round.
+    /// Adds a side with the difference between the processor times of two sides, round by round.
     pub fn with_difference(mut self, more: &str, less: &str) -> Self {
         let find = |name: &str| self.sides.iter().find(|side| side.0 == name);
         let (Some((_, mores)), Some((_, lesses))) = (find(more), find(less)) else {
@@ -187,7 +187,7 @@ fn metrics(samples: &[Sample], base: Option<&Vec<Sample>>) -> Vec<Metric> {
     names.filter_map(metric).collect()
 }
 
-/// What this process, and the server, have of the processors for one operation: user and system, in µs.
+/// The processor time of this process and of the server for one operation: user and system, in µs.
 pub const CLIENT: &str = "client CPU, µs";
 pub const SERVER: &str = "server CPU, µs";
 
@@ -207,7 +207,7 @@ async fn metered(plan: Plan, side: &dyn Side) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Lets the sides take turns, and gives the figures.
+/// Lets the sides take turns, and returns their figures.
 pub async fn compare(plan: Plan, sides: &[Box<dyn Side>]) -> Result<Vec<SideResult>> {
     Ok(Rounds::run(plan, sides).await?.figures())
 }

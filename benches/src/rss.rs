@@ -1,4 +1,4 @@
-//! What of the memory this process has, as the kernel counts it.
+//! The memory of this process, as the kernel counts it.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 #[derive(Clone, Copy, Debug)]
 pub struct Rss {
     pub now: f64,
-    /// The most so far.
+    /// The largest value so far.
     pub peak: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The ways in which a process waits for a key that another one has.
+//! The ways in which a process waits for a key that another process holds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,16 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// As applications have it by default.
+    /// The default of leasehold.
     InTurn,
     /// `.barging()`: without a place in the queue of the processes.
     Barging,
-    /// `try_acquire` every 10 ms, which is what a raw client without shared locks cannot be asked for.
+    /// `try_acquire` every 10 ms. A raw client has no shared locks, so the writer's case uses this instead of it.
     Polling,
 }
 
 impl Way {
-    /// That of the side with this name.
+    /// The way that belongs to the side with this name.
     pub fn of(side: &str) -> Option<Self> {
         let all = [Self::InTurn, Self::Barging, Self::Polling];
         all.into_iter().find(|way| way.side() == side)
@@ -45,7 +45,7 @@ impl Way {
         })
     }
 
-    /// Waits for the key, exclusive.
+    /// Waits for an exclusive lease of the key.
     pub async fn acquire(self, leases: &Leases, key: &str, ttl: Duration) -> Result<Lease> {
         self.acquire_as(leases, key, ttl, false).await
     }
@@ -76,7 +76,7 @@ impl Way {
     }
 }
 
-/// Asks once.
+/// Tries once.
 async fn ask(leases: &Leases, key: &str, ttl: Duration, shared: bool) -> Result<Option<Lease>> {
     let mut attempt = leases.try_acquire(key, ttl);
     if shared {

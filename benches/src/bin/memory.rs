@@ -1,4 +1,4 @@
-//! Counts allocations, on the memory store: what is left is the client.
+//! Counts allocations. The store is in memory, so whatever the store does not allocate belongs to the client.
 //!
 //! It is a program of its own because the counting allocator would slow all the others.
 
@@ -21,7 +21,7 @@ const WAITERS: usize = 1_000;
 const CYCLES: usize = 1_000;
 const TTL: Duration = Duration::from_secs(3_600);
 
-// With one thread nothing of another task's is counted.
+// On a single thread, no allocation of another task is counted.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let result = match env::args().nth(1).as_deref() {
@@ -96,7 +96,8 @@ async fn held(kept: bool) -> Result<f64> {
     Ok(bytes)
 }
 
-/// Until what goes on in the background has ended: what it frees later would be counted with the next.
+/// Waits until the background work has ended. Otherwise the next measurement would count the memory that this work
+/// frees.
 async fn calm() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
@@ -141,7 +142,7 @@ async fn allocations() -> Result<CaseResult> {
 
     let mut bare = None;
     let mut whole = None;
-    // The first of each makes room that stays.
+    // The first round allocates memory that is kept, so only the second round counts.
     for _ in 0..2 {
         let region = Region::new(ALLOCATOR);
         for _ in 0..CYCLES {

@@ -1,4 +1,4 @@
-//! What a cycle takes of the processors, side less side.
+//! The processor time of a cycle. Each part is the difference between two sides.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ use crate::{
     rounds::{Plan, Rounds},
 };
 
-/// The same commands, by the bare driver.
+/// The bare driver, which sends the same commands.
 const DRIVER: &str = "driver, same commands";
 const TIMED: &str = "driver, with timers";
 

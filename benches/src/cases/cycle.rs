@@ -1,4 +1,4 @@
-//! A free acquire and its release, on keys that nobody else wants.
+//! An acquire of a free key and its release, without contention.
 
 use anyhow::Result;
 
@@ -32,7 +32,7 @@ async fn measure(
 ) -> Result<CaseResult> {
     let mut result = CaseResult::new("cycle", mongo.engine.name(), about);
     for tasks in TASKS {
-        // Collections of its own, so that no variant has the documents of the one before.
+        // The variant gets new collections, so it does not see the documents of the previous variant.
         let locks = sides::all(mongo).await?;
         let sides: Vec<_> = locks
             .iter()

@@ -1,4 +1,4 @@
-//! What it costs to do without pipelines.
+//! The cost of statements without pipelines.
 
 use std::sync::Arc;
 

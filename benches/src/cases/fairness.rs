@@ -1,4 +1,4 @@
-//! Eight processes that want the same key all the time.
+//! Eight processes that contend for the same key without a break.
 
 use std::{
     sync::{
@@ -23,9 +23,10 @@ use crate::{
 
 const PROCESSES: usize = 8;
 const HOLD_MILLIS: u64 = 5;
-/// The first is the one that the others are compared with.
+/// The other sides are compared with the first one.
 const SIDES: [&str; 3] = ["leasehold-barging", "leasehold", "raw"];
-/// In a turn each process has to be granted the key often enough for its share to be told to a few percent.
+/// How many times longer a turn is. Each process must be granted the key often enough for its share to be accurate to a
+/// few percent.
 const LONGER: u32 = 10;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
@@ -85,7 +86,7 @@ impl Side for Crowd {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let key = format!("wanted-{turn}");
         let (granted, span) = contend_all(&mut contenders, &key, time).await?;
-        // The first turn warms up.
+        // The first turn is a warm-up.
         if turn > 0 {
             self.longest.record(self.side, &granted);
         }

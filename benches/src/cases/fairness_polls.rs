@@ -1,4 +1,4 @@
-//! How often processes ask that wait for the same key.
+//! How often processes that wait for the same key send requests.
 
 use std::{
     sync::{
@@ -22,17 +22,17 @@ use crate::{
     waiting::Way,
 };
 
-/// Handles that share a client. Each change stream has a connection for itself, and a client does not have one for
-/// each of a hundred handles and their requests.
+/// The number of handles that share a client. Each change stream occupies a connection, and a client does not have
+/// enough connections for the streams and requests of a hundred handles.
 const HANDLES: usize = 10;
 const KEY: &str = "wanted";
 
-/// What becomes of the key that they wait for.
+/// How long each holder holds the key.
 #[derive(Clone, Copy)]
 enum Held {
     /// One holder has the key for the whole measurement.
     ByAnother,
-    /// Each process that is granted the key holds it for so many milliseconds, releases it, and waits again.
+    /// Each process that is granted the key holds it for this many milliseconds, releases it, and waits again.
     For(u64),
 }
 
@@ -97,7 +97,7 @@ async fn side(mongo: &Mongo, way: Way, handles: usize, held: Held) -> Result<Sid
         });
     }
     let (settles, time) = match held {
-        // Until the pauses have grown to their full length.
+        // The warm-up is long enough for the pauses to reach their full length.
         Held::ByAnother => (8, 10),
         Held::For(_) => (3, 6),
     };

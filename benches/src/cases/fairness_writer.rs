@@ -1,4 +1,4 @@
-//! A process that writes beside processes that read all the time.
+//! A writer process that contends with processes that read without a break.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ use crate::{
 const READERS: usize = 2;
 const TASKS: usize = 4;
 const READ_MILLIS: u64 = 20;
-/// The process that writes is the first.
+/// The index of the writer among the processes.
 const WRITER: usize = 0;
 const LONGER: u32 = 10;
 
@@ -53,7 +53,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 
 struct Readers {
     side: &'static str,
-    /// The writer, and then the readers.
+    /// The writer first, then the readers.
     contenders: Mutex<Vec<Contender>>,
     turns: AtomicU64,
     longest: Arc<Longest>,
@@ -121,7 +121,7 @@ impl Side for Readers {
         let (writes, reads): (Vec<_>, Vec<_>) =
             inside(&granted, span).into_iter().partition(is_write);
         let all: Vec<_> = granted.into_iter().filter(is_write).collect();
-        // The first turn warms up.
+        // The first turn is a warm-up.
         if turn > 0 {
             self.longest.record(self.side, &all);
         }

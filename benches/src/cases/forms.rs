@@ -1,4 +1,4 @@
-//! What the parts of leasehold's commands cost, each added to the least form.
+//! The cost of each part of leasehold's commands. Each part is added to the smallest form.
 
 use anyhow::Result;
 
@@ -70,7 +70,7 @@ pub async fn measure(mongo: &Mongo, plan_of_rounds: Plan) -> Result<CaseResult> 
     }
     let locks: Vec<_> = forms
         .iter()
-        // How it is released is of no concern here.
+        // An attempt on a held key involves no release, so the forms that differ only in the release are left out.
         .filter(|(_, form)| !form.primary || form.look)
         .map(|(name, form)| FormLocks::shared(name, *form, &mongo.collection("held")))
         .collect();

@@ -1,4 +1,4 @@
-//! Tasks of one process that hand one key to each other.
+//! Tasks of one process that hand a key to each other.
 
 use std::time::Duration;
 

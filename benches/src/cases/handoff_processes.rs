@@ -1,4 +1,4 @@
-//! Two processes that hand one key to each other.
+//! Two processes that hand a key to each other.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -20,7 +20,8 @@ use crate::{
 
 const TASKS: usize = 4;
 const PROCESSES: usize = 2;
-/// Whoever waits for another process may pause for up to a second, which a short turn would not show.
+/// How many times longer a turn is. A process that waits for another one may pause for up to a second, which a short
+/// turn would not show.
 const SLOWER: u32 = 5;
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {

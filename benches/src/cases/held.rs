@@ -1,4 +1,4 @@
-//! An attempt on a key that somebody holds.
+//! An attempt on a held key.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
-/// The two variants: each task has a held key of its own, or all have the same.
+/// Measures two variants: each task tries a held key of its own, or all tasks try the same key.
 pub async fn attempts(result: &mut CaseResult, plan: Plan, locks: &[SharedLocks]) -> Result<()> {
-    // They go with the end of the case.
+    // The guards are dropped at the end of the case.
     let mut guards: Vec<Box<dyn Guard>> = Vec::new();
     for locks in locks {
         for task in 0..TASKS {

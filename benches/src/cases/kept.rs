@@ -1,4 +1,4 @@
-//! What it costs to keep very many leases alive, and how many are lost when that is hard.
+//! The cost of keeping very many leases alive, and how many leases are lost under difficult conditions.
 
 use std::{
     fs,
@@ -24,27 +24,27 @@ use crate::{
     rounds::Plan,
 };
 
-/// For how many ttls they are kept.
+/// For how many ttls the leases are kept.
 const HOLD: f64 = 3.0;
-/// For how much of a ttl a server is away: 6 s of 20.
+/// How long the server does not answer, as a fraction of the ttl: 6 s of 20 s.
 const AWAY: f64 = 0.3;
-/// When it goes, in ttls: at two different moments between two renewals.
+/// When the server stops answering, in ttls. These are two different moments between two renewals.
 const GOES: [f64; 2] = [1.0, 2.17];
-/// How much earlier than on the server a lease is over in the client, unless it is told otherwise.
+/// The default clock margin: how much earlier a lease ends for the client than on the server.
 const MARGIN: Duration = Duration::from_millis(100);
-/// Only a list that hangs takes as long.
+/// Only a list that hangs takes this long.
 const LISTING: Duration = Duration::from_secs(120);
 
-/// How many leases a case keeps, and beside what.
+/// How many leases a case keeps, and under which conditions.
 #[derive(Clone, Copy)]
 struct Shape {
     leases: usize,
     ttl: Duration,
-    /// In ttls.
+    /// How long the leases are kept, in ttls.
     hold: f64,
-    /// For each core.
+    /// The number of busy loops for each core.
     busy_loops: usize,
-    /// Whether the server is away at times.
+    /// Whether the server stops answering for a while.
     away: bool,
 }
 
@@ -78,7 +78,7 @@ impl Shape {
     }
 }
 
-/// What all these cases say of themselves.
+/// The description of the figures that all these cases share.
 const FIGURES: &str = "A process of its own acquires them with 256 tasks, then keeps all of them \
                        alive for three ttls, and closes. `lost` is what the guards report before \
                        the close, and `live on the server` what the server lists then.";
@@ -117,7 +117,7 @@ pub async fn close(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     on_mongo(mongo, about, shape).await
 }
 
-/// Beside what the engine can do.
+/// Compares the renewals with what the engine can do.
 pub async fn limit(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let about = "More leases than the server may be able to renew in time. Raw is the bare driver \
                  that renews documents like those of the locks, 1,000 with one statement, and with \
@@ -151,7 +151,7 @@ pub async fn on_search(engine: Engine, plan: Plan) -> Result<CaseResult> {
         place: format!("bench-{}", Uuid::new_v4()),
     };
     let kept = keep(&target, shape).await;
-    // Also after an error.
+    // The index is also removed after an error.
     let removed = search::remove(&Bare::new(&target.address)?, &target.place).await;
     let (figures, _) = kept?;
     removed?;
@@ -170,7 +170,7 @@ fn case(engine: Engine, about: &str) -> CaseResult {
     CaseResult::new("kept", engine.name(), &format!("{about} {FIGURES}"))
 }
 
-/// It is told at once too, because a case that fails to keep them is worth a look.
+/// Converts the figures. It also prints them at once, because a case that loses leases deserves attention.
 fn side(figures: &[(&'static str, f64)]) -> SideResult {
     for (name, value) in figures {
         eprintln!("    {name}: {}", grouped(*value));
@@ -178,7 +178,7 @@ fn side(figures: &[(&'static str, f64)]) -> SideResult {
     SideResult::once("leasehold", figures)
 }
 
-/// Where the locks are.
+/// Where the locks are stored.
 struct Target {
     engine: Engine,
     address: String,
@@ -196,7 +196,7 @@ impl Target {
         }
     }
 
-    /// How many leases the server lists as live; `None` if it does not tell in time.
+    /// How many leases the server lists as live; `None` if it does not answer in time.
     async fn live(&self) -> Option<usize> {
         let list = async {
             let opened = counted::store(self.engine, &self.address, &self.database, &self.place);
@@ -221,7 +221,7 @@ impl Target {
     }
 }
 
-/// Has them kept, and says how it went and how many were kept to the end.
+/// Starts a process that keeps the leases. Returns the figures, and how many leases were kept until the end.
 async fn keep(target: &Target, shape: Shape) -> Result<(Vec<(&'static str, f64)>, usize)> {
     let hold = shape.ttl.mul_f64(shape.hold);
     let mut order = Order {
@@ -293,7 +293,7 @@ fn figures(
     figures.extend(live.map(|live| ("live on the server", live as f64)));
     if !shape.ttl.mul_f64(shape.hold).is_zero() {
         let rate = kept.commands as f64 / kept.seconds;
-        // A lease is due at a third of its ttl.
+        // A lease is renewed after a third of its ttl.
         let per_period = rate * shape.ttl.as_secs_f64() / 3.0;
         figures.extend([
             ("commands/s", rate),
@@ -318,7 +318,7 @@ fn figures(
     figures
 }
 
-/// That of the last minute.
+/// The load average of the last minute.
 fn load_average() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()

@@ -1,5 +1,5 @@
-//! What the bare driver renews in a second, by the statement that is cheapest on the engine: one for many
-//! leases.
+//! How many renewals the bare driver makes in a second. It uses the cheapest statement on the engine, which renews many
+//! leases at once.
 
 use std::{
     sync::{
@@ -21,17 +21,17 @@ use crate::{engines::Mongo, locks::LONG, ours::mongo_store, results::SideResult,
 
 /// How many leases one statement renews.
 const TOGETHER: usize = 1_000;
-/// How many statements are under way at once.
+/// How many statements are in flight at once.
 const UNDER_WAY: [(&str, usize); 3] = [
     ("raw, 1 under way", 1),
     ("raw, 2 under way", 2),
     ("raw, 4 under way", 4),
 ];
 
-/// The sides, and the renewals a second of the best of them.
+/// Measures the sides. Returns them, and the renewals per second of the best side.
 pub async fn renewals(mongo: &Mongo, leases: usize, plan: Plan) -> Result<(Vec<SideResult>, f64)> {
     let collection = mongo.collection("raw");
-    // With the indexes that a renewal has to keep up to date.
+    // This creates the indexes that each renewal must update.
     mongo_store(&collection).await?;
     let batches = fill(&collection, leases).await?;
     let batches = Arc::new(batches);
@@ -70,7 +70,7 @@ async fn fill(collection: &Collection<Document>, leases: usize) -> Result<Vec<Ba
     let now = DateTime::now();
     let until = DateTime::from_millis(now.timestamp_millis() + LONG.as_millis() as i64);
     let mut batches = Vec::new();
-    // At least as many as there are under way, so that none waits for another.
+    // There are at least as many batches as statements in flight, so that no statement waits for another.
     let size = TOGETHER.min(leases.div_ceil(4));
     for begin in (0..leases).step_by(size) {
         let numbers = begin..leases.min(begin + size);
@@ -100,7 +100,8 @@ async fn fill(collection: &Collection<Document>, leases: usize) -> Result<Vec<Ba
     Ok(batches)
 }
 
-/// How many were renewed, by how many statements, in how many seconds.
+/// Renews the batches for a while. Returns the number of renewed leases, the number of statements, and the time in
+/// seconds.
 async fn turn(
     database: &Database,
     collection: &str,

@@ -1,4 +1,4 @@
-//! How long a key is without a leader after its leader has resigned.
+//! How long a key has no leader after its leader has resigned.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ use crate::{
 const KEY: &str = "leader";
 const TTL: Duration = Duration::from_secs(10);
 const STOPS: usize = 40;
-/// How long a term lasts at least: until who waits asks at its full pause. A random part of a second comes on top, so
-/// that terms do not end in step with the questions.
+/// The minimum length of a term. By its end the waiting client asks at its full pause. A random part of a second is
+/// added, so that the terms do not end in step with the requests.
 const TERM: Duration = Duration::from_secs(2);
-/// Ends a measurement that hangs.
+/// The limit for a measurement that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
@@ -58,7 +58,7 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
         guard.context("a free key is held")?.release().await?;
 
         let resigned = Instant::now();
-        // This fails if the term has ended by itself; then another one begins all the same.
+        // This fails if the term has ended by itself. Another term then begins as well.
         let _ = term.resign.send(());
         term = next(&mut terms).await?;
         takeovers.push(millis(term.at.saturating_duration_since(resigned)));
@@ -87,7 +87,7 @@ struct Begun {
     resign: oneshot::Sender<()>,
 }
 
-/// A client of its own, as in a process of its own.
+/// A separate client, like that of a separate process.
 async fn client(mongo: &Mongo, collection: &str) -> Result<Leases> {
     let (database, _) = mongo.counting().await?;
     Ok(Leases::new(

@@ -1,4 +1,4 @@
-//! Permits of a limiter that is never full.
+//! Permits of a limiter that never reaches its limit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     rounds::{Plan, compare},
 };
 
-/// Far above what any side reaches.
+/// Far more permits than any side takes.
 const LIMIT: u32 = 1_000_000_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     let mut result = CaseResult::new("limiter", mongo.engine.name(), about);
     for tasks in [1, 8, 64] {
         let limiters = mongo.collection("raw").clone_with_type();
-        // Two first ones at once would race for the insert.
+        // The document must exist first, because two concurrent first requests would both try to insert it.
         raw::permit(&limiters, "api", LIMIT.into(), WINDOW).await?;
         let single: Work = Arc::new(move |_, _| {
             let limiters = limiters.clone();

@@ -1,4 +1,4 @@
-//! A free cycle beside very many live locks in the same collection.
+//! An acquire of a free key and its release, while very many live locks are in the same collection.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
     Ok(result)
 }
 
-/// Adds live locks: copies of one that the side itself has taken, so that they have its form.
+/// Adds live locks. They are copies of a lock that the side itself has acquired, so they have the same form.
 async fn fill(collection: &Collection<Document>, locks: &SharedLocks, more: usize) -> Result<()> {
     let key = Uuid::new_v4().to_string();
     let guard = locks.try_acquire(&key, LONG).await?;

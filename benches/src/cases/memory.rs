@@ -1,4 +1,4 @@
-//! What the client has of the memory. Counting it slows every allocation, so a program of its own does it.
+//! The memory that the client uses. A separate program counts it, because counting slows down every allocation.
 
 use std::{env, process::Command};
 
@@ -17,8 +17,8 @@ pub fn allocations() -> Result<CaseResult> {
 fn run(case: &str) -> Result<CaseResult> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // What cargo told this program about itself: build scripts that look at it would run again, and with
-    // them most of the build.
+    // The variables that cargo has set for this program are removed. Otherwise the build scripts that read them would
+    // run again, and most of the build with them.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

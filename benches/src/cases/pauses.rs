@@ -1,4 +1,4 @@
-//! What the client's own code takes of the processors when nothing else runs, and when it runs now and then.
+//! The processor time of the client's own code: without pauses, and with a pause before each operation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     rounds::{Plan, Rounds},
 };
 
-/// As long as a cycle on a server takes.
+/// About as long as an acquire and a release take on a server.
 const PAUSE: Duration = Duration::from_millis(1);
 const ALONE: &str = "no lock";
 

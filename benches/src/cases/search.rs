@@ -1,4 +1,4 @@
-//! Cycles and attempts on Elasticsearch and OpenSearch.
+//! Acquires, releases and attempts on held keys, on Elasticsearch and OpenSearch.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ async fn cycles(
     Ok(())
 }
 
-/// What the parts of the requests cost.
+/// The cost of each part of the requests.
 pub async fn forms(engine: Engine, plan: Plan) -> Result<CaseResult> {
     let about = "Cycles on new keys and attempts on held keys, by 8 tasks: by the bare client in \
                  several forms, and with the scripts and documents of leasehold.";
@@ -67,7 +67,7 @@ pub async fn held(engine: Engine, plan: Plan) -> Result<CaseResult> {
     measured.map(|()| result)
 }
 
-/// The sides, and their indices.
+/// The sides and their indices.
 struct Indices {
     client: Bare,
     names: Vec<String>,
@@ -123,9 +123,9 @@ impl Indices {
     }
 }
 
-/// Removes an index, or what is behind an alias.
+/// Removes an index, or the index behind an alias.
 pub async fn remove(client: &Bare, name: &str) -> Result<()> {
-    // An alias is not removed with its index's name, and an index not by its alias.
+    // An index cannot be deleted through its alias, so this looks up its own name.
     let found = client.send(Method::Get, &format!("/{name}"), None).await?;
     let indices = found.as_object().context("no list of indices")?;
     for index in indices.keys() {
@@ -136,7 +136,7 @@ pub async fn remove(client: &Bare, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A store of its own, and the alias that it is behind.
+/// Creates a store with its own index. Returns the alias too.
 pub async fn store(engine: Engine, url: &str) -> Result<(String, Arc<dyn Store>)> {
     let alias = format!("bench-{}", Uuid::new_v4());
     let store: Arc<dyn Store> = match engine {

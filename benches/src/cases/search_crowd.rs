@@ -1,4 +1,4 @@
-//! Many who share one key, and so change one document at the same time, on Elasticsearch and OpenSearch.
+//! Many tasks that share one key, and so change one document at the same time, on Elasticsearch and OpenSearch.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ fn raw(client: &Bare, index: &str, as_bulk: bool) -> Work {
     })
 }
 
-/// `false` if it was overtaken for the last time.
+/// Changes the document. Returns `false` if the last try also failed because of a concurrent change.
 async fn changes(client: &Bare, index: &str, as_bulk: bool, change: &Value) -> Result<bool> {
     let (path, body) = if as_bulk {
         let action = json!({ "update": { "_id": KEY, "retry_on_conflict": 32 } });

@@ -1,4 +1,4 @@
-//! Several keys at once.
+//! Several keys that are acquired together.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 
 fn fresh(keys: usize) -> Vec<String> {
     let mut keys: Vec<_> = (0..keys).map(|_| Uuid::new_v4().to_string()).collect();
-    // In one order for everybody, or two sets could wait for each other.
+    // All tasks use the same order. Otherwise two sets could deadlock.
     keys.sort();
     keys
 }

@@ -1,4 +1,4 @@
-//! The sides on MongoDB, each in a collection of its own.
+//! The sides on MongoDB. Each has its own collection.
 
 use std::sync::Arc;
 
@@ -44,14 +44,14 @@ pub async fn whole(mongo: &Mongo) -> Result<SharedLocks> {
     Ok(Whole::shared(&leases(mongo).await?))
 }
 
-/// With releases as durable as grants.
+/// leasehold, with releases that are as durable as grants.
 pub async fn durable(mongo: &Mongo) -> Result<SharedLocks> {
     let name = "leasehold-durable";
     let store = store(mongo, name).await?.durable_releases(true);
     Ok(Whole::named(name, &Leases::new(store)))
 }
 
-/// Which drops its guards, so that they are released in the background.
+/// leasehold, with guards that are dropped, so that they are released in the background.
 pub async fn dropped(mongo: &Mongo) -> Result<SharedLocks> {
     let name = "leasehold-dropped";
     let leases = Leases::new(store(mongo, name).await?);
@@ -71,7 +71,7 @@ pub async fn mongodb_lock(mongo: &Mongo) -> Result<SharedLocks> {
     MongodbLock::shared(&mongo.collection("mongodb-lock"), &mongo.database).await
 }
 
-/// Everybody who can acquire and release.
+/// All sides that can acquire and release.
 pub async fn all(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
     Ok(vec![
         raw(mongo),
@@ -87,7 +87,7 @@ pub async fn all(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
     ])
 }
 
-/// Everybody whose locks expire, and who can ask without waiting.
+/// All sides whose locks expire, and which can try to acquire a key without waiting.
 pub async fn expiring(mongo: &Mongo) -> Result<Vec<SharedLocks>> {
     Ok(vec![
         raw(mongo),

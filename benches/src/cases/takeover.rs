@@ -1,4 +1,4 @@
-//! Taking over locks that have expired.
+//! Takeovers of expired locks.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use crate::{
 };
 
 const TASKS: usize = 8;
-/// Each task's share.
+/// The number of keys of each task.
 const KEYS: usize = 50;
-/// Long enough for a turn, short enough to wait for.
+/// Long enough for a turn, and short enough to wait for.
 const TTL: Duration = Duration::from_secs(2);
 
 pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
@@ -39,12 +39,12 @@ pub async fn measure(mongo: &Mongo, plan: Plan) -> Result<CaseResult> {
 
 struct Takeovers {
     locks: SharedLocks,
-    /// When those of the turn before are dead; `None` before the first.
+    /// When the locks of the previous turn have expired; `None` before the first turn.
     expired_at: Mutex<Option<Instant>>,
 }
 
 impl Takeovers {
-    /// Takes every key, and leaves it.
+    /// Acquires every key, and leaves each lock to expire.
     async fn take(&self) -> Result<Duration> {
         let begin = Instant::now();
         let tasks = (0..TASKS).map(|task| {
@@ -71,9 +71,9 @@ impl Side for Takeovers {
         self.locks.name()
     }
 
-    /// As long as it takes: each turn takes over what the one before has left.
+    /// Ignores the given time: each turn takes over all locks that the previous turn has left.
     async fn turn(&self, _: Duration) -> Result<Sample> {
-        // The server counts in milliseconds.
+        // The server's clock has a resolution of a millisecond.
         let dead = || Instant::now() + TTL + Duration::from_millis(5);
         let mut expired_at = self.expired_at.lock().await;
         if expired_at.is_none() {
@@ -88,7 +88,7 @@ impl Side for Takeovers {
         let takeovers = (TASKS * KEYS) as f64;
         Ok(Sample {
             figures: vec![("takeovers/s", takeovers / took.as_secs_f64())],
-            // The turn has pauses, and so has what the processors did in it.
+            // The turn includes pauses, so its processor time is not that of the takeovers.
             operations: None,
         })
     }

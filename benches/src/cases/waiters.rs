@@ -1,4 +1,4 @@
-//! How often those who wait ask.
+//! How often waiters send requests.
 
 use std::{
     sync::atomic::Ordering,
@@ -17,7 +17,7 @@ use crate::{
     rounds::Plan,
 };
 
-/// Longer than the longest pause between two questions.
+/// Longer than the longest pause between two requests.
 const TIME: Duration = Duration::from_secs(10);
 
 pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
@@ -37,7 +37,7 @@ pub async fn measure(mongo: &Mongo, _: Plan) -> Result<CaseResult> {
             let leases = leases.clone();
             tasks.spawn(async move { leases.acquire("wanted", LONG).await.map(drop) });
         }
-        // Until the pauses have grown to their full length.
+        // The pauses reach their full length in this time.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (begin, before) = (Instant::now(), commands.load(Ordering::Relaxed));
         tokio::time::sleep(TIME).await;

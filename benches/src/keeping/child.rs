@@ -1,4 +1,4 @@
-//! The process that keeps them.
+//! The code of the child process.
 
 use std::{
     io::{BufRead, stdin},
@@ -28,12 +28,12 @@ use tokio::{
 use super::{ACQUIRING, Acquired, Closed, Event, Kept, Order, PREFIX, closing, seen::Seen};
 use crate::{counted, cpu, rss::Rss};
 
-/// How many acquire at once.
+/// How many tasks acquire at the same time.
 const TASKS: usize = 256;
-/// Until what was dropped is gone.
+/// How long the child waits until dropped memory and tasks are gone.
 const CALM: Duration = Duration::from_secs(2);
 
-/// What such a process does.
+/// Runs the child process.
 pub async fn child() -> Result<()> {
     let (order, close) = orders()?;
     let (store, commands) =
@@ -66,14 +66,14 @@ pub async fn child() -> Result<()> {
             commands_at_most: state.commands_at_most,
             cpu_seconds: (cpu::used() - used).as_secs_f64(),
             longest_without_renewal: state.longest_without_renewal.as_secs_f64(),
-            // Without the two that watch.
+            // The two tasks that observe the leases are not counted.
             tasks: state.tasks.saturating_sub(2),
         }
     };
     tell(&Event::Kept(kept)).await?;
 
     close.await.context("nobody says when to close")?;
-    // What a close ends is no loss.
+    // Leases that the close ends are not counted as lost.
     watching.abort();
     let rss_at_most = Rss::of_this_process()?.peak;
     let lost = {
@@ -103,8 +103,8 @@ pub async fn child() -> Result<()> {
     tell(&Event::Closed(closed)).await
 }
 
-/// The order, and when to close. A thread reads them, because a runtime waits for its own readers of the
-/// input before it ends.
+/// Reads the order, and returns a channel that tells when to close. A thread reads them, because a runtime at its end
+/// waits for its own readers of the standard input.
 fn orders() -> Result<(Order, oneshot::Receiver<()>)> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
@@ -116,7 +116,7 @@ fn orders() -> Result<(Order, oneshot::Receiver<()>)> {
             let _ = close.send(());
             lines.next();
         }
-        // The one that measures is gone.
+        // The measuring process has ended.
         process::exit(1);
     });
     Ok((order, told))

@@ -1,4 +1,4 @@
-//! What is seen of the leases that are kept.
+//! What the child observes of its leases.
 
 use std::{
     collections::BTreeMap,
@@ -14,17 +14,17 @@ use tokio::{runtime::Handle, sync::mpsc::UnboundedReceiver};
 
 use crate::{counted::Count, rss::Rss};
 
-/// How often the leases are looked at.
+/// How often the leases are checked.
 pub const LOOK: Duration = Duration::from_millis(500);
-/// How often a line tells how it goes.
+/// How often a line of progress is printed.
 const TELL: Duration = Duration::from_secs(5);
-/// Over how long the commands of a second are counted.
+/// Over how long the rate of the commands is measured.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What is known of the leases of this process.
 pub struct Seen {
     pub commands: Count,
-    /// How much earlier than on the server a lease is over here.
+    /// How much earlier a lease ends for the client than on the server.
     pub clock_margin: Duration,
     pub state: Mutex<State>,
 }
@@ -32,11 +32,11 @@ pub struct Seen {
 #[derive(Default)]
 pub struct State {
     pub phase: &'static str,
-    /// Those that were granted, the lost ones among them.
+    /// The granted leases, including lost ones.
     pub leases: Vec<Arc<Lease>>,
     pub failed: usize,
     pub lost: usize,
-    /// Why leases were lost and acquires failed, and how often.
+    /// How often each reason for a loss or a failed acquire occurred.
     pub reasons: BTreeMap<String, usize>,
     pub commands_at_most: f64,
     pub longest_without_renewal: Duration,
@@ -54,7 +54,7 @@ impl State {
         self.count(format!("lost: {reason}"));
     }
 
-    /// Keys differ, and would make each a reason of its own.
+    /// Counts a reason without the key in it. Otherwise each key would make a separate reason.
     fn count(&mut self, reason: String) {
         let reason = match reason.split_once('"') {
             Some((before, rest)) => {
@@ -68,7 +68,7 @@ impl State {
 }
 
 impl Seen {
-    /// Waits for the loss of each lease that comes, until none comes any more.
+    /// Waits for the loss of each granted lease, until the channel of the granted leases is closed.
     pub async fn losses(self: Arc<Self>, mut granted: UnboundedReceiver<Arc<Lease>>) {
         let mut losses = FuturesUnordered::new();
         loop {
@@ -82,7 +82,7 @@ impl Seen {
         }
     }
 
-    /// Looks at the leases over and over, and tells how it goes.
+    /// Checks the leases repeatedly, and prints the progress.
     pub async fn look(self: Arc<Self>) -> Result<()> {
         let start = Instant::now();
         let (mut told, mut counted) = (start, (start, self.count()));
