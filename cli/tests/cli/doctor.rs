@@ -1,4 +1,4 @@
-//! What the doctor says of a store.
+//! What `leasehold doctor` reports about a store.
 
 use std::time::Instant;
 
@@ -27,7 +27,8 @@ fn the_doctor_tells_what_kind_of_mongodb_it_is() {
     }
 }
 
-/// On a sharded cluster before 8.3 by itself, elsewhere by choice.
+/// A store without pipelines. A sharded cluster before 8.3 makes the command choose this; elsewhere `classic+` in the
+/// address does.
 #[test]
 fn without_pipelines_everything_works_but_removal_by_an_index() {
     let chosen = Place::on(Engine::MongoDb).0;
@@ -45,7 +46,7 @@ fn without_pipelines_everything_works_but_removal_by_an_index() {
     }
 }
 
-/// An engine that makes no TTL index and has no change stream, as some that speak MongoDB's protocol.
+/// An engine without TTL indexes and change streams, like some engines that speak MongoDB's protocol.
 #[test]
 fn what_an_engine_lacks_is_said_in_a_sentence() {
     let engine = Place::on(Engine::MongoDbReplicaSet).0;
@@ -74,7 +75,7 @@ fn what_an_engine_lacks_is_said_in_a_sentence() {
     );
 }
 
-/// From a capped collection the server drops documents, those of live locks too.
+/// The server drops documents from a capped collection, including those of live locks.
 #[test]
 fn the_doctor_tells_of_a_capped_collection() {
     let place = Place::on(Engine::MongoDb);
@@ -96,7 +97,7 @@ fn the_doctor_tells_of_a_capped_collection() {
     }
 }
 
-/// A user who may only look.
+/// A user with read access only.
 #[test]
 fn the_doctor_tells_what_is_not_allowed() {
     let address = Engine::MongoDbSecured.address();
@@ -153,8 +154,9 @@ pub fn is_content(place: &Place) {
     let what = |name: &str| &findings.iter().find(|it| it["what"] == name).unwrap()["value"];
     assert!(what("reachable")["round_trip_ms"].as_f64().unwrap() > 0.0);
     assert_eq!(*what("race"), json!({ "sent": 8, "granted": 1 }));
-    // The engine is on this host, so that it has the same clock: what is between the two is the time in which
-    // the doctor asked, and a moment for a file, whose clock is not set with that of the host.
+    // The engine is on this host, so it has the same clock. The measured difference contains only the time of the
+    // doctor's request. A file adds a moment, because the clock of files is not set together with the clock of the
+    // host.
     let ahead = what("clock")["ahead_ms"].as_i64().unwrap();
     assert!(
         ahead.abs() <= took + 500,

@@ -1,4 +1,4 @@
-//! Kills and stops of the processes of `leasehold run`: its command does not outlive the lease.
+//! Processes of `leasehold run` that are killed or stopped: the command does not outlive the lease.
 
 use leasehold_tests::engine::Engine;
 use std::{
@@ -111,7 +111,7 @@ fn a_pause_on_elasticsearch() {
     paused(&Place::on(Engine::Elasticsearch));
 }
 
-/// The command ends before the lease does, because nobody renews the lease any more.
+/// Nobody renews the lease any more, and the command ends before the lease ends.
 #[test]
 fn a_command_ends_at_once_after_the_process_with_the_lease_was_killed() {
     let place = Place::file();
@@ -137,7 +137,7 @@ fn a_process_that_runs_is_found_by_the_check() {
     other.wait().unwrap();
 }
 
-/// Processes with a group or a session of their own are ended too.
+/// Processes with a process group or a session of their own end too.
 #[test]
 fn a_process_outside_the_group_is_ended() {
     let escapes = |escape: &str, ttl: u64| {

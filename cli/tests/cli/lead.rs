@@ -1,5 +1,5 @@
-//! `lead`: a command that runs on one host, and starts again there or on another host. Each process here stands for a
-//! host.
+//! `leasehold lead`: a command that runs on one host, and that starts again on that host or on another one. In these
+//! tests each process stands for a host.
 
 use rustix::process::Signal;
 

@@ -68,7 +68,7 @@ impl Place {
                 // The address names a database of its own, before the options.
                 let (host, options) = rest.split_once('?').unwrap_or((rest, ""));
                 let host = host.trim_end_matches('/');
-                // The command's default timeout is too short for a busy machine.
+                // The driver's default timeout is too short for a busy machine.
                 let timeout = format!("serverSelectionTimeoutMS={}", TIMEOUT.as_millis());
                 let options = match options {
                     "" => timeout,

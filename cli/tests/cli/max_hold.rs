@@ -1,4 +1,4 @@
-//! `--max-hold`: a command that hangs does not keep the key without end.
+//! `--max-hold`: a command that hangs does not hold the key for ever.
 
 use std::time::{Duration, Instant};
 

@@ -149,8 +149,8 @@ fn what_moves_the_cursor_is_only_shown() {
     assert_eq!(holder.finish().0, 0);
 }
 
-/// The command is not in the foreground group of the terminal. A read of the terminal would stop it until somebody
-/// continues it.
+/// The command is not in the foreground process group of the terminal. If it read from the terminal, it would be
+/// stopped until somebody continued it.
 #[test]
 fn a_command_at_a_terminal_reads_nothing() {
     let place = Place::file();

@@ -1,4 +1,4 @@
-//! `--tick` and `--every`: what has ended well is not run again.
+//! `--tick` and `--every`: a tick that has ended with success is not run again.
 
 use std::{io::Read, process::Stdio};
 
@@ -134,7 +134,7 @@ fn a_command_that_was_asked_to_end_has_not_done_its_tick() {
     assert_eq!(again.with(0), "again");
 }
 
-/// Without a tick nothing is left undone, so the code is that of the command.
+/// Without a tick no work remains undone, so the exit code is that of the command.
 #[test]
 fn a_command_without_a_tick_may_end_well_when_it_is_asked_to() {
     let place = Place::file();
@@ -148,7 +148,7 @@ fn a_command_without_a_tick_may_end_well_when_it_is_asked_to() {
 #[test]
 fn a_period_is_counted_by_the_clock_of_the_store() {
     let place = Place::file();
-    // A period whose end no test sees: some 200 years.
+    // A period that does not end during the test: some 200 years.
     let run = || place.leasehold(["run", "report", "--every", "80000d", "--", "echo", "ran"]);
     assert_eq!(run().with(0), "ran");
     assert_eq!(run().with(0), "");
@@ -156,7 +156,7 @@ fn a_period_is_counted_by_the_clock_of_the_store() {
     assert_eq!(state["done"]["tick"], "1970-01-01T00:00:00Z");
 }
 
-/// Once it is done, no tick before it runs.
+/// Once a tick is done, no earlier tick runs.
 #[test]
 fn a_tick_that_is_far_ahead_is_refused() {
     let place = Place::file();
@@ -171,7 +171,7 @@ fn a_tick_that_is_far_ahead_is_refused() {
         );
         assert_eq!(ended.out, "");
     }
-    // A number and a version are no times.
+    // A number and a version are not times.
     for (key, tick) in [("number", "90361124"), ("version", "9036.11.24")] {
         let ended = place.leasehold(["run", key, "--tick", tick, "--", "echo", "ran"]);
         assert_eq!(ended.with(0), "ran");
