@@ -53,7 +53,7 @@ pub async fn remove_expired_removes_only_what_is_dead(clients: &Clients) -> Outc
     let release = ReleaseRequest::new(live.key.clone(), live.lease);
     clients.first.release(&release).await?;
     let start = Instant::now();
-    // Its fence is the time of its grant, and the clock may not have passed that yet.
+    // The fence of the lock is the time of its grant. The clock may not have passed that time yet.
     while !clients.second.remove_expired(&live.key).await? {
         ensure!(
             start.elapsed() < PATIENCE,
@@ -93,7 +93,8 @@ pub async fn clean_up_racing_with_takeover_removes_no_live_lock(clients: &Client
 
 async fn takeovers(store: &Arc<dyn Store>, key: &leasehold::Key) -> Outcome {
     for round in 0..40 {
-        // The clean-up comes at its expiry, a few milliseconds from now, unless it is renewed before that.
+        // The clean-up runs at the expiry of this lease, a few milliseconds from now, unless the lease is renewed
+        // before that.
         let brief = request(key, "brief", Duration::from_millis(1 + round % 5));
         store.acquire(&brief).await?;
         let live = matches!(

@@ -45,8 +45,8 @@ pub async fn takeover_only_after_expiry_on_the_servers_clock(clients: &Clients) 
         takeover.acquired_at,
         first.expires_at
     );
-    // A takeover whose date comes from a clock that is ahead looks late enough. A third look, at the clock of the first
-    // client, shows that.
+    // If a takeover's date came from a clock that is ahead, it would look late enough. A third inspection, by the clock
+    // of the first client, reveals that.
     let state = state(&clients.first, &key).await?;
     ensure!(
         state.now >= first.expires_at,
@@ -146,7 +146,7 @@ async fn a_renewed_lease_ends(clients: &Clients) -> Outcome {
         granted(&clients.first, &brief).await?;
         match renew(&clients.second, &brief.key, brief.lease, ttl).await? {
             RenewAnswer::Renewed(_) => break brief.key,
-            // The machine, or the server, was slower than the lease lives.
+            // The machine or the server was so slow that the lease expired first.
             RenewAnswer::Expired if ttl < PATIENCE => ttl *= 4,
             answer => return violation(format!("a live lease was not renewed: {answer:?}")),
         }

@@ -119,7 +119,7 @@ pub async fn a_dropped_acquire_leaves_no_lock(clients: &Clients) -> Outcome {
             sleep(Duration::from_millis(polls)).await;
         }
     }
-    // The last request may not have arrived yet, so one look is not enough.
+    // The last request may not have arrived yet, so the state is checked three times.
     for _ in 0..3 {
         until_free(&clients.second, &key).await?;
         sleep(Duration::from_millis(50)).await;
@@ -182,7 +182,7 @@ pub(super) fn pair(clients: &Clients) -> (Leases, Leases) {
     (patient(&clients.first), patient(&clients.second))
 }
 
-/// A handle whose calls may take so long that none fails because the machine stands still for a while.
+/// A handle with a long call timeout, so that no call fails because the machine pauses for a while.
 pub(super) fn patient(store: &Arc<dyn Store>) -> Leases {
     let builder = Leases::builder(store.clone());
     builder.call_timeout(PATIENCE).build()

@@ -30,7 +30,7 @@ async fn kept_for_two_ttls(clients: &Clients, ttl: Duration) -> Result<Lived, Vi
     let start = Instant::now();
     loop {
         let found = state(&clients.second, &key).await?;
-        // This comes after the look: if the lease is live now, it was the holder during the look.
+        // This is read after the inspection: if the lease is live now, it was the holder during the inspection.
         let live = lease.is_live();
         let holds = found
             .holders
@@ -167,7 +167,7 @@ pub async fn work_under_a_lease_holds_the_key_until_it_ends(clients: &Clients) -
     with_time_enough(losing).await
 }
 
-/// A task that waits for the key, and has its place in the queue already, which takes only its first poll.
+/// Starts a task that waits for the key. After its first poll it has its place in the queue.
 async fn stands_in_line(leases: &Leases, key: &Key) -> JoinHandle<Result<Lease, Error>> {
     let mut waits = leases.acquire(key, LONG).wait_for(PATIENCE).into_future();
     match poll_immediate(&mut waits).await {

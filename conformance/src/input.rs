@@ -41,7 +41,7 @@ const ODD: [&str; 24] = [
     "\\",
 ];
 
-/// Any text is a key, as long as it is: it is locked separately from every other key, shown as it was given, renewed,
+/// Any text is a valid key, however odd. It is locked separately from every other key, shown as it was given, renewed
 /// and released.
 pub async fn odd_keys_are_just_text(clients: &Clients) -> Outcome {
     let own = LeaseId::random().to_string();

@@ -26,7 +26,7 @@
 //!
 //! - A function that connects [`Clients`]. It is called once for each test.
 //! - A place of its own for each test (a collection, an index, a file), because some of the properties purge.
-//! - The server's own clock. A property judges time by what the server says, and sleeps only between two looks. So no
+//! - The server's own clock. A property judges time by the server's answers, and sleeps only between two checks. So no
 //!   property fails because the machine or the server is slow.
 //!
 //! A property returns a [`Violation`] instead of panicking, so that a test of the suite can show that it catches a
@@ -270,15 +270,13 @@ macro_rules! conformance_suite {
 
 /// A time to live that outlasts any property.
 const LONG: Duration = Duration::from_secs(600);
-/// A time to live whose end a property waits for. No property depends on how soon after the grant a client can do
-/// something.
+/// A time to live whose end a property waits for. No property depends on how fast a client acts after a grant.
 const SHORT: Duration = Duration::from_millis(300);
-/// How long a property waits for something that must happen. It only ends the wait for something that would never
-/// happen.
+/// How long a property waits for something that must happen. The limit only ends a wait that would never end.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The first time to live that a property tries for a lease that it needs while it lives.
+/// The first time to live that a property tries for a lease that must stay live during its steps.
 const FIRST_TTL: Duration = Duration::from_secs(1);
-/// The pause between two looks.
+/// The pause between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Two clients of the same store, as two processes would have them. They must share the locks, and nothing else.
@@ -306,7 +304,7 @@ impl Clients {
     }
 }
 
-/// What a store did although it must not. The text says it for a person.
+/// How a store violated a property, as a text for people.
 #[derive(Debug)]
 pub struct Violation(String);
 

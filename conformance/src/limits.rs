@@ -24,14 +24,14 @@ use leasehold::{
 
 /// A window that a property waits for. It is long enough for a slow server to answer a few times in it.
 const WINDOW: Duration = Duration::from_millis(1_000);
-/// A window that outlasts any property, unless one turns at that moment.
+/// A window that outlasts any property, unless a new window begins during the property.
 const ENDLESS: Duration = Duration::from_secs(300 * 24 * 60 * 60);
 const LIMIT: u32 = 10;
-/// How many windows must be full, to show that windows turn.
+/// How many windows must be full to show that a new window has all permits again.
 const FULL: usize = 3;
-/// Within how many windows that must happen. The first and the last belong to the property only in part.
+/// Within how many windows that must happen. The property takes place in only a part of the first and the last window.
 const ROUNDS: u32 = 8;
-/// A window so long that every machine can ask in each of them.
+/// A window long enough that even a slow machine can ask in each window.
 const LONGEST_WINDOW: Duration = Duration::from_secs(64);
 
 /// The permits that were granted in each window, by the server's clock.
@@ -100,7 +100,8 @@ pub async fn a_window_never_has_more_permits_than_its_limit(clients: &Clients) -
         if asked.full >= FULL {
             return Ok(());
         }
-        // Tasks whose steps take half a window ask in each window, and there are so many that no permit is left.
+        // If each request takes at most half a window, the tasks ask in each window, and they are so many that no
+        // permit is left.
         let was_slow = asked.slowest > window / 2;
         if !was_slow || window >= LONGEST_WINDOW {
             return violation(format!(
@@ -137,13 +138,13 @@ async fn ask_for_windows(clients: &Clients, window: Duration) -> Result<Asked, V
                 match store.permit(&ask(&key, quota, 1)).await? {
                     PermitAnswer::Granted { granted_at, .. } => windows.lock().count(granted_at, 1),
                     PermitAnswer::Full { retry_in } => {
-                        // A request that was carried out after a later one may be told of the window after its own.
+                        // A request that is carried out after a later one may get the time of the window after its own.
                         let longest = window + begin.elapsed();
                         ensure!(
                             !retry_in.is_zero() && retry_in <= longest,
                             "a full window turns in {retry_in:?}"
                         );
-                        // All tasks ask again when the window turns, and a little earlier.
+                        // All tasks ask again when a new window begins, and a little earlier.
                         sleep(retry_in.min(LOOK * 10)).await;
                     }
                 }
@@ -191,7 +192,7 @@ pub async fn permits_that_belong_together_are_granted_together(clients: &Clients
     Ok(())
 }
 
-/// A request that is repeated because its answer was lost takes its permits once.
+/// A request that is repeated because its answer was lost takes its permits only once.
 pub async fn a_repeated_request_takes_its_permits_once(clients: &Clients) -> Outcome {
     let (key, quota) = (fresh_key("repeat")?, fixed(5, ENDLESS)?);
     let request = ask(&key, quota, 2);
@@ -259,8 +260,8 @@ pub async fn smooth_permits_come_one_after_the_other(clients: &Clients) -> Outco
     Ok(())
 }
 
-/// A request with another limit counts what was taken before. Windows of another length or kind are counted separately,
-/// whatever was stored.
+/// A limiter with another limit counts the permits that were taken before. Windows of another length or kind are
+/// counted separately, whatever was stored.
 pub async fn a_limiter_with_other_terms_goes_on(clients: &Clients) -> Outcome {
     let (first, second, key) = (&clients.first, &clients.second, fresh_key("terms")?);
     let taken = take(first, &key, fixed(5, ENDLESS)?, 5).await?;

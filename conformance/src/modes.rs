@@ -49,7 +49,7 @@ pub async fn readers_and_a_writer_take_turns(clients: &Clients) -> Outcome {
 }
 
 /// Each reader has its own expiry. A reader that has died stops blocking the writer when its own ttl is over, however
-/// long another one has lived beside it.
+/// long another reader lives.
 pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
     let (_, second) = pair(clients);
     let key = fresh_key("crashed reader")?;
@@ -64,7 +64,8 @@ pub async fn a_reader_that_is_gone_blocks_nobody(clients: &Clients) -> Outcome {
 }
 
 /// A reader that has expired stays in the document until the next grant. So the answer to its late renewal is that it
-/// has expired, and not that another has taken the key. That is true even after a reader that expired later has left.
+/// has expired, and not that another holder has taken the key. This is true even after another reader, which expired
+/// later, has released its lease.
 pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
     clients: &Clients,
 ) -> Outcome {
@@ -75,7 +76,7 @@ pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
         let late = request(&key, "late", ttl).shared();
         super::granted(&clients.first, &early).await?;
         super::granted(&clients.second, &late).await?;
-        // A later grant removes a reader that has expired by then. That can happen where a grant takes long.
+        // A later grant removes this reader if it has expired by then, which can happen where a grant takes long.
         if state(&clients.second, &key).await?.holders.len() == 2 {
             break (key, early, late);
         }
@@ -97,7 +98,7 @@ pub async fn a_reader_that_has_expired_is_told_so_after_another_has_left(
     Ok(())
 }
 
-/// If tasks race for permits, they never have more permits than there are, and all of them get theirs in the end.
+/// Tasks that race for permits never hold more permits than exist, and every task gets its permits in the end.
 pub async fn permits_are_never_more_than_there_are(clients: &Clients) -> Outcome {
     const CAPACITY: u32 = 3;
     let (first, second) = pair(clients);
@@ -315,7 +316,7 @@ pub async fn a_minimum_hold_outlasts_the_release(clients: &Clients) -> Outcome {
     until_free(&clients.second, &key).await
 }
 
-/// A lease goes from one process to another with its fence. A ticket whose lease is gone is answered, and is not an
+/// A lease passes from one process to another with its fence. A ticket whose lease has ended gets an answer, not an
 /// error.
 pub async fn a_lease_goes_on_in_another_process(clients: &Clients) -> Outcome {
     let (first, second) = pair(clients);
@@ -347,7 +348,7 @@ async fn granted(attempt: TryAcquire) -> Result<Lease, super::Violation> {
     }
 }
 
-/// An attempt that must find this many live holders in its way.
+/// Checks that an attempt is refused, with this many live holders.
 async fn refused(attempt: TryAcquire, holders: usize) -> Outcome {
     match attempt.await? {
         Attempt::Held(held) => {

@@ -47,7 +47,7 @@ async fn complete(
     }
 }
 
-/// Does a tick, as a job that starts at once and succeeds.
+/// Asks for a tick, and marks it as done, like a job that starts at once and succeeds.
 async fn does(
     store: &Arc<dyn Store>,
     key: &Key,
@@ -214,8 +214,8 @@ pub async fn ticks_of_different_kinds_are_not_compared(clients: &Clients) -> Out
     Ok(())
 }
 
-/// While a lease holds the key, a request for a done tick is answered that it is done, and takes no place. A request
-/// for a later tick is refused.
+/// While a lease holds the key, the answer to a request for a done tick is that the tick is done, and the request takes
+/// no place. A request for a later tick is refused.
 pub async fn a_tick_that_is_done_is_not_waited_for(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("not waited for")?;

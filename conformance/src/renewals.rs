@@ -1,12 +1,12 @@
-//! Renewals of leases whose holder knows its grant. The store may count the changed documents instead of reading them,
-//! and still has to answer right.
+//! Renewals of leases whose holder knows its grant. A store may count the changed documents instead of reading them,
+//! and its answers must still be right.
 
 use super::{
     Clients, LONG, Outcome, SHORT, ensure, expired, fresh_key, granted, request, sole_holder, state,
 };
 use leasehold::store::{AcquireRequest, Grant, KnownGrant, RenewAnswer, RenewRequest};
 
-/// How many live leases are in the same call as those that are lost.
+/// How many live leases are in the same call as the lost ones.
 const NEIGHBOURS: usize = 20;
 
 fn renewal(lease: &AcquireRequest, grant: &Grant) -> RenewRequest {
@@ -26,7 +26,7 @@ pub async fn renewals_of_known_grants_tell_the_live_from_the_dead(clients: &Clie
         let grant = granted(&clients.first, &lease).await?;
         live.push((renewal(&lease, &grant), grant));
     }
-    // All of them are live, and then some are not.
+    // All of these leases are live at first. Then some of them end.
     renewed(clients, &live, &[]).await?;
     let (gone, at) = expired(&clients.first, "known, expired", "gone").await?;
     let (stale, before) = expired(&clients.first, "known, taken over", "stale").await?;
@@ -42,7 +42,7 @@ pub async fn renewals_of_known_grants_tell_the_live_from_the_dead(clients: &Clie
         renewal(&out, &evicted),
         renewal(&none, &at),
     ];
-    // A lease that was exclusive, and beside which its owner has entered again.
+    // A lease that was exclusive until its owner acquired the key again by re-entry.
     let shared = request(&fresh_key("known, shared")?, "both", LONG);
     let first = granted(&clients.first, &shared).await?;
     let mut beside = request(&shared.key, "both", LONG).reentrant();
@@ -58,7 +58,7 @@ pub async fn renewals_of_known_grants_tell_the_live_from_the_dead(clients: &Clie
     Ok(())
 }
 
-/// Renews all of them in one call, and checks that exactly the live ones are renewed.
+/// Renews all of these leases in one call, and checks that exactly the live ones are renewed.
 async fn renewed(
     clients: &Clients,
     live: &[(RenewRequest, Grant)],
@@ -88,7 +88,7 @@ async fn renewed(
             .holders
             .iter()
             .find(|holder| holder.lease == request.lease);
-        // The answer may promise less than there is, and must not promise more.
+        // The answer may promise an earlier expiry than the stored one, but not a later one.
         ensure!(
             stored.is_some_and(|holder| {
                 holder.expires_at - state.now >= renewed.expires_at - renewed.now

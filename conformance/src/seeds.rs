@@ -1,4 +1,4 @@
-//! The races that the sources of this crate describe, step by step.
+//! The races that an article on `MongoDistributedLock` describes, step by step.
 
 use super::{
     Clients, LONG, Outcome, ensure, expired, granted, refused, request, sole_holder, state,

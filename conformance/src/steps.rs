@@ -51,7 +51,7 @@ pub(super) async fn refused(
     }
 }
 
-/// Only a request with a tick may be answered that a tick is done.
+/// Fails: only a request with a tick may be answered that a tick is done.
 pub(super) fn no_tick<T>(done: &Done) -> Result<T, Violation> {
     violation(format!("a request for no tick was told that {done}"))
 }
@@ -96,7 +96,7 @@ pub(super) async fn sole_holder(store: &Arc<dyn Store>, key: &Key) -> Result<Hol
     }
 }
 
-/// The time a while after another, at the resolution of the stores.
+/// The time that comes this long after another one, at the resolution of the stores.
 pub(super) fn after(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     (at + by).trunc_subsecs(3)
 }
@@ -114,7 +114,7 @@ pub(super) enum Lived {
     TooShort,
 }
 
-/// Tries a property with leases that live longer and longer, until one lives long enough.
+/// Tries a property with longer and longer leases, until a lease lives long enough.
 pub(super) async fn with_time_enough(
     attempt: impl AsyncFn(Duration) -> Result<Lived, Violation>,
 ) -> Outcome {
@@ -128,7 +128,7 @@ pub(super) async fn with_time_enough(
     violation(format!("no lease for less than {ttl:?} lived long enough"))
 }
 
-/// The lease, unless its grant came too late to be of use.
+/// The lease, unless its grant came too late to be useful.
 pub(super) fn in_time(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Violation> {
     match acquired {
         Ok(lease) => Ok(Some(lease)),

@@ -4,7 +4,7 @@
 //! On a free key, the places keep the key for a short time only. So if the server's clock says that an attempt came too
 //! late for that, the property makes the attempt again.
 
-/// The answer, unless it came too late. The attempt is then made again.
+/// The answer. If it came too late, the attempt ends, and is made again.
 macro_rules! or_too_late {
     ($answer:expr) => {
         match $answer {
@@ -52,7 +52,7 @@ use leasehold::{
     store::{AcquireAnswer, AcquireRequest, Grant, Turn, WaiterId},
 };
 
-/// How long the places count that a property needs.
+/// How long the places that a property needs count.
 const STAYS: Duration = Duration::from_secs(30);
 
 /// The request of a process that waits.

@@ -15,7 +15,7 @@ use leasehold::{
     store::{BatchRequest, ConvertRequest, LeaseId, ReleaseAnswer, ReleaseRequest, Turn, WaiterId},
 };
 
-/// The done tick stays in the document while others hold the key and leave it again, in whatever way.
+/// The done tick stays in the document, however other leases are granted and end.
 pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) -> Outcome {
     let (first, second) = (&clients.first, &clients.second);
     let key = fresh_key("stays done")?;
@@ -100,7 +100,7 @@ pub async fn what_is_done_outlives_what_happens_to_the_key(clients: &Clients) ->
     is_known("a later tick that was not done").await?;
     let told = told_done(first, &asks(&key, "another", tick)).await?;
     ensure!(Some(&told) == done.as_ref(), "{told:?} is told of {done:?}");
-    // A later tick that is kept for less time does not shorten the time that this one was promised.
+    // A later tick that is kept for less time does not shorten the retention of the earlier tick.
     let later = asks(&key, "the next", Tick::counter(8)).turn(Turn::Barging);
     granted(second, &later).await?;
     let moment = Duration::from_millis(1);
@@ -141,7 +141,7 @@ pub async fn a_clean_up_waits_for_what_is_done(clients: &Clients) -> Outcome {
         ends.extend(last(second, key).await?.map(|done| done.until));
     }
     ensure!(ends.len() == brief.len(), "what was done is not shown");
-    // Its fence is later than theirs. So once it is removed, they could be removed too, but for the done tick.
+    // This lock has a later fence than the others. So once it is removed, only the done tick prevents their removal.
     let ordinary = request(&fresh_key("an ordinary lock")?, "holder", LONG);
     granted(first, &ordinary).await?;
     release(first, &ordinary).await?;
@@ -164,7 +164,7 @@ pub async fn a_clean_up_waits_for_what_is_done(clients: &Clients) -> Outcome {
         }
         second.purge(Duration::ZERO).await?;
         is_purged = first.inspect(&brief[1]).await?.is_none();
-        // A purge may have been faster.
+        // A concurrent purge may have removed it before.
         is_removed = is_removed || first.inspect(&brief[0]).await?.is_none();
         let now = state(first, &kept[0]).await?.now;
         ensure!(

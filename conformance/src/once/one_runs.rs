@@ -1,4 +1,4 @@
-//! If many are to do the same tick at the same time, one does it.
+//! If many processes try to do the same tick at the same time, one of them does it.
 
 use std::sync::{
     Arc,
@@ -15,9 +15,9 @@ use leasehold::{
     store::{AcquireAnswer, ReleaseAnswer},
 };
 
-/// How many race for a tick.
+/// How many clients race for a tick.
 const RACERS: usize = 8;
-/// How many of them fail before one has done it.
+/// How many of them fail before one does the tick.
 const FAILURES: usize = 2;
 
 /// If 8 clients ask for the same tick at once, one at a time has it. After a client that fails another one has it, and
@@ -44,7 +44,7 @@ pub async fn of_8_clients_one_does_a_tick(clients: &Clients) -> Outcome {
                         }
                     }
                     let before = grants.fetch_add(1, SeqCst);
-                    // The others look meanwhile.
+                    // The other clients check in the meantime.
                     sleep(LOOK * 2).await;
                     let holder = sole_holder(&store, &key).await?;
                     ensure!(

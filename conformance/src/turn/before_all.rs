@@ -94,7 +94,7 @@ pub async fn who_passes_the_queue_leaves_it_as_it_is(clients: &Clients) -> Outco
         granted(second, &barges).await?;
         let instead = waiting(&key, own).shared().in_place_of(barges.lease);
         granted(second, &instead).await?;
-        // The lease is not there any more, and a request to replace it does not wait for the key.
+        // The lease has ended, so a request to replace it does not wait for the key.
         let late = waiting(&key, own).in_place_of(barges.lease);
         refused(first, &late).await?;
         // Both readers are in the way.

@@ -116,7 +116,7 @@ pub async fn a_reader_queues_behind_a_writer(clients: &Clients) -> Outcome {
     .await
 }
 
-/// The tasks of a process that wait to read are let in together, in the place of the first of them.
+/// The waiting readers of one process are granted the key together, in the place of the first of them.
 pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -158,7 +158,7 @@ pub async fn readers_of_a_process_share_its_place(clients: &Clients) -> Outcome 
 }
 
 /// A free key is kept for the waiting processes from the release of its last holder on, even if others of its holders
-/// had expired long before. Those can still be released.
+/// had expired long before. Those holders can still be released.
 pub async fn a_key_is_kept_from_the_release_of_its_last_holder(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -259,12 +259,12 @@ pub async fn a_batch_keeps_the_queue(clients: &Clients) -> Outcome {
     .await
 }
 
-/// How many processes race for a key, and how often each of them.
+/// How many processes race for a key, and how often each of them acquires it.
 const RACERS: usize = 8;
 const ROUNDS: usize = 3;
 
-/// If several processes all go on asking at the same time, each is granted the key in the end, one after the other, and
-/// no place is left.
+/// If several processes all keep asking at the same time, each of them is granted the key in the end, one after the
+/// other, and no place is left.
 pub async fn all_that_go_on_asking_are_granted_the_key(clients: &Clients) -> Outcome {
     let key = fresh_key("all take turns")?;
     let race = (0..RACERS).map(|number| {

@@ -51,7 +51,7 @@ pub async fn a_place_tells_who_waits(clients: &Clients) -> Outcome {
             ensure!(is_right, "{request:?} has the place {place:?}");
         }
         let filter = Filter::new().prefix(key.as_str());
-        // The list of a search engine may be a moment old.
+        // The list of a search engine may be a moment out of date.
         let start = Instant::now();
         loop {
             let page = ListRequest::new(filter.clone(), None, 10);
@@ -106,8 +106,8 @@ pub async fn a_place_lasts_while_its_process_asks(clients: &Clients) -> Outcome 
     .await
 }
 
-/// A place counts for as long as its process was told, even if another task of the process asks in it, in another mode,
-/// and is going to ask again sooner.
+/// A place counts for as long as its process was told. This is true even if another task of the process asks in that
+/// place, in another mode, and announces to ask again sooner.
 pub async fn a_place_counts_for_as_long_as_was_told(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
@@ -189,7 +189,7 @@ async fn not_after(
     }
 }
 
-/// A process that no longer waits gives its place up, at once, and nothing else changes.
+/// A process that stops waiting gives up its place at once, and nothing else changes.
 pub async fn a_place_is_given_back(clients: &Clients) -> Outcome {
     in_time(async || {
         let (first, second) = (&clients.first, &clients.second);
