@@ -1,13 +1,13 @@
-//! A worker dies while it holds a lock, and another takes over.
+//! A worker dies while it holds a lock, and another worker takes over.
 //!
 //! ```text
 //! cargo run --example quickstart
 //! ```
 //!
-//! The locks are in memory, and each worker is a tokio runtime of its own. With processes, on a server or in a
-//! file: `cargo run -p leasehold-examples --example takeover`.
+//! The locks are in memory, and each worker has its own tokio runtime. To use processes, on a server or with a file:
+//! `cargo run -p leasehold-examples --example takeover`.
 //!
-//! [`work`] is what an application would write. The rest starts two workers and kills one.
+//! [`work`] is the code that an application would contain. The rest starts two workers and kills one.
 
 use std::{
     error::Error,
@@ -21,16 +21,16 @@ use tokio::runtime::{Builder, Runtime};
 
 /// How long a lock outlives a holder that dies.
 const TTL: Duration = Duration::from_secs(3);
-/// How long the work takes. It has to end within the ttl, as nothing here renews the lease.
+/// How long the work takes. It must end within the ttl, because nothing here renews the lease.
 const WORK: Duration = Duration::from_secs(2);
-/// The pause between two events, for the reader.
+/// The pause between two events, so that a reader can follow.
 const BEAT: Duration = Duration::from_millis(500);
-/// Nobody in this story waits longer.
+/// An upper bound for every wait in this example.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What every worker does.
+/// The code of every worker.
 async fn work(name: &str, store: MemoryStore, tell: impl Fn(String)) -> Result<()> {
     let leases = Leases::builder(store).owner(name).build();
 
@@ -56,7 +56,7 @@ async fn work(name: &str, store: MemoryStore, tell: impl Fn(String)) -> Result<(
     Ok(())
 }
 
-/// Starts the workers, kills the first, and tells what happens.
+/// Starts the workers, kills the first one, and prints what happens.
 fn main() -> Result<()> {
     println!(
         "Two workers want the lock \"report:42\".\nWho gets it has it until it is released, but for {} s \
@@ -79,8 +79,8 @@ fn main() -> Result<()> {
     hear()?;
 
     thread::sleep(BEAT);
-    // The lease is dropped with the work, but the task that would release it in the background ran here
-    // too.
+    // The lease is dropped together with the work. The background task that would release it ran on this runtime too,
+    // so it ends as well.
     first.shutdown_background();
     say("worker A dies: its runtime is shut down in the middle of the work.");
     thread::sleep(BEAT);
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
         say("The lock still belongs to worker A.");
     }
 
-    // Until nobody is left who would tell anything.
+    // This ends when no worker is left that could send an event.
     while hear().is_ok() {}
     let after = second.block_on(leases.inspect("report:42"))?;
     if after.ok_or("there is no lock")?.fence <= before.fence {

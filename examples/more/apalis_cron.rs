@@ -1,4 +1,4 @@
-//! A job of two apalis workers with the same schedule that runs once each time.
+//! Two apalis workers with the same schedule. Each scheduled job runs once.
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example apalis_cron
@@ -7,8 +7,8 @@
 //!
 //! # How it works
 //!
-//! A worker of apalis-cron is handed the time for which a run is scheduled. That is the tick of
-//! [`Leases::once`](leasehold::Leases::once): all workers mean the same run by it, however late they are.
+//! apalis-cron tells a worker the time for which a run is scheduled. That time is the tick of
+//! [`Leases::once`](leasehold::Leases::once): it names the same run for all workers, however late they are.
 
 use std::{collections::BTreeMap, process::ExitCode, str::FromStr, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use leasehold::{Leases, Once, OnceError, Tick};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::sleep};
 
-/// What a worker has.
+/// The context of a worker.
 #[derive(Clone)]
 struct Host {
     name: &'static str,

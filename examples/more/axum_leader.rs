@@ -1,13 +1,14 @@
-//! An HTTP service of several instances, one of which leads: does what only one may do.
+//! An HTTP service with several instances, one of which leads: only the leader does the work that must not be done
+//! twice.
 //!
-//! Three instances in this process, on ports of their own; the leader is stopped, and another takes over:
+//! With three instances in this process, each on its own port. The leader is stopped, and another instance takes over:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example axum_leader
 //! cargo run -p leasehold-examples --example axum_leader -- --store mongodb://localhost/app
 //! ```
 //!
-//! One instance, until Ctrl-C or SIGTERM; start it in several terminals, each with a port of its own:
+//! With one instance, until Ctrl-C or SIGTERM. Start it in several terminals, each with its own port:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example axum_leader -- --store mongodb://localhost/app --listen 127.0.0.1:8001
@@ -16,10 +17,11 @@
 //!
 //! # How it works
 //!
-//! Every instance serves, and campaigns beside that: [`Leader::run`](leasehold::Leader::run) runs [`lead`] while it
-//! leads. `/leader` says whether this instance leads, by the token of its term, and which one does, by
-//! [`Leader::watch`](leasehold::Leader::watch). At a shutdown the requests are answered first, and then
-//! [`Leases::close`](leasehold::Leases::close) hands the lead on, before any ttl is over.
+//! Every instance serves requests, and campaigns at the same time: [`Leader::run`](leasehold::Leader::run) runs
+//! [`lead`] while this instance leads. `/leader` says whether this instance leads, by the token of its term. It also
+//! says which instance leads, by [`Leader::watch`](leasehold::Leader::watch). At a shutdown, the service first answers
+//! its requests. Then [`Leases::close`](leasehold::Leases::close) releases the lease of the leader, so that the next
+//! leader does not wait for the ttl.
 
 use std::{
     convert::Infallible, future::pending, net::SocketAddr, process::ExitCode, sync::Arc,
@@ -43,22 +45,22 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 const KEY: &str = "leader of the HTTP service";
-/// How long there is no leader if it dies and cannot say so.
+/// How long there is no leader if the leader dies without releasing its lease.
 const TTL: Duration = Duration::from_secs(10);
-/// How long an instance may take to end.
+/// How long an instance may take to shut down.
 const GRACE: Duration = Duration::from_secs(25);
-/// Nobody in this story waits longer.
+/// An upper bound for every wait in this example.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the service knows of the lead.
+/// What the service knows about the leader.
 #[derive(Clone)]
 struct Lead {
-    /// The last term of this instance. Its token is cancelled when the term is over.
+    /// The last term of this instance. Its token is cancelled when the term ends.
     mine: Arc<Mutex<Option<(Fence, CancellationToken)>>>,
     leading: watch::Receiver<Option<Leading>>,
 }
 
-/// One instance, until it is to stop.
+/// Runs one instance until it is asked to stop.
 async fn instance(
     store: Arc<dyn Store>,
     listener: TcpListener,
@@ -80,7 +82,7 @@ async fn instance(
         axum::serve(listener, app)
             .with_graceful_shutdown(stopped)
             .await?;
-        // What is not released by then ends with its ttl.
+        // A lease that is not released in time ends with its ttl.
         let _ = timeout(GRACE, leases.close()).await;
         anyhow::Ok(())
     };
@@ -88,7 +90,7 @@ async fn instance(
     Ok(())
 }
 
-/// Campaigns, and leads, until the leases are closed.
+/// Campaigns and leads until the leases are closed.
 async fn campaign(candidate: Leader, state: Lead) -> Result<()> {
     let work = async move |term: &Term| {
         *state.mine.lock() = Some((term.fence(), term.cancellation_token()));
@@ -97,12 +99,12 @@ async fn campaign(candidate: Leader, state: Lead) -> Result<()> {
     Ok(candidate.run(work).await?)
 }
 
-/// What only one at a time may do. Each of its writes should show the fence: docs/fencing.md.
+/// The work that only one instance at a time may do. Each of its writes should show the fence: docs/fencing.md.
 async fn lead(_term: &Term) -> Result<(), Infallible> {
     pending().await
 }
 
-/// Whether this instance leads, and who does as far as it has heard.
+/// Whether this instance leads, and which instance leads as far as this one knows.
 async fn leader(State(state): State<Lead>) -> Json<Value> {
     let term = state.mine.lock().clone();
     let term = term.filter(|(_, over)| !over.is_cancelled());
@@ -112,13 +114,13 @@ async fn leader(State(state): State<Lead>) -> Json<Value> {
     Json(json!({ "leads": fence.is_some(), "fence": fence, "leader": owner }))
 }
 
-/// An HTTP service, one instance of which leads.
+/// An HTTP service with one leading instance.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     store: leasehold_examples::StoreArgs,
 
-    /// Be one instance at this address, until Ctrl-C or SIGTERM
+    /// Run one instance at this address, until Ctrl-C or SIGTERM
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
 }
@@ -147,7 +149,7 @@ async fn run(args: Args) -> Result<()> {
     instance(store, listener, stop).await
 }
 
-/// The story: the leader is stopped, and another takes over.
+/// Runs the example: the leader is stopped, and another instance takes over.
 async fn three_instances(store: Arc<dyn Store>) -> Result<()> {
     let mut instances = Vec::new();
     for _ in 0..3 {
@@ -184,8 +186,8 @@ async fn three_instances(store: Arc<dyn Store>) -> Result<()> {
 
 type Instance = (SocketAddr, CancellationToken, JoinHandle<Result<()>>);
 
-/// Asks all of them, one after the other, until one says that it leads. None may say so after one that came
-/// later.
+/// Asks all instances, one after the other, until one says that it leads. Fails if an instance says so after another
+/// one with a greater fence did.
 async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
     let asking = async {
         let mut newest = 0;
@@ -202,7 +204,7 @@ async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
             }
             match leaders[..] {
                 [leader] => return Ok(leader),
-                // The lead has gone from one to the next meanwhile, or nobody has it.
+                // The lead is passing from one instance to the next, or there is no leader.
                 _ => sleep(Duration::from_millis(50)).await,
             }
         }
@@ -210,7 +212,7 @@ async fn the_leader(instances: &[Instance]) -> Result<(usize, u64)> {
     timeout(PATIENCE, asking).await.context("nobody leads")?
 }
 
-/// The body of an answer.
+/// The body of the response.
 async fn ask(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! A worker is paused for longer than its lease lasts, wakes up, and writes: the disaster, and how a fence
+//! A worker is paused for longer than its lease lasts, and then writes: the damage that this does, and how a fence
 //! prevents it.
 //!
 //! The account is a document in the same MongoDB as the locks, and each worker is a process of its own:
@@ -7,7 +7,7 @@
 //! cargo run -p leasehold-examples --example fencing -- --store mongodb://localhost/app
 //! ```
 //!
-//! or, with a MongoDB that is fetched and started for it:
+//! Or with a MongoDB that the script fetches and starts:
 //!
 //! ```text
 //! scripts/with-engines mongodb -- sh -c 'cargo run -p leasehold-examples --example fencing -- --store "$MONGODB_URI"'
@@ -15,19 +15,19 @@
 //!
 //! # How it works
 //!
-//! Worker A reads the balance under its lease, and is paused (SIGSTOP) before it writes. Its lease ends, as
-//! it must, or a dead worker would hold the account for ever. Worker B gets the lease, pays in, and is
-//! done. Then A goes on (SIGCONT), knows nothing of all that, and writes what it has computed from the old
-//! balance: the payment is gone. A look at the lease before the write would not help, because the pause
-//! may as well come after the look.
+//! Worker A reads the balance under its lease, and is paused (SIGSTOP) before it writes. Its lease expires, as it must:
+//! otherwise a dead worker would hold the account for ever. Worker B gets the lease, pays in, and ends. Then A
+//! continues (SIGCONT). It does not know what happened, and writes the balance that it computed from the old one: the
+//! payment is lost. A check of the lease before the write would not help, because the pause may also come after the
+//! check.
 //!
-//! With [`GuardedCollection`] the document itself remembers the newest fence that it has seen. B has shown
-//! its own, a greater one, so the write of A is refused, and A can begin anew.
+//! With [`GuardedCollection`] the document itself stores the greatest fence that it has seen. B has shown a greater
+//! fence, so the write of A is refused, and A can start again.
 //!
-//! # When it is right
+//! # When to use it
 //!
-//! When the data is in MongoDB, Elasticsearch or OpenSearch (there it is `GuardedIndex`), or anywhere else
-//! that can compare two numbers as it writes: `docs/fencing.md` shows SQL and HTTP.
+//! Use it for data in MongoDB, Elasticsearch or OpenSearch (the last two have `GuardedIndex`), or in any other place
+//! that can compare two numbers when it writes: `docs/fencing.md` shows SQL and HTTP.
 
 use std::{
     io::{BufRead, BufReader},
@@ -47,26 +47,26 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use tokio::{runtime::Runtime, time::sleep};
 
 const TTL: Duration = Duration::from_secs(2);
-/// Between a worker's read and its write.
+/// The time between a worker's read and its write.
 const THOUGHT: Duration = Duration::from_secs(1);
 const BEFORE: i64 = 100;
 
-/// A paused worker writes after its lease has ended: with a fence and without.
+/// A paused worker writes after its lease has ended: without a fence, and with one.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     store: leasehold_examples::StoreArgs,
-    /// Be this worker: how the example starts its own processes.
+    /// Run as this worker. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     worker: Option<String>,
     #[arg(long, hide = true, default_value_t)]
     account: String,
-    /// What this worker pays in.
+    /// The amount that this worker pays in.
     #[arg(long, hide = true, default_value_t, allow_negative_numbers = true)]
     amount: i64,
     #[arg(long, hide = true)]
     fenced: bool,
-    /// Stands still between its first read and write.
+    /// Pause between the first read and the first write.
     #[arg(long, hide = true)]
     pauses: bool,
 }
@@ -93,7 +93,7 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What every worker does, until it has succeeded.
+/// The code of every worker. It repeats the payment until it succeeds.
 async fn work(name: &str, args: &Args) -> Result<()> {
     let leases = Leases::builder(args.store.open().await?)
         .owner(name)
@@ -102,7 +102,7 @@ async fn work(name: &str, args: &Args) -> Result<()> {
     loop {
         let lease = match leases.acquire(&args.account, TTL).await {
             Ok(lease) => lease,
-            // There was no answer within the ttl, or it lay here for longer.
+            // There was no answer within the ttl, or the answer was not read within it.
             Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -114,13 +114,13 @@ async fn work(name: &str, args: &Args) -> Result<()> {
         match paid {
             Ok(balance) => {
                 println!("{name} writes {balance}, and is done.");
-                // It may have been over long ago, without a word.
+                // The lease may have ended long ago, unnoticed.
                 drop(lease);
                 leases.close().await;
                 return Ok(());
             }
             Err(error) => match error.downcast_ref() {
-                // The loop acquires again, and begins with what the account has now.
+                // The loop acquires a new lease, and reads the current balance.
                 Some(Error::Fenced { .. }) => println!("{name} is refused: {error}."),
                 _ => return Err(error),
             },
@@ -128,7 +128,7 @@ async fn work(name: &str, args: &Args) -> Result<()> {
     }
 }
 
-/// Reads, thinks, writes. Nobody looks at any fence.
+/// Reads, pauses and writes, without a fence.
 async fn pay_in(name: &str, args: &Args, accounts: &Collection<Document>) -> Result<i64> {
     let filter = doc! { "_id": &args.account };
     let before = balance(accounts.find_one(filter.clone()).await?);
@@ -140,7 +140,7 @@ async fn pay_in(name: &str, args: &Args, accounts: &Collection<Document>) -> Res
     Ok(balance)
 }
 
-/// Shows the fence, reads, thinks, and writes under the guard of the fence.
+/// Shows the fence, reads, pauses, and writes with the fence.
 async fn pay_in_fenced(
     name: &str,
     args: &Args,
@@ -159,11 +159,11 @@ async fn pay_in_fenced(
     Ok(balance)
 }
 
-/// Between the read and the write.
+/// The pause between the read and the write.
 async fn think(args: &Args) -> Result<()> {
     static PAUSED: AtomicBool = AtomicBool::new(false);
     if args.pauses && !PAUSED.swap(true, Relaxed) {
-        // As a suspended machine does, or one that is out of memory: it goes on when it is told to.
+        // Like a machine that is suspended or out of memory, the process continues when it is told to.
         kill_process(getpid(), Signal::STOP)?
     } else {
         sleep(THOUGHT).await
@@ -184,11 +184,11 @@ async fn accounts(args: &Args) -> Result<Collection<Document>> {
     Ok(database.collection("accounts"))
 }
 
-/// Starts both workers, pauses the first one, and looks at what is left.
+/// Starts both workers, pauses the first one, and checks the final balance.
 fn tell_story(args: &Args, runtime: &Runtime, fenced: bool) -> Result<()> {
     println!("{} the fence:", if fenced { "With" } else { "Without" });
     let account = format!("account:{}-{fenced}", std::process::id());
-    // It makes sure that there is a server, and sets it up.
+    // This checks that there is a server, and sets it up.
     runtime.block_on(args.store.open())?;
     let accounts = runtime.block_on(accounts(args))?;
     let new = doc! { "_id": &account, "balance": BEFORE };
@@ -273,7 +273,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that is stopped ends with this too.
+        // SIGKILL also ends a process that is stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

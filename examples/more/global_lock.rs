@@ -1,4 +1,4 @@
-//! A lock on a whole index, and locks on its documents, that mind each other.
+//! A lock on a whole index, and locks on its documents, which exclude each other.
 //!
 //! In memory, without a server:
 //!
@@ -10,10 +10,10 @@
 //!
 //! # How it works
 //!
-//! Who writes one document takes two locks: the index's, shared, and the document's, exclusive. Who
-//! changes the whole index, in a migration for example, takes the index's lock, exclusive. So any number
-//! of documents are written side by side, and none while the index is migrated. Everybody takes the
-//! index's lock first, so nobody waits in a circle.
+//! A task that writes one document acquires two locks: the lock of the index, shared, and the lock of the document,
+//! exclusive. A task that changes the whole index, for example in a migration, acquires the lock of the index,
+//! exclusive. So any number of documents are written at the same time, but none during a migration. Every task acquires
+//! the lock of the index first, so there is no deadlock.
 
 use std::{
     process::ExitCode,
@@ -53,7 +53,7 @@ async fn migrate(leases: &Leases, index: &str, at_work: &AtWork) -> Result<()> {
     work.await.map_err(WithError::merge)
 }
 
-/// Who is at work now: writers of documents count up, a migration counts down.
+/// The tasks that work at this moment: writers of documents count up, and a migration counts down.
 #[derive(Default)]
 struct AtWork {
     now: AtomicI32,
@@ -97,7 +97,7 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<()> {
     let leases = Leases::new(args.store.open().await?);
-    // A name of its own, so that several runs on one server do not wait for each other.
+    // Each run has its own index name, so that several runs on one server do not wait for each other.
     let index = format!("products {}", std::process::id());
     let at_work = Arc::new(AtWork::default());
     let mut tasks = JoinSet::new();

@@ -1,12 +1,12 @@
-//! A program that ends on SIGTERM or Ctrl-C, and leaves nothing locked.
+//! A program that ends on SIGTERM or Ctrl-C, and leaves no key locked.
 //!
-//! In memory, without a server; after a second it sends itself the signal:
+//! In memory, without a server. The program sends itself the signal after a second:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example graceful_shutdown
 //! ```
 //!
-//! On a real server (MongoDB, Elasticsearch, OpenSearch), until Ctrl-C or `kill`, or for so many seconds:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch), until Ctrl-C or `kill`, or for a number of seconds:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example graceful_shutdown -- --store mongodb://localhost/app
@@ -15,14 +15,14 @@
 //!
 //! # How it works
 //!
-//! 1. No new work is taken: a token tells the workers, who look at it between two jobs.
-//! 2. The jobs under way have a while to come to their end, and release their leases as always.
-//! 3. [`Leases::close`](leasehold::Leases::close) ends the rest: a job that goes on is told
-//!    [`LossReason::Closed`](leasehold::LossReason::Closed), which stops its body, and the key is free at once.
-//!    It has a bound of its own, for a store that does not answer. Then the ttl frees the keys.
+//! 1. The workers start no new jobs: they check a token between two jobs.
+//! 2. The jobs that are running have some time to finish, and release their leases as always.
+//! 3. [`Leases::close`](leasehold::Leases::close) ends the remaining jobs. Such a job gets
+//!    [`LossReason::Closed`](leasehold::LossReason::Closed), which stops its body, and its key is free at once. The
+//!    close has its own time limit, in case the store does not answer. The ttl then frees the keys.
 //!
-//! Both bounds together have to be shorter than what the orchestrator allows before it kills: Kubernetes 30 s,
-//! systemd 90 s, Docker 10 s.
+//! The sum of both time limits must be shorter than the time after which the orchestrator kills the program: 30 s for
+//! Kubernetes, 90 s for systemd, 10 s for Docker.
 
 use std::{
     future::pending,
@@ -48,23 +48,23 @@ use tokio_util::sync::CancellationToken;
 
 const WORKERS: u32 = 3;
 const TTL: Duration = Duration::from_secs(30);
-/// How long a job takes that behaves.
+/// How long a normal job takes.
 const JOB: Duration = Duration::from_millis(300);
-/// For the jobs under way.
+/// The time limit for the running jobs.
 const FOR_WORK: Duration = Duration::from_secs(2);
-/// For the releases.
+/// The time limit for the releases.
 const FOR_CLOSE: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct Count {
     begun: AtomicU32,
-    /// Of the last worker, whose jobs do not end.
+    /// How many jobs of the last worker have begun. They do not end by themselves.
     endless: AtomicU32,
     done: AtomicU32,
     stopped: AtomicU32,
 }
 
-/// Does one job after the other, each under a lease, until it is to stop.
+/// Runs one job after the other, each under a lease, until it is asked to stop.
 async fn worker(
     number: u32,
     leases: Leases,
@@ -96,7 +96,7 @@ async fn worker(
     Ok(())
 }
 
-/// The last worker has one that does not come to its end.
+/// A job. The last worker's job does not end by itself.
 async fn job(number: u32) -> Result<()> {
     match number {
         WORKERS => pending().await,
@@ -105,7 +105,7 @@ async fn job(number: u32) -> Result<()> {
     Ok(())
 }
 
-/// A program that ends on SIGTERM, and leaves nothing locked.
+/// A program that ends on SIGTERM, and leaves no key locked.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -122,7 +122,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<()> {
-    // Before the first lease: from here on the signals do not kill.
+    // This comes before the first lease, because from here on the signals no longer kill the program.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let store = args.store.open().await?;
@@ -137,7 +137,7 @@ async fn run(args: Args) -> Result<()> {
         let count = count.clone();
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
-            // In this story there is a job that has to be stopped.
+            // In this example, a job that does not end must have started before the shutdown.
             while count.endless.load(Relaxed) == 0 {
                 sleep(JOB / 10).await;
             }

@@ -1,14 +1,13 @@
-//! One leader among several, which steps down on SIGTERM.
+//! Several instances with one leader, which steps down on SIGTERM.
 //!
-//! In memory, without a server; the instances are tasks of this process, and after a moment it sends
-//! the signal to itself:
+//! In memory, without a server. The instances are tasks of this process, which sends itself the signal after a moment:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example leader
 //! ```
 //!
-//! On a real server (MongoDB, Elasticsearch, OpenSearch); start it in several terminals, and stop
-//! the leader with Ctrl-C or `kill`:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch). Start it in several terminals, and stop the leader with
+//! Ctrl-C or `kill`:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example leader -- --store mongodb://localhost/app
@@ -33,18 +32,18 @@ use tokio::{
 };
 
 const KEY: &str = "leader";
-/// How long the others are without a leader if it dies and cannot say so.
+/// How long there is no leader if the leader dies without releasing its lease.
 const TTL: Duration = Duration::from_secs(10);
-/// Less than the orchestrator lets a program end before it kills it: Kubernetes gives 30 s.
+/// Shorter than the time that an orchestrator gives a program to end: Kubernetes gives 30 s.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// Wants to lead, until the leases are closed.
+/// Campaigns and leads until the leases are closed.
 async fn instance(name: String, leases: Leases) -> Result<(), Error> {
     let leader = leases.leader(KEY, TTL).owner(name);
     leader.run(async |term: &Term| lead(term).await).await
 }
 
-/// What only one at a time may do. After an error it is tried again, here or elsewhere.
+/// The work that only one instance at a time may do. After an error, this instance or another one tries again.
 async fn lead(term: &Term) -> Result<()> {
     println!("{} leads, with fence {}.", term.owner(), term.fence());
     loop {
@@ -53,7 +52,7 @@ async fn lead(term: &Term) -> Result<()> {
     }
 }
 
-/// Tells who leads, until the leases are closed.
+/// Prints who leads, until the leases are closed.
 async fn follow(leases: Leases) {
     let mut leading = leases.leader(KEY, TTL).watch();
     while leading.changed().await.is_ok() {
@@ -64,7 +63,7 @@ async fn follow(leases: Leases) {
     }
 }
 
-/// Ends with the first signal that asks to.
+/// Waits for the first signal that asks the program to end.
 async fn asked_to_stop() -> Result<&'static str> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -108,7 +107,7 @@ async fn run(args: Args) -> Result<()> {
         Some(ended) = next_failure(&mut instances) => return ended,
     };
     println!("{signal}: releasing what is held.");
-    // Whatever is not released by then ends with its ttl.
+    // A lease that is not released in time ends with its ttl.
     if timeout(GRACE, leases.close()).await.is_err() {
         println!("The store does not answer; the ttl will free the key.");
     }
@@ -121,7 +120,7 @@ async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The first task that fails. One that ends well is none.
+/// Returns the first failure of a task. A task that ends without an error is no failure.
 async fn next_failure(instances: &mut JoinSet<Result<()>>) -> Option<Result<()>> {
     loop {
         match instances.join_next().await? {
@@ -132,7 +131,7 @@ async fn next_failure(instances: &mut JoinSet<Result<()>>) -> Option<Result<()>>
     }
 }
 
-/// What an orchestrator would do.
+/// Sends this process the signal that an orchestrator would send.
 async fn terminate_myself() -> Result<()> {
     sleep(Duration::from_secs(2)).await;
     let myself = std::process::id().to_string();
@@ -144,7 +143,7 @@ async fn terminate_myself() -> Result<()> {
     Ok(())
 }
 
-/// The key is free for the next leader, in spite of its long ttl.
+/// Checks that the next leader can acquire the key at once, although the ttl is long.
 async fn check(store: Arc<dyn Store>) -> Result<()> {
     let next = Leases::new(store);
     match next.try_acquire(KEY, TTL).await? {

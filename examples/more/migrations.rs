@@ -1,13 +1,13 @@
-//! Migrations that run once, although every instance of a new version starts with them.
+//! Migrations that run once, although every instance of a new version starts them.
 //!
-//! In memory, without a server; the instances are tasks of this process:
+//! In memory, without a server. The instances are tasks of this process:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example migrations
 //! ```
 //!
-//! On a real server (MongoDB, Elasticsearch, OpenSearch); five processes start together, and the one that
-//! migrates first is killed in the middle:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch). Five processes start together, and the one that migrates
+//! first is killed during its migration:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example migrations -- --store mongodb://localhost/app
@@ -16,10 +16,10 @@
 //!
 //! # How it works
 //!
-//! A migration is a job with a tick that never comes again: the version that it leads to, kept for ever.
-//! Every instance asks for each version in turn. One of them runs it under a lease that is kept alive, and
-//! the others wait for the end of that run. If the process dies, its lease ends with its ttl, and one of
-//! those that wait runs the migration again: so each has to be one that can begin anew.
+//! A migration is a job with a tick that never repeats: the version that it leads to, which is kept for ever. Every
+//! instance asks for each version in turn. One instance runs the migration under a lease that is kept alive, and the
+//! others wait until it is done. If that process dies, its lease ends with its ttl, and one of the waiting instances
+//! runs the migration again. So it must be possible to start each migration again.
 
 use std::{
     fs::{self, OpenOptions},
@@ -50,7 +50,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// How long an instance waits for the migrations before it gives up.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What every instance does before anything else.
+/// What every instance does when it starts.
 async fn migrate(name: &str, store: Arc<dyn Store>, log: &Path) -> Result<()> {
     let leases = Leases::builder(store).owner(name).build();
     for version in VERSIONS {
@@ -69,7 +69,7 @@ async fn migrate(name: &str, store: Arc<dyn Store>, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A migration. It writes down that it begins and ends, so that the lines tell how often it ran.
+/// Runs a migration. It writes a line when it begins and when it ends, so that the lines show how often it ran.
 async fn run(name: &str, version: Tick, log: &Path) -> Result<()> {
     write(log, &format!("{version} begins in {name}"))?;
     sleep(Duration::from_millis(300)).await;
@@ -90,7 +90,7 @@ struct Args {
     /// How many instances start together (in memory they are tasks of this process)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
     processes: u32,
-    /// Be this instance: how the example starts its own processes.
+    /// Run as this instance. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     instance: Option<u32>,
     #[arg(long, hide = true)]
@@ -126,7 +126,7 @@ async fn start(args: Args) -> Result<()> {
     check(&log, killed)
 }
 
-/// Starts the processes, and kills the one that begins with the first migration. Gives its number.
+/// Starts the processes, and kills the one that begins the first migration. Returns its number.
 async fn processes(number: u32, address: &str, log: &Path) -> Result<u32> {
     let start = |number: u32| -> Result<Child> {
         let process = Command::new(std::env::current_exe()?)
@@ -164,7 +164,7 @@ async fn processes(number: u32, address: &str, log: &Path) -> Result<u32> {
     Ok(first)
 }
 
-/// Looks how often each migration ran, by what it left behind.
+/// Checks the lines that the migrations have written, for how often each migration ran.
 fn check(log: &Path, killed: Option<u32>) -> Result<()> {
     let lines = fs::read_to_string(log).context("no migration ran")?;
     let lines: Vec<_> = lines.lines().collect();

@@ -1,13 +1,13 @@
-//! What an application sees of its leases: a log of `tracing`, and metrics that Prometheus reads.
+//! What an application can observe of its leases: the log of `tracing`, and metrics for Prometheus.
 //!
-//! In memory, without a server; a few workers contend for two keys, for five seconds:
+//! In memory, without a server. A few workers contend for two keys for five seconds:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example observability
 //! RUST_LOG=leasehold=trace cargo run -p leasehold-examples --example observability -- --seconds 1
 //! ```
 //!
-//! Where it says that it listens, `curl` gets the metrics meanwhile; at the end it prints them. On a real
+//! While it runs, `curl` gets the metrics from the address that it prints; at the end it prints them itself. On a real
 //! server (MongoDB, Elasticsearch, OpenSearch):
 //!
 //! ```text
@@ -16,8 +16,8 @@
 //!
 //! # How it works
 //!
-//! The application installs a subscriber and a recorder, of its own choice, and calls
-//! `leasehold::describe_metrics`. `docs/observability.md` lists what there is to see, and what to alert on.
+//! The application installs a subscriber and a recorder of its own choice, and calls `leasehold::describe_metrics`.
+//! `docs/observability.md` lists all spans, events and metrics, and what to alert on.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -36,20 +36,20 @@ use tracing_subscriber::EnvFilter;
 const WORKERS: usize = 6;
 const KEYS: [&str; 2] = ["report:1", "report:2"];
 const TTL: Duration = Duration::from_secs(30);
-/// What a holder has that does not renew, and works for too long.
+/// The ttl of a holder that does not renew its lease, and works for too long.
 const CARELESS: Duration = Duration::from_millis(500);
 /// How long a piece of work takes.
 const WORK: Duration = Duration::from_millis(150);
-/// How long a worker waits for a key: not always long enough.
+/// How long a worker waits for a key. This is sometimes too short.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Lets workers contend, with a log and metrics.
+/// Workers that contend for keys, with a log and metrics.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     store: leasehold_examples::StoreArgs,
 
-    /// Where the metrics are served, under /metrics; port 0 takes one that is free
+    /// The address of the metrics, which are under /metrics; port 0 takes a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
@@ -79,7 +79,7 @@ async fn run(args: Args) -> Result<()> {
     for worker in 0..WORKERS {
         workers.spawn(work(leases.clone(), worker, end));
     }
-    // A loss, of which the log warns; or a grant that comes too late to be of use.
+    // This lease is lost, which the log warns of, or its grant comes too late to be useful.
     match leases.acquire("careless", CARELESS).await {
         Ok(_careless) => sleep(CARELESS * 2).await,
         Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
@@ -100,7 +100,7 @@ async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Takes one key after the other until the time is over.
+/// Acquires one key after the other until the time is over.
 async fn work(leases: Leases, worker: usize, end: Instant) -> Result<()> {
     let owner = format!("worker {worker}");
     for key in KEYS.into_iter().cycle().skip(worker) {
@@ -113,7 +113,7 @@ async fn work(leases: Leases, worker: usize, end: Instant) -> Result<()> {
                 sleep(WORK).await;
                 lease.release().await?;
             }
-            // Another worker has it. The log says who. Or there was no answer yet.
+            // Another worker holds the key, and the log says which one. Or there was no answer in time.
             Err(Error::WaitTimedOut { .. } | Error::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -121,7 +121,7 @@ async fn work(leases: Leases, worker: usize, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Serves what Prometheus reads, for as long as the program runs.
+/// Serves the metrics for Prometheus until the program ends.
 async fn serve(address: SocketAddr, metrics: PrometheusHandle) -> Result<()> {
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("{address} cannot be listened on"))?;

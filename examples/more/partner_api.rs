@@ -1,13 +1,13 @@
-//! Calls to a partner's API that may not be more than ten a second, over all processes.
+//! Calls to a partner's API that must not be more than ten a second, summed over all processes.
 //!
-//! In memory, without a server; twenty tasks of this process make fifty calls:
+//! In memory, without a server. Twenty tasks of this process make fifty calls:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example partner_api
 //! ```
 //!
-//! On a real server (MongoDB, Elasticsearch, OpenSearch), in as many terminals as you like at the same
-//! time; all together they keep to the limit:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch). Run it in several terminals at the same time: together they
+//! keep to the limit:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example partner_api -- --store mongodb://localhost/app
@@ -16,15 +16,15 @@
 //!
 //! # How it works
 //!
-//! Each call needs a permit of one limiter. The database counts them, by the seconds of its own clock, so
-//! that nobody's clock matters. Who finds a second full waits for the next: the tasks of one process
-//! in a queue, for which one request a second asks.
+//! Each call needs a permit of one limiter. The database counts the permits in each second of its own clock, so the
+//! clocks of the processes do not matter. A task that finds a second full waits for the next one. The tasks of one
+//! process wait in a queue, which sends one request a second.
 //!
-//! # When it is right
+//! # When to use it
 //!
-//! For a limit that the partner counts by the second, with some room: what is granted at the end of one
-//! second may arrive in the next. With `--smooth` there is a permit every tenth of a second instead, which is
-//! for a partner that must not see ten calls at once.
+//! For a limit that the partner counts by the second, with some tolerance: a call with a permit from the end of one
+//! second may arrive in the next second. With `--smooth` there is a permit every tenth of a second instead. Use that
+//! for a partner that must not get ten calls at once.
 
 use std::{
     collections::BTreeMap,
@@ -48,7 +48,7 @@ struct Args {
     #[command(flatten)]
     store: leasehold_examples::StoreArgs,
 
-    /// One call after the other, instead of up to ten as the second begins
+    /// Make one call after the other, instead of up to ten when the second begins
     #[arg(long)]
     smooth: bool,
 }
@@ -92,7 +92,7 @@ async fn run(args: Args) -> Result<()> {
     }
     println!("{CALLS} calls took {:.1?}", start.elapsed());
     let most = seconds.values().max().copied().unwrap_or_default();
-    // Smooth ones may begin with a burst.
+    // A smooth limiter may begin with a burst.
     let allowed = if args.smooth { LIMIT + 1 } else { LIMIT };
     ensure!(most <= allowed, "{most} calls in a second");
 
@@ -105,7 +105,7 @@ async fn call_partner(_permit: &Permit) {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// What can be left out is not worth a wait.
+/// An optional call is not worth a wait.
 async fn only_if_there_is_room(limiter: &Limiter) -> Result<()> {
     match limiter.try_permit().await? {
         PermitAttempt::Granted(permit) => {

@@ -1,12 +1,12 @@
 //! A scheduled job that runs once, however many processes have it in their schedule.
 //!
-//! In memory, without a server; five tasks of this process:
+//! In memory, without a server. Five tasks of this process compete:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example run_once
 //! ```
 //!
-//! On a real server (MongoDB, Elasticsearch, OpenSearch); each instance is a process of its own:
+//! On a real server (MongoDB, Elasticsearch, OpenSearch). Each instance is a separate process:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example run_once -- --store mongodb://localhost/app --processes 5
@@ -15,13 +15,13 @@
 //!
 //! # How it works
 //!
-//! Every instance wakes up at every tick of the schedule, and runs the job with
-//! [`Leases::once`](leasehold::Leases::once). The first one keeps a lease alive while the job runs, and
-//! writes the tick as done when it has ended well. One that comes later, however late, is told so.
+//! Every instance wakes up at every tick of the schedule, and calls [`Leases::once`](leasehold::Leases::once). The
+//! first one keeps a lease alive while the job runs, and marks the tick as done when the job has ended with success. An
+//! instance that comes later, however late, is told that the tick is done.
 //!
-//! An instance that fails or dies midway leaves the tick to the next one that asks. One that is only
-//! paused may go on writing after its lease is lost: then two write for one tick. Where that does harm,
-//! send the fence with each write, and let what stores them refuse a smaller one than it has seen.
+//! If an instance fails or dies during the job, the next instance that asks is granted the tick. An instance that is
+//! only paused may continue to write after it has lost its lease: then two instances write for one tick. If that does
+//! harm, send the fence with each write, and let the storage refuse a fence that is smaller than one that it has seen.
 
 use std::{
     fs::{self, OpenOptions},
@@ -42,7 +42,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How much later than the others the last instance wakes up. By then the job is done.
 const DELAY: Duration = Duration::from_millis(400);
 
-/// What every instance does.
+/// The code of every instance.
 async fn instance(name: String, store: Arc<dyn Store>, plan: Plan, late: bool) -> Result<()> {
     let leases = Leases::builder(store).owner(name.as_str()).build();
     for tick in 1..=TICKS {
@@ -52,7 +52,7 @@ async fn instance(name: String, store: Arc<dyn Store>, plan: Plan, late: bool) -
             sleep(DELAY).await;
         }
 
-        // The time for which the run is scheduled: all instances mean the same one.
+        // The time for which the run is scheduled, which is the same for all instances.
         let job = leases.once("report", UNIX_EPOCH + due).run(async |lease| {
             plan.tell(tick, &format!("{name} runs the job."));
             run_job(&plan.report, tick, lease.fence()).await
@@ -68,17 +68,17 @@ async fn instance(name: String, store: Arc<dyn Store>, plan: Plan, late: bool) -
     Ok(())
 }
 
-/// The job: it adds a line to the report, so that the lines tell how often it ran.
+/// The job. It adds a line to the report, so that the lines show how often it ran.
 async fn run_job(report: &Path, tick: u32, fence: Fence) -> Result<()> {
     sleep(Duration::from_millis(100)).await;
     let mut report = OpenOptions::new().create(true).append(true).open(report)?;
     writeln!(report, "tick {tick}, fence {fence}").context("the report cannot be written")
 }
 
-/// What the instances have to agree on.
+/// The settings that all instances share.
 #[derive(Clone)]
 struct Plan {
-    /// When the first tick is due, since 1970.
+    /// When the first tick is due, as the time since 1970.
     begin: Duration,
     report: PathBuf,
 }
@@ -106,7 +106,7 @@ struct Args {
     /// How many instances compete (in memory they are tasks of this process)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
     processes: u32,
-    /// Be this instance: how the example starts its own processes.
+    /// Run as this instance. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     instance: Option<u32>,
     #[arg(long, hide = true)]
@@ -131,7 +131,7 @@ async fn run(args: Args) -> Result<()> {
 
     let folder = tempfile::tempdir().context("no temporary folder for the report")?;
     let plan = Plan {
-        // Time enough for the instances to start. One that is later still is a late one.
+        // This leaves the instances time to start. An instance that starts later counts as a late one.
         begin: now() + Duration::from_secs(1),
         report: folder.path().join("report.txt"),
     };
@@ -172,7 +172,7 @@ async fn run(args: Args) -> Result<()> {
     check(&plan.report)
 }
 
-/// Counts how often the job ran, by what it left behind.
+/// Counts the lines in the report, which show how often the job ran.
 fn check(report: &Path) -> Result<()> {
     let report = fs::read_to_string(report).context("the job never ran")?;
     let runs = (1..=TICKS).map(|tick| {

@@ -1,6 +1,6 @@
-//! Several test processes that share one MongoDB in a container: a lease decides which of them starts it.
+//! Several test processes share one MongoDB in a container. A lease decides which process starts it.
 //!
-//! It needs a Docker daemon, and says so where there is none:
+//! The example needs a Docker daemon, and says so if there is none:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example shared_container
@@ -8,12 +8,13 @@
 //!
 //! # How it works
 //!
-//! cargo-nextest runs each test in a process of its own. `testcontainers` can reuse a container that runs already, but
-//! it looks for one and starts one in two steps: processes that do so at the same moment start one each. Here they take
-//! turns, with a lease in a file. The first process starts the container and waits until it is ready, and the others
-//! find it. If the first process dies midway, its lease ends with its ttl, and the next one goes on.
+//! cargo-nextest runs each test in a separate process. `testcontainers` can reuse a running container, but it looks for
+//! one and starts one in two steps. So two processes that do this at the same moment start one container each. Here the
+//! processes take turns, with a lease in a file. The first process starts the container and waits until it is ready,
+//! and the others find it. If the first process dies during the start, its lease ends with its ttl, and the next
+//! process continues.
 //!
-//! Nothing removes a container that is reused when the processes end. At its end this example does.
+//! Nothing removes a reused container when the processes end. This example removes it at its end.
 //!
 //! `docs/testing.md` has the same function, `mongodb`, for tests.
 
@@ -40,7 +41,7 @@ const PROCESSES: u32 = 4;
 /// The one MongoDB of all processes that name the same file.
 async fn mongodb(locks: &Path) -> Result<ContainerAsync<GenericImage>> {
     let leases = Leases::new(SqliteStore::open(locks).await?);
-    // The others wait for so long if the process dies that starts the container.
+    // If the process that starts the container dies, the others wait for this time.
     let ttl = Duration::from_secs(20);
     let starting = leases.acquire("mongodb", ttl);
     let container = starting.with(async |_| -> Result<_> {
@@ -68,7 +69,7 @@ async fn store(container: &ContainerAsync<GenericImage>, test: &str) -> Result<M
     Ok(store)
 }
 
-/// A test, in a process of its own.
+/// A test, which runs in its own process.
 async fn test(locks: &Path, number: u32) -> Result<()> {
     let start = Instant::now();
     let container = mongodb(locks).await.map_err(explained)?;
@@ -100,7 +101,7 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
 #[derive(Parser)]
 #[command(about = "Several test processes that share one MongoDB in a container.")]
 struct Args {
-    /// Be this process: how the example starts its own processes.
+    /// Run as this process. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     process: Option<u32>,
     #[arg(long, hide = true)]
@@ -122,7 +123,7 @@ async fn run(args: Args) -> Result<()> {
     let tests = (1..=PROCESSES).map(|number| in_process(&locks, number));
     let lines = try_join_all(tests).await?;
 
-    // Finds it too, and removes it.
+    // This finds the container too, in order to remove it.
     let container = mongodb(&locks).await?;
     let id = container.id().to_owned();
     container.rm().await?;
@@ -140,7 +141,7 @@ async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Has a process of its own do the test, and gives the line that it prints.
+/// Runs the test in a new process, and returns the line that it prints.
 async fn in_process(locks: &Path, number: u32) -> Result<String> {
     let process = Command::new(std::env::current_exe()?)
         .args(["--process", &number.to_string()])

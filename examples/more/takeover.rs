@@ -1,6 +1,6 @@
-//! A worker dies while it holds a lock, and another takes over, on a server or in a file.
+//! A worker dies while it holds a lock, and another worker takes over, on a server or in a file.
 //!
-//! Each worker is a process of its own, and the first is killed:
+//! Each worker is a separate process, and the first one is killed:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example takeover
@@ -8,8 +8,8 @@
 //! cargo run -p leasehold-examples --example takeover -- --store http://localhost:9200/app-locks
 //! ```
 //!
-//! Without an address the locks are in a file, which goes with the example. [`work`] is what an application
-//! would write.
+//! Without an address the locks are in a file, which is removed at the end. [`work`] is the code that an application
+//! would contain.
 
 use std::{
     io::{BufRead, BufReader},
@@ -30,14 +30,14 @@ use tokio::runtime::Runtime;
 
 /// How long a lock outlives a holder that dies.
 const TTL: Duration = Duration::from_secs(3);
-/// How long the work takes. It has to end within the ttl, as nothing here renews the lease.
+/// How long the work takes. It must end within the ttl, because nothing here renews the lease.
 const WORK: Duration = Duration::from_secs(2);
-/// The pause between two events, for the reader.
+/// The pause between two events, so that a reader can follow.
 const BEAT: Duration = Duration::from_millis(500);
-/// Nobody in this story waits longer.
+/// An upper bound for every wait in this example.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What every worker does.
+/// The code of every worker.
 async fn work(
     name: &str,
     key: &str,
@@ -57,7 +57,7 @@ async fn work(
                     "{name} is refused: {holder} has the lock for {left:.1} s more. It waits."
                 ));
             }
-            // There was no answer within the ttl, or it lay here for longer.
+            // There was no answer within the ttl, or the answer was not read within it.
             Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -70,14 +70,14 @@ async fn work(
     ));
 
     if dies {
-        // However slow the machine is, the work is not done before it dies.
+        // However slow the machine is, the worker is killed before its work ends.
         std::future::pending::<()>().await;
     }
     tokio::time::sleep(WORK).await;
 
     match lease.release().await {
         Ok(()) => tell(format!("{name} is done and releases the lock.")),
-        // Nothing here renews the lease. What it writes may be refused by its fence.
+        // Nothing here renews the lease. A storage that checks the fence would refuse a late write.
         Err(Error::Lost { reason, .. }) => tell(format!("{name} is done too late: {reason}.")),
         Err(error) => return Err(error.into()),
     }
@@ -89,10 +89,10 @@ async fn work(
 struct Args {
     #[command(flatten)]
     store: leasehold_examples::StoreArgs,
-    /// Be this worker: how the example starts its own processes.
+    /// Run as this worker. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     worker: Option<String>,
-    /// Works until it is killed.
+    /// Work until the process is killed.
     #[arg(long, hide = true)]
     dies: bool,
     #[arg(long, hide = true, default_value_t = format!("report:{}", std::process::id()))]
@@ -118,7 +118,7 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Starts the workers, kills the first, and tells what happens.
+/// Starts the workers, kills the first one, and prints what happens.
 fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) -> Result<()> {
     println!(
         "Two workers want the lock {key:?}.\nWho gets it has it until it is released, but for {} s \
@@ -151,14 +151,14 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
     let now = look()?;
     match now.holders.first() {
         Some(holder) if *holder.owner == *"worker A" => say("The lock still belongs to worker A."),
-        // On a machine that is very slow, its ttl may be over by now. It releases nothing itself.
+        // On a very slow machine the ttl may be over by now. The killed worker has released nothing itself.
         _ => ensure!(
             before.holders.iter().all(|it| it.expires_at <= now.now),
             "the lock was free too soon"
         ),
     }
 
-    // Until nobody is left who would tell anything.
+    // This ends when no worker is left that could send an event.
     while hear().is_ok() {}
     let after = look()?;
     ensure!(after.fence > before.fence, "the fence did not rise");
@@ -170,7 +170,7 @@ fn direct(key: &str, address: &str, runtime: &Runtime, store: Arc<dyn Store>) ->
     Ok(())
 }
 
-/// A worker that can be killed: a process.
+/// A worker that can be killed. It is a process.
 struct Worker(Child);
 
 impl Worker {
@@ -194,7 +194,7 @@ impl Worker {
         Ok(Self(process))
     }
 
-    /// Ends the worker where it is, so that it can release nothing.
+    /// Kills the worker at once, so that it cannot release its lease.
     fn kill(mut self) -> Result<()> {
         self.0.kill()?;
         self.0.wait()?;

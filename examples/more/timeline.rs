@@ -1,21 +1,21 @@
 //! Records a run in which a holder is paused past the expiry of its lease, and draws the pictures of `README.md` and
 //! `docs/guarantees.md` from it.
 //!
-//! `scripts/picture` runs it on a MongoDB that it starts, or by hand:
+//! `scripts/picture` runs it on a MongoDB that the script starts. To run it by hand:
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example timeline -- --store mongodb://localhost/app
 //! cargo run -p leasehold-examples --example timeline
 //! ```
 //!
-//! The second command draws the run that is in the folder already.
+//! The second command draws the run that was recorded before and is in the folder.
 //!
 //! # How it works
 //!
-//! A and B are processes. A writes to the account, keeps its lease alive, and stops itself with SIGSTOP between a look
-//! at `is_live()` and its next write. The director, which is this program without `--process`, starts B then, and wakes
-//! A with SIGCONT after B has written. All processes and the server read the clock of the same host, so that their times
-//! can be compared.
+//! A and B are processes. A writes to the account, keeps its lease alive, and stops itself with SIGSTOP between a check
+//! of `is_live()` and its next write. The director, which is this program without `--process`, then starts B, and
+//! continues A with SIGCONT after B has written. All processes and the server read the clock of the same host, so their
+//! times can be compared.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ use tokio::{io::AsyncReadExt, runtime::Runtime, time::sleep};
 
 const TTL: Duration = Duration::from_secs(2);
 const RENEWALS: usize = 2;
-/// Between two events, so that the picture shows them apart.
+/// The time between two events, so that the picture shows them apart.
 const BEAT: Duration = Duration::from_millis(300);
 const EVENTS: &str = "paused-holder.json";
 
@@ -51,7 +51,7 @@ struct Args {
     /// The folder of the pictures
     #[arg(long, value_name = "FOLDER", default_value = "docs/images")]
     to: PathBuf,
-    /// Be this process: how the example starts its own processes.
+    /// Run as this process. The example starts its own processes with this option.
     #[arg(long, hide = true)]
     process: Option<Process>,
     #[arg(long, hide = true, default_value_t)]
@@ -91,7 +91,7 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Says to the director what happens, and when in microseconds.
+/// Tells the director an event and its time in microseconds.
 fn tell(what: &str, at: SystemTime) -> Result<()> {
     println!("{what} {}", micros(at)?);
     Ok(())
@@ -131,7 +131,7 @@ async fn work(process: Process, args: &Args) -> Result<()> {
             tokio::try_join!(pause(args, &accounts, &lease), lost)?;
         }
         Process::B => {
-            // Until the director closes its end.
+            // The process waits until the director closes the other end.
             tokio::io::stdin().read_to_end(&mut Vec::new()).await?;
             lease.release().await?;
             tell("released", now())?;
@@ -148,7 +148,7 @@ async fn write(args: &Args, accounts: &GuardedCollection<Document>) -> Result<()
     Ok(())
 }
 
-/// Stands still between the look at the lease and the write.
+/// Pauses between the check of the lease and the write.
 async fn pause(args: &Args, accounts: &GuardedCollection<Document>, lease: &Lease) -> Result<()> {
     for _ in 0..RENEWALS {
         let before = lease.deadline();
@@ -180,7 +180,7 @@ async fn accounts(args: &Args) -> Result<Collection<Document>> {
     Ok(database.collection("accounts"))
 }
 
-/// Starts both processes, wakes the first one, and puts their times together.
+/// Starts both processes, continues the first one, and combines their times.
 fn direct(args: &Args, runtime: &Runtime) -> Result<Run> {
     let key = format!("account:{}", std::process::id());
     let leases = Leases::new(runtime.block_on(args.store.open())?);
@@ -207,7 +207,7 @@ fn direct(args: &Args, runtime: &Runtime) -> Result<Run> {
     thread::sleep(BEAT * 2);
     a.resume()?;
     a.hear_all()?;
-    // As long as the words beside the late write need.
+    // This pause makes room in the picture for the text beside the late write.
     thread::sleep(BEAT * 6);
     b.stdin.take();
     b.hear_all()?;
@@ -314,7 +314,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that is stopped ends with this too.
+        // SIGKILL also ends a process that is stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A job in the schedules of two hosts, with tokio-cron-scheduler, that runs once each time.
+//! Two hosts with the same job in their schedules of tokio-cron-scheduler. Each scheduled job runs once.
 //!
 //! ```text
 //! cargo run -p leasehold-examples --example tokio_cron
@@ -7,10 +7,10 @@
 //!
 //! # How it works
 //!
-//! Each scheduler calls the job at its time, and the job asks [`Leases::once`](leasehold::Leases::once)
-//! whether this run is its own to do. tokio-cron-scheduler does not tell for which time it calls, so the
-//! time is cut down to the period of the schedule: a second here, the date for a job that runs daily. A
-//! host is late enough for a period of its own only if it is late by a whole period.
+//! Each scheduler calls the job at its time. The job asks [`Leases::once`](leasehold::Leases::once) whether it should
+//! run. tokio-cron-scheduler does not say for which time it calls the job, so the current time is rounded down to the
+//! period of the schedule: a second here, the date for a job that runs daily. A host takes the wrong period only if it
+//! is late by a whole period.
 
 use std::{collections::BTreeMap, process::ExitCode, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use tokio_cron_scheduler::{Job, JobScheduler};
 /// How often each tick was run.
 type Runs = Arc<Mutex<BTreeMap<String, u32>>>;
 
-/// A host, with a schedule of its own.
+/// A host with its own schedule.
 async fn host(name: &'static str, store: Arc<dyn Store>, runs: Runs) -> Result<JobScheduler> {
     let leases = Leases::builder(store).owner(name).build();
     let scheduler = JobScheduler::new().await?;
@@ -81,7 +81,7 @@ async fn run(args: Args) -> Result<()> {
     for mut host in hosts {
         host.shutdown().await?;
     }
-    // What has begun comes to its end.
+    // Jobs that have begun end during this time.
     sleep(Duration::from_millis(500)).await;
     let runs = runs.lock();
     ensure!(!runs.is_empty(), "the job never ran");

@@ -1,4 +1,4 @@
-//! A pool of workers over many documents: each document is worked on by one at a time.
+//! A pool of workers for many documents. Only one worker at a time works on a document.
 //!
 //! In memory, without a server, or on a real one (MongoDB, Elasticsearch, OpenSearch):
 //!
@@ -8,20 +8,20 @@
 //! cargo run -p leasehold-examples --example worker_pool -- --store http://localhost:9200/app-locks
 //! ```
 //!
-//! The workers are tasks, as if each were a process: nothing but the store keeps them apart. One of them dies
-//! with a document in its hands, and another finishes that one.
+//! The workers are tasks. They coordinate only through the store, as separate processes would. One of them dies while
+//! it works on a document, and another worker finishes that document.
 //!
 //! # How it works
 //!
-//! The key of a lock is the id of a document. A worker asks for it without waiting, and leaves out what
-//! is held: there is other work. **Once it has the lock it looks at the document again**: between its list and
-//! its lock another may have finished it.
+//! The key of a lock is the id of a document. A worker tries to acquire it without waiting, and skips documents that
+//! are held, because there is other work. **Once it has the lock, it reads the document again**: another worker may
+//! have finished it after the first worker listed it.
 //!
-//! # When it is right
+//! # When to use it
 //!
-//! Where the documents are there anyway, and any of them may be next. Where each is handed out once and in order,
-//! a queue is the better tool. A worker that is paused past its ttl still writes: where that does harm,
-//! show the fence with each write (docs/fencing.md).
+//! Use it if the documents exist anyway, and the workers may take them in any order. If each piece of work must be
+//! handed out once and in order, a queue is the better tool. A worker that is paused for longer than its ttl still
+//! writes: if that does harm, show the fence with each write (docs/fencing.md).
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -34,10 +34,10 @@ use tokio::{task::JoinSet, time::sleep};
 
 const DOCUMENTS: usize = 40;
 const WORKERS: usize = 5;
-/// How long a document waits whose worker died.
+/// How long a document waits if its worker has died.
 const TTL: Duration = Duration::from_secs(2);
 const WORK: Duration = Duration::from_millis(20);
-/// The pause of a worker that found nothing to do.
+/// The pause of a worker that has found no free document.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A document of the application, in its own collection.
@@ -46,7 +46,7 @@ struct Order {
     begun: Vec<Fence>,
     at_work: usize,
     most_at_work: usize,
-    /// Whose lease was over before they were done, or who died.
+    /// How often a worker gave up the document: its lease ended before it was done, or it died.
     given_up: usize,
     done: usize,
 }
@@ -76,7 +76,7 @@ async fn worker(
                 .keep_alive();
             let lease = match lock.await {
                 Ok(Attempt::Acquired(lease)) => lease,
-                // It comes up again: held by another, or no answer in time.
+                // The document comes up again. Another worker holds it, or there was no answer in time.
                 Ok(Attempt::Held(_)) | Err(Error::TimedOut { .. } | Error::NotTaken { .. }) => {
                     continue;
                 }
@@ -92,22 +92,22 @@ async fn worker(
                 let done = end(&orders, order, lease.fence(), done);
                 if dies {
                     println!("{name} dies with document {order} in its hands.");
-                    // What a killed process leaves: a lock that nobody renews or releases.
+                    // A killed process leaves this: a lock that nobody renews or releases.
                     lease.detach();
                     return Ok(());
                 }
                 finished += usize::from(done);
             }
-            // Dropped: it is released in the background, which `close` waits for.
+            // The lease is dropped, so it is released in the background. `close` waits for that.
         }
         if finished == before {
-            // The rest is in other hands.
+            // Other workers hold the remaining documents.
             sleep(PAUSE).await;
         }
     }
 }
 
-/// Some of what is left to do, in an order of one's own, so that not all try the same one first.
+/// Some of the open documents, in a random order, so that not all workers try the same one first.
 fn open_orders(orders: &Orders) -> Vec<usize> {
     let orders = orders.lock();
     let mut open: Vec<_> = (0..orders.len())
@@ -117,7 +117,7 @@ fn open_orders(orders: &Orders) -> Vec<usize> {
     open
 }
 
-/// Nobody begins what is done, or what somebody with a greater fence has begun.
+/// Marks a document as begun. Returns `false` if it is done already, or if a worker with a greater fence has begun it.
 fn begin(orders: &Orders, order: usize, fence: Fence) -> bool {
     let order = &mut orders.lock()[order];
     if order.done > 0 || order.begun.last() > Some(&fence) {
@@ -129,7 +129,8 @@ fn begin(orders: &Orders, order: usize, fence: Fence) -> bool {
     true
 }
 
-/// Nor is it done by one after whom another has begun it.
+/// Records that a worker has ended its work on a document. Returns whether the document is done by this worker, which
+/// it is not if a worker with a greater fence has begun it.
 fn end(orders: &Orders, order: usize, fence: Fence, done: bool) -> bool {
     let order = &mut orders.lock()[order];
     order.at_work -= 1;
@@ -139,7 +140,7 @@ fn end(orders: &Orders, order: usize, fence: Fence, done: bool) -> bool {
     done
 }
 
-/// A pool of workers, one at a time for each document.
+/// A pool of workers, with one worker at a time for each document.
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -156,7 +157,7 @@ async fn run(args: Args) -> Result<()> {
     let orders: Orders = Arc::new(Mutex::new(vec![Order::default(); DOCUMENTS]));
     let mut workers = JoinSet::new();
     for number in 1..=WORKERS {
-        // The first one, with its first document; the others begin later, so that there is one.
+        // The first worker dies, with its first document. The others begin later, so that a document is left for it.
         let dies_at = (number == 1).then_some(0);
         let name = format!("worker {number}");
         workers.spawn(worker(name, store.clone(), orders.clone(), dies_at));
@@ -173,7 +174,8 @@ async fn run(args: Args) -> Result<()> {
         orders.iter().all(|order| order.done == 1),
         "each should be done once"
     );
-    // One who stood still for longer than the ttl is at it beside the next, whose fence keeps it from harm.
+    // A worker that paused for longer than the ttl can work at the same time as the next holder. The fence makes its
+    // late changes harmless.
     ensure!(
         orders
             .iter()

@@ -1,5 +1,5 @@
-//! What the examples have in common: the option `--store`, and the store that it names; and what the example `timeline`
-//! draws.
+//! What the examples share: the option `--store` and the store that it names. Also the drawing code of the example
+//! `timeline`.
 
 pub mod timeline;
 
@@ -22,9 +22,8 @@ use serde_json::Value;
 /// The options of every example.
 #[derive(clap::Args)]
 pub struct StoreArgs {
-    /// Where the locks are: file:PATH for a file, mongodb://HOST:PORT/DATABASE for MongoDB,
-    /// http://HOST:PORT/ALIAS or https for Elasticsearch or OpenSearch. Without it, in the memory of
-    /// this process, which needs no server
+    /// Where the locks are: file:PATH for a file, mongodb://HOST:PORT/DATABASE for MongoDB, http://HOST:PORT/ALIAS or
+    /// https for Elasticsearch or OpenSearch. Without it they are in the memory of this process, which needs no server
     #[arg(long, value_name = "ADDRESS")]
     pub store: Option<String>,
 }
@@ -39,9 +38,9 @@ impl StoreArgs {
     }
 }
 
-/// Opens the store of an address, and sets it up.
+/// Opens the store with this address, and sets it up.
 ///
-/// No error repeats the address: it may hold a password.
+/// Errors never contain the address, because it may contain a password.
 pub async fn open(address: &str) -> Result<Arc<dyn Store>> {
     if let Some(path) = address.strip_prefix("file:") {
         return Ok(Arc::new(SqliteStore::open(path).await?));
@@ -61,7 +60,7 @@ pub async fn open(address: &str) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// The alias is the path of the address.
+/// Opens the search engine with this address. The path of the address is the alias.
 async fn open_search_engine(address: &str) -> Result<Arc<dyn Store>> {
     let mut url = Url::parse(address)
         .ok()
@@ -86,8 +85,7 @@ async fn open_search_engine(address: &str) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(store))
 }
 
-/// Reads the command line, as [`Parser::parse`] does, but never repeats an address: it may hold a
-/// password.
+/// Parses the command line like [`Parser::parse`], but never prints an address, because it may contain a password.
 pub fn parse_args<A: Parser>() -> A {
     A::try_parse().unwrap_or_else(|error| {
         if error.use_stderr() && error.to_string().contains("://") {
@@ -98,7 +96,7 @@ pub fn parse_args<A: Parser>() -> A {
     })
 }
 
-/// Says what went wrong, if anything did, in one line without a backtrace.
+/// Prints the error, if there is one, in one line without a backtrace.
 pub fn report(outcome: Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

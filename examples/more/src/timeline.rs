@@ -1,4 +1,5 @@
-//! The pictures of `README.md` and `docs/guarantees.md`: a run that the example `timeline` has recorded, drawn as SVG.
+//! The pictures of `README.md` and `docs/guarantees.md`: SVG drawings of a run that the example `timeline` has
+//! recorded.
 
 mod canvas;
 mod lanes;
@@ -29,13 +30,13 @@ pub struct Run {
     pub fence_b: i64,
     /// The first write of A is acknowledged.
     pub a_wrote: i64,
-    /// A has the answer to a renewal.
+    /// A gets the answer to a renewal.
     pub a_renewed: Vec<i64>,
     /// `is_live()` answers `true`, and SIGSTOP stops A before its next write.
     pub a_paused: i64,
-    /// B asks for the key, and waits.
+    /// B asks for the key and waits.
     pub b_asked: i64,
-    /// From here on A must not count on its lease, by its own clock.
+    /// From here on A must not rely on its lease, by its own clock.
     pub a_deadline: i64,
     /// The lease of A expires, by the server's clock.
     pub a_expired: i64,
@@ -43,7 +44,7 @@ pub struct Run {
     pub b_granted: i64,
     /// The write of B is acknowledged.
     pub b_wrote: i64,
-    /// A runs again, after SIGCONT. `is_live()` answers `false`.
+    /// A runs again after SIGCONT. `is_live()` answers `false`.
     pub a_resumed: i64,
     /// `lost()` returns in A.
     pub a_lost: i64,
@@ -79,7 +80,7 @@ impl Run {
         Ok(())
     }
 
-    /// The pictures: the name of each file, and what is in it.
+    /// The pictures: the name and the content of each file.
     pub fn pictures(&self) -> [(&'static str, String); 4] {
         [
             ("paused-holder-light.svg", draw(self, Detail::Brief, &LIGHT)),

@@ -1,4 +1,4 @@
-//! The elements of an SVG, and where its texts and lines are.
+//! The elements of an SVG, and the areas of its texts and lines.
 
 use std::fmt::{Arguments, Write};
 
@@ -176,7 +176,7 @@ impl<'a> Canvas<'a> {
         ));
     }
 
-    /// The whole SVG, with what a screen reader says of it.
+    /// The whole SVG, with a title and a description for screen readers.
     pub(super) fn finish(&self, size: (f64, f64), title: &str, description: &str) -> String {
         let (width, height) = size;
         let (title, description) = (escaped(title), escaped(description));

@@ -1,4 +1,4 @@
-//! What is drawn of a run: a lane for each document and each process.
+//! The parts of a drawing: a lane for each document and for each process.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ use super::{Run, canvas::Font, theme::Colours, theme::Theme};
 /// How much of a run is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Detail {
-    /// What happens: for the first screen of the README.
+    /// The events, for the first screen of the README.
     Brief,
-    /// Also what A knows of its lease, and when.
+    /// The events, and what A knows of its lease at which time.
     Full,
 }
 
 pub(super) struct Lane {
     pub(super) name: &'static str,
-    /// Where it is, if it is a document.
+    /// Where the lane is stored, if it is a document.
     pub(super) place: &'static str,
     pub(super) flags: Vec<Flag>,
     pub(super) writes: Vec<Write>,
@@ -33,15 +33,15 @@ pub(super) struct Flag {
 /// What is to the left of a flag.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Beside {
-    /// A line of its own, down to the bar.
+    /// A separate line, down to the bar.
     Line,
-    /// The line of another flag of the same time.
+    /// The line of another flag with the same time.
     Other,
     /// The cross of a write that is refused.
     Cross,
 }
 
-/// A write, between the bars of the lane above and those of its own.
+/// A write, drawn between the bars of the lane above and those of its own lane.
 pub(super) struct Write {
     pub(super) at: i64,
     pub(super) by: Writer,
@@ -51,7 +51,7 @@ pub(super) struct Write {
 pub(super) enum Writer {
     A,
     B,
-    /// A, when the account has seen the fence of B.
+    /// The write of A after the account has seen the fence of B.
     Late,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Bar {
     pub(super) time: Range<i64>,
     pub(super) look: Look,
     pub(super) colours: Colours,
-    /// The first that fits is written on the bar.
+    /// The possible texts. The first one that fits is written on the bar.
     pub(super) texts: Vec<String>,
 }
 
@@ -67,11 +67,11 @@ pub(super) struct Bar {
 pub(super) enum Look {
     /// A process that runs.
     Solid,
-    /// A process that does not.
+    /// A process that is paused.
     Dashed,
-    /// What a document says.
+    /// The content of a document.
     Tinted,
-    /// The end of a lease that its holder leaves unused, over the other bars.
+    /// The end of a lease that its holder leaves unused, drawn over the other bars.
     Margin,
 }
 
@@ -272,7 +272,7 @@ pub(super) fn seconds(milliseconds: i64) -> String {
     format!("{:.2} s", milliseconds as f64 / 1000.0)
 }
 
-/// The ends of two fences, from the first digit in which they differ, and of five digits at the least.
+/// The last digits of two fences, from the first digit in which they differ, and at least five digits.
 pub(super) fn short_fences(a: i64, b: i64) -> (String, String) {
     let (a, b) = (a.to_string(), b.to_string());
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();

@@ -15,9 +15,9 @@ const NAMES: f64 = 12.0;
 const PLOT: Range<f64> = 108.0..788.0;
 const BAR: f64 = 28.0;
 const ROW: f64 = 18.0;
-/// The least space above the bars of a lane.
+/// The smallest space above the bars of a lane.
 const SPACE: f64 = 16.0;
-/// The least length of an arrow.
+/// The smallest length of an arrow.
 const ARROW: f64 = 30.0;
 
 const TITLE: &str =
@@ -46,7 +46,7 @@ fn description(run: &Run) -> String {
     )
 }
 
-/// The drawing, and its height.
+/// The drawing and its height.
 fn lay_out<'a>(run: &Run, detail: Detail, theme: &'a Theme) -> (Canvas<'a>, f64) {
     let lanes = lanes(run, detail, theme);
     let flags = lanes.iter().flat_map(|lane| &lane.flags);
@@ -57,7 +57,7 @@ fn lay_out<'a>(run: &Run, detail: Detail, theme: &'a Theme) -> (Canvas<'a>, f64)
         scale: scale(PLOT.end - PLOT.start, ends.chain([(run.b_released, 0.0)])),
     };
 
-    // The rows of the flags of each lane, and the top of its bars.
+    // The rows of the flags of each lane, and the top of the lane's bars.
     let mut bottom = 0.0;
     let mut places = Vec::new();
     for lane in &lanes {
@@ -76,7 +76,7 @@ fn lay_out<'a>(run: &Run, detail: Detail, theme: &'a Theme) -> (Canvas<'a>, f64)
 
     let axis = bottom + 12.0;
     picture.draw_axis(run, axis);
-    // The expiry, from the lock down through all lanes.
+    // The line of the expiry goes from the lock down through all lanes.
     let expiry = picture.x(run.a_expired);
     let of_lock = places.first().map_or(0.0, |(_, top)| top + BAR);
     let dashes = r#" stroke-dasharray="2 3""#;
@@ -106,7 +106,7 @@ fn indent(flag: &Flag) -> f64 {
     }
 }
 
-/// What a flag needs to the right of its time.
+/// The space that a flag needs to the right of its time.
 fn width(flag: &Flag) -> f64 {
     indent(flag) + flag.font.width(&flag.text)
 }
@@ -114,7 +114,7 @@ fn width(flag: &Flag) -> f64 {
 struct Picture<'a> {
     canvas: Canvas<'a>,
     theme: &'a Theme,
-    /// Pixels a millisecond.
+    /// Pixels per millisecond.
     scale: f64,
 }
 
@@ -133,7 +133,7 @@ impl Picture<'_> {
         self.canvas.grid((PLOT.start, axis), (end, axis), "");
         let ttl = format!("ttl {} s", run.ttl as f64 / 1000.0);
         self.canvas.text(NAMES, axis + 13.0, font, &ttl);
-        // From the first of these steps on the numbers do not touch each other.
+        // The first of these steps is used with which the numbers do not touch each other.
         let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
         let step = steps
             .into_iter()
@@ -219,7 +219,8 @@ impl Picture<'_> {
         self.canvas.label(left, middle, flag.font, &flag.text);
     }
 
-    /// From the bars above, which end at `above`, to those below `top`, or up.
+    /// Draws the arrow of a write, from the bars above, which end at `above`, to the bars below `top`, or in the
+    /// opposite direction.
     fn draw_write(&mut self, write: &Write, above: f64, top: f64) {
         let x = self.x(write.at);
         match write.by {
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
     use crate::timeline::theme::LIGHT;
 
-    /// The times in order, with these gaps between them.
+    /// A run whose times are in order, with these gaps between them.
     fn run(gaps: [i64; 13]) -> Run {
         let mut sum = 0;
         let times = gaps.map(|gap| {

@@ -1,6 +1,6 @@
 //! The fonts and colours of the pictures.
 
-/// The fonts of the system, as GitHub names them.
+/// The fonts of the system, in the order that GitHub uses.
 pub(super) const FONTS: &str =
     "-apple-system, BlinkMacSystemFont, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif";
 
@@ -18,11 +18,11 @@ pub(super) struct Theme {
 /// The colours of a process.
 #[derive(Clone, Copy)]
 pub(super) struct Colours {
-    /// The process. A text on it has the colour of the background.
+    /// The colour of the process. A text on it has the colour of the background.
     pub(super) solid: &'static str,
-    /// What a document says of the process.
+    /// The colour for what a document says about the process.
     pub(super) tint: &'static str,
-    /// A text on the tint.
+    /// The colour of a text on the tint.
     pub(super) text: &'static str,
 }
 
